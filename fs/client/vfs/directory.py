@@ -2,7 +2,7 @@
 
 Cookies number the entries in the order in which they were handed out by one open directory; a cookie stands
 for a name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither
-missed nor doubled while others come and go.  Cookie 0 is the beginning; only
+missed nor doubled while others come and go, nor what this mount renames meanwhile (`moved_names`).  Cookie 0 is the beginning; only
 `rewind` forgets earlier cookies and the entries that were read.
 """
 
@@ -16,6 +16,7 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
+from .moved_names import MovedNames
 from .ports import Caller
 from .shown_names import ShownNames
 
@@ -38,6 +39,7 @@ class DirectoryEntry:
 class _OpenDirectory:
     inode_id: InodeId
     caller: Caller
+    moved: MovedNames
     names: CookieNames = field(default_factory=CookieNames)
     page: list[DirectoryEntry] = field(default_factory=list)
     mark: int = 0
@@ -62,7 +64,9 @@ class Directories:
     def opendir(self, inode_id: InodeId, caller: Caller) -> int:
         """Return the number of a new open directory; reading it checks permissions."""
         handle_id = self._core.new_handle_id()
-        self._open[handle_id] = _OpenDirectory(inode_id, caller)
+        self._open[handle_id] = _OpenDirectory(
+            inode_id, caller, self._core.listings.begin(inode_id)
+        )
         return handle_id
 
     async def readdir(
@@ -82,6 +86,8 @@ class Directories:
         )  # the kernel counts it as read, and asks for its times
         if cookie > len(directory.names):
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
+        if directory.moved.is_undecided:
+            directory.moved.decide(directory.names.name_of(cookie) if cookie else b"")
         position = cookie - directory.first_cookie
         if 0 <= position < len(directory.page):
             rest = directory.page[position : position + count_max]
@@ -140,16 +146,18 @@ class Directories:
         """Forget what was read, as rewinddir(3) asks: the next listing shows what is there then."""
         directory = self._directory(handle_id)
         directory.names.clear()
+        directory.moved.clear()
         directory.page = []
         directory.first_cookie = 0
         directory.has_more = True
         directory.parent_id = None
 
     async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
+        after = directory.names.name_of(cookie) if cookie else b""
         request = meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
-            after=directory.names.name_of(cookie) if cookie else b"",
+            after=after,
             entry_count_max=PAGE_ENTRY_COUNT,
             with_inodes=True,
         )
@@ -159,7 +167,8 @@ class Directories:
             told_s = self._core.now_s()
             await self._fill_in(directory.caller, reply.entries)
             await self._look_again(directory, reply.entries, mark)
-            found = [e for e in reply.entries if e.HasField("inode")]
+            there = [e for e in reply.entries if e.HasField("inode")]
+            found = [e for e in there if not directory.moved.is_listed(e.name, after)]
             if found or not reply.has_more:
                 break
             request.after = reply.entries[-1].name
@@ -240,7 +249,9 @@ class Directories:
 
     def releasedir(self, handle_id: int) -> None:
         """Forget an open directory."""
-        self._note_taken_in(self._directory(handle_id))
+        directory = self._directory(handle_id)
+        self._note_taken_in(directory)
+        self._core.listings.end(directory.inode_id, directory.moved)
         del self._open[handle_id]
 
     async def fsyncdir(self, handle_id: int) -> None:

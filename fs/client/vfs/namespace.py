@@ -205,6 +205,11 @@ class Namespace(ChangingAttributes):
                 self._core.told.note_changed(InodeId(inode.inode_id))
             elif inode.inode_id in self._core.states:
                 self._core.absorbed(inode)
+        if not exchange:
+            # Of two names of one file neither has been replaced where nothing was done.
+            is_only = reply.moved.type == common_pb2.DIRECTORY or reply.moved.nlink == 1
+            is_new_name = is_only and not reply.HasField("replaced")
+            self._core.listings.note(old, new, is_new_name=is_new_name)
         self._dentries.pop(old, None)
         if exchange:
             self._dentries.pop(new, None)

@@ -25,6 +25,7 @@ from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .given import GivenAttributes
+from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
 from .profile import Profile
@@ -170,6 +171,7 @@ class Shared:
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
         self.changes = Changes(self.given.forget)
+        self.listings = Listings()
         self.kept: deque[tuple[float, InodeState]] = deque()
         """Files with times that wait for a report, and until when they may."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)

@@ -121,3 +121,72 @@ async def test_what_is_left_of_a_page_tells_how_old_it_is(autojump_clock, mounts
             assert told.given_until_s - now_s == pytest.approx(left_s, abs=0.1)
             assert max(told.no_acl_until_s, told.bare_until_s) - now_s < left_s + 0.1
         here.vfs.directories.releasedir(d)
+
+
+async def renamed_while_listed(m, change, take):
+    """Have `change` make a new name of each that is listed, in a directory with names of digits; return what was listed."""
+    for number in range(20):
+        await m.names.mkdir(1, b"%02d" % number, 0o755, ROOT)
+    d, cookie, seen = m.vfs.directories.opendir(1, ROOT), 0, []
+    while entries := (await m.vfs.directories.readdir(d, cookie))[:take]:
+        for entry in entries:
+            seen.append(entry.name)
+            assert len(seen) < 100
+            await change(entry.name)
+        cookie = entries[-1].cookie
+    m.vfs.directories.releasedir(d)
+    assert not len(m.vfs._core.listings)
+    return seen
+
+
+@pytest.mark.parametrize("take", [1, 3, 7])
+@pytest.mark.parametrize("new", [b"n%s", b"%s.done", b"%s "])
+async def test_what_is_renamed_once_it_is_listed_is_not_listed_again(
+    autojump_clock, mounts, monkeypatch, take, new
+):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 6)
+    async with mounts() as m:
+
+        async def change(name):
+            await m.names.rename((1, name), (1, b"through"), ROOT)
+            await m.names.rename((1, b"through"), (1, new % name), ROOT)
+
+        seen = await renamed_while_listed(m, change, take)
+        assert seen == [b"%02d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("take", [1, 3, 7])
+async def test_what_is_renamed_before_it_is_listed_is_listed_by_its_new_name(
+    autojump_clock, mounts, monkeypatch, take
+):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 6)
+    async with mounts() as m:
+
+        async def change(name):
+            if name == b"03":
+                await m.names.rename((1, b"15"), (1, b"x15"), ROOT)
+                await m.names.rename((1, b"04"), (1, b"x04"), ROOT)
+                await m.names.rename((1, b"03"), (1, b"x03"), ROOT)
+                await m.names.mkdir(1, b"x99", 0o755, ROOT)
+
+        seen = await renamed_while_listed(m, change, take)
+        assert {b"15", b"x03", b"x04", b"x15", b"x99"} & set(seen) >= {b"x15", b"x99"}
+        assert b"x03" not in seen
+        assert (b"04" in seen) != (b"x04" in seen)
+        assert len(seen) == len(set(seen)) == 21
+
+
+async def test_what_replaces_a_name_or_goes_back_is_listed(autojump_clock, mounts):
+    async with mounts() as m:
+        for name in (b"a", b"b", b"y", b"z"):
+            await m.write_file(name, b"")
+        d = m.vfs.directories.opendir(1, ROOT)
+        (first,) = await m.vfs.directories.readdir(d, 0, 1)
+        await m.names.rename((1, b"a"), (1, b"y"), ROOT)  # which was there all the time
+        await m.names.rename((1, b"b"), (1, b"c"), ROOT)
+        assert await listing(m, d, first.cookie) == [b"c", b"y", b"z"]
+        await m.names.rename((1, b"c"), (1, b"zz"), ROOT)
+        assert await listing(m, d, first.cookie) == [b"y", b"z", b"zz"]
+        m.vfs.directories.rewind(d)
+        assert await listing(m, d) == [b"y", b"z", b"zz"]
+        m.vfs.directories.releasedir(d)
