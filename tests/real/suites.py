@@ -3,8 +3,9 @@
     python -m tests.real.suites DIRECTORY [--sources SOURCES] [--programs PROGRAMS] [--other OTHER] [PART ...]
 
 Parts are Python's own tests (Debian: libpython3.11-testsuite), those of Go's standard library (golang-go), writing and verifying with fio in several
-ways, the stressors of files of stress-ng; and, with SOURCES, a directory in which source packages were unpacked (`apt-get source NAME`), the
-tests of acl, attr, fuse3, perl, coreutils with gnulib, and git (tests/real/suites_of_sources.py); with PROGRAMS, an interpreter,
+ways, the stressors of files of stress-ng, programs that live on files (tests/real/suites_of_programs.py); and, with SOURCES, a directory in which
+source packages were unpacked (`apt-get source NAME`), the tests of acl, attr, fuse3, perl, coreutils with gnulib, tar, cpio, SQLite and git
+(tests/real/suites_of_sources.py); with PROGRAMS, an interpreter,
 applications of training teams, as far as it has their packages (tests/real/applications), also over both mounts when OTHER is DIRECTORY by another one.  A word that begins several parts, such as `fio`, names
 them all; without any it is all that is installed, and what is not is named.  A part that fails in DIRECTORY is run again in
 a local directory: only what passes there counts.  By hand: Python and Go take half an hour on two cores, coreutils half an hour, git hours.
@@ -136,12 +137,18 @@ STRESSORS = [
     "xattr",
 ]
 APPLICATIONS = {
+    "datasets_tables": "datasets",
     "duckdb_file": "duckdb",
     "hdf5_files": "h5py",
+    "hub_cache": "huggingface_hub",
     "lmdb_store": "lmdb",
     "rocksdb_store": "rocksdict",
+    "sample_shards": "torch, webdataset",
     "sqlite_files": "sqlite3",
+    "tensorboard_logs": "tensorboard, torch",
+    "tensorstore_checkpoints": "orbax.checkpoint, tensorstore",
     "torch_checkpoints": "numpy, safetensors.torch, torch",
+    "torch_ranks": "torch.distributed",
     "zarr_arrays": "zarr",
 }
 """Programs of tests/real/applications, and the packages that they import."""
@@ -298,7 +305,7 @@ def chosen(words: list[str], found: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def main() -> int:
-    from . import suites_of_sources  # noqa: PLC0415 - it makes its parts of this module's
+    from . import suites_of_programs, suites_of_sources  # noqa: PLC0415 - they make their parts of this module's
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -309,7 +316,7 @@ def main() -> int:
     parser.add_argument("--programs", type=Path)
     parser.add_argument("--other", type=Path)
     arguments = parser.parse_intermixed_args()
-    found = installed_parts()
+    found = installed_parts() | suites_of_programs.parts()
     if arguments.programs:
         found |= application_parts(arguments.programs.absolute(), arguments.other)
     if arguments.sources:

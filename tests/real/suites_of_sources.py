@@ -1,8 +1,9 @@
 """The tests that come with others' source packages, as parts of `tests.real.suites`.
 
 SOURCES is a directory in which they were unpacked.  acl, attr, fuse3 and perl run as they are, with what is installed;
-coreutils has to have been built (`./configure && make && make -C gnulib-tests check TESTS=`), and of git its helper
-(`make t/helper/test-tool bin-wrappers/git && make -C templates`), of the release that is installed.  What they make is in the folder that they run in.
+coreutils has to have been built (`./configure && make && make -C gnulib-tests check TESTS=`), tar and cpio likewise (`make -C tests check TESTSUITEFLAGS=-l`),
+of SQLite its `testfixture`, and of git its helper (`make t/helper/test-tool bin-wrappers/git GIT-BUILD-OPTIONS && make -C templates`), of the release that
+is installed.  What they make is in the folder that they run in.
 """
 
 import re
@@ -39,6 +40,46 @@ COREUTILS = [
     "shred",
     "misc",
 ]
+SQLITE_FAILED = re.compile(r"^! (\S+) expected", re.MULTILINE)
+SQLITE = [
+    "lock",
+    "lock[2-7]",
+    "lock_common",
+    "wal",
+    "wal[2-9]",
+    "walcrash",
+    "walpersist",
+    "walro",
+    "walmode",
+    "walslow",
+    "mmap[1-4]",
+    "mmapwarm",
+    "bigmmap",
+    "bigfile*",
+    "atomic*",
+    "backup",
+    "backup[24]",
+    "crash[2-8]",
+    "delete_db",
+    "exclusive*",
+    "journal[1-3]",
+    "multiplex*",
+    "nolock",
+    "oserror",
+    "pager1",
+    "pagerfault",
+    "savepoint",
+    "shared*",
+    "superlock",
+    "symlink*",
+    "sync*",
+    "temptable",
+    "tempdb*",
+    "unixexcl",
+    "uri",
+    "vacuum",
+]
+AUTOTEST_FAILED = re.compile(r"^ *(\d+: .*?) +FAILED", re.MULTILINE)
 OF_TEXT = re.compile(r"float|printf|snan|nan|thread|lock$|cond|mb|wc|u8|str|hash|md5|sha|time_rz")
 PERL = [
     "t/io",
@@ -125,6 +166,19 @@ def coreutils(source: Path) -> Iterator[tuple[str, Part]]:
             yield f"gnulib/{test.name}", Part(command, good_codes=LEFT_OUT)
 
 
+def autotest(source: Path) -> Iterator[tuple[str, Part]]:
+    """A suite of GNU's Autotest as one part: its tests are in the folder of the run, the programs in the source's."""
+    run = f"cp {source}/tests/at{{config,local}} .; bash {source}/tests/testsuite AUTOTEST_PATH={source}/src:{source}/tests"
+    yield "all", Part(shell(run), AUTOTEST_FAILED, {"TAR_OPTIONS": ""})
+
+
+def sqlite(source: Path) -> Iterator[tuple[str, Part]]:
+    """Scripts about files, locks and what a crash leaves, each by a process of its own."""
+    scripts = {t for name in SQLITE for t in source.glob(f"test/{name}.test")}
+    for test in sorted(scripts):
+        yield test.stem, Part([str(source / "testfixture"), str(test)], SQLITE_FAILED)
+
+
 def git(source: Path) -> Iterator[tuple[str, Part]]:
     """Scripts of the git that is installed, up to those of networks."""
     environment = {"GIT_TEST_INSTALLED": "/usr/bin", "GIT_TEST_CHAIN_LINT": "0"}
@@ -139,6 +193,9 @@ NEEDED = {
     "fuse3": (fuse3, "test/test_syscalls.c"),
     "perl": (perl, "t/test.pl"),
     "coreutils": (coreutils, "gnulib-tests/test-open"),
+    "tar": (autotest, "tests/genfile"),
+    "cpio": (autotest, "tests/genfile"),
+    "sqlite": (sqlite, "testfixture"),
     "git": (git, "t/helper/test-tool"),
 }
 """By package: what makes its parts, and the file that says it is there, and built."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from . import suites, suites_of_sources
+from . import suites, suites_of_programs, suites_of_sources
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,6 +29,23 @@ def test_what_fio_wrote_it_reads(place, way):
 @pytest.mark.parametrize("stressor", ["fpunch", "lockofd", "rename", "xattr"])
 def test_what_stressors_verify(place, stressor):
     assert suites.judge(stressor, suites.stress_parts()[f"stress/{stressor}"], place) == set()
+
+
+@pytest.mark.parametrize("program", ["overlay", "nginx", "rsync"])
+def test_what_programs_keep_in_files(place, program):
+    part = suites_of_programs.parts().get(f"programs/{program}")
+    if part is None:
+        pytest.skip("not installed")
+    assert suites.judge(program, part, place) == set()
+
+
+def test_programs_that_are_missing_are_named(monkeypatch, capsys):
+    asked = {"found": ("true; false | true", "sh"), "missing": ("true", "sh no-such-program")}
+    monkeypatch.setattr(suites_of_programs, "NEEDED", asked)
+    found = suites_of_programs.parts()
+    assert list(found) == ["programs/found"]
+    assert "programs/missing (no-such-program not installed)" in capsys.readouterr().out
+    assert suites.run(found["programs/found"], Path("/tmp")) == (False, set())
 
 
 def test_an_application_is_told_of_both_mounts(tmp_path, monkeypatch, capsys):
@@ -87,6 +104,22 @@ def test_what_fails_in_one_place_alone_is_told(tmp_path, monkeypatch, capsys):
             ),
             False,
             {"2 - b"},
+        ),
+        (
+            suites.Part(
+                ["printf", " 7: sparse files   ok\n 8: long names     FAILED (a.at:9)\n"],
+                suites_of_sources.AUTOTEST_FAILED,
+            ),
+            False,
+            {"8: long names"},
+        ),
+        (
+            suites.Part(
+                ["printf", "lock-1.1... Ok\n! lock-1.2 expected: [0]\n! lock-1.2 got: [1]\n"],
+                suites_of_sources.SQLITE_FAILED,
+            ),
+            False,
+            {"lock-1.2"},
         ),
         (
             suites.Part(
