@@ -3,6 +3,7 @@
 An operating error is one line on stderr, "ember: ...", and exit code 1; wrong usage is exit code 2.
 """
 
+import json
 import os
 import signal
 import sys
@@ -204,13 +205,16 @@ for part in (service_commands, store_commands, groups, developer_commands):
 def path(
     inode: Annotated[int, typer.Argument(help="As `ls -i` and the event log show it.")],
     directory: DirOption = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Print the path of an inode: of a directory at once, of a file by listing the directory where it counts."""
     from .quota_commands import connected  # noqa: PLC0415
 
     with connected(directory) as fs:
-        for found in fs.paths_of(inode):
-            typer.echo(found)
+        found = fs.paths_of(inode)
+    for line in [json.dumps(found)] if as_json else found:
+        typer.echo(line)
 
 
 @app.command()
@@ -234,11 +238,13 @@ def top(
     directory: DirOption = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two readings.")] = 1.0,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: a list per line.")] = False,
 ) -> None:
     """Show what every process of a cluster does, second by second."""
     from .top import run_top  # noqa: PLC0415
 
-    run_top(running_cluster(directory), interval_s=interval, count=count)
+    run_top(running_cluster(directory), interval_s=interval, count=count, as_json=as_json)
 
 
 @app.command()
@@ -285,12 +291,18 @@ def probe(
 
 
 @app.command()
-def version() -> None:
+def version(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
     """Print the release, and which of its kernels are compiled on this machine."""
-    from ..kernels.in_use import kernels_in_use  # noqa: PLC0415
+    from ..kernels.in_use import kernel_facts, kernels_in_use  # noqa: PLC0415
     from .release import RELEASE  # noqa: PLC0415
 
-    typer.echo(f"{RELEASE}\nkernels: {kernels_in_use()}")
+    if as_json:
+        typer.echo(json.dumps({"release": RELEASE, "kernels": kernel_facts()}))
+    else:
+        typer.echo(f"{RELEASE}\nkernels: {kernels_in_use()}")
 
 
 groups.tell_whole_lines(app)  # behind the last command

@@ -1,12 +1,14 @@
 """`ember top`: what every process of a local cluster does, second by second, from the metrics that it shows."""
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import repeat
 from typing import Final
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -129,28 +131,32 @@ def rows_between(before: Mapping[str, Reading], after: Mapping[str, Reading]) ->
     return [row_of(name, Span(before[name], after[name])) for name in after if name in before]
 
 
-def run_top(directory: ClusterDir, *, interval_s: float, count: int | None) -> None:
+def run_top(directory: ClusterDir, *, interval_s: float, count: int | None, as_json: bool) -> None:
     """Show what happens until interrupted, or `count` times.
 
     Raises:
         FsError: NOT_RUNNING.
     """
+    views = _views(directory, interval_s, count)
     console = Console()
-    if console.is_terminal:
+    if as_json:
+        for rows in views:
+            typer.echo(json.dumps([asdict(row) for row in rows]))
+    elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            for table in _tables(directory, interval_s, count):
-                live.update(table, refresh=True)
+            for rows in views:
+                live.update(table_of(rows), refresh=True)
     else:
         console = Console(width=FILE_WIDTH)
-        for table in _tables(directory, interval_s, count):
-            console.print(table)
+        for rows in views:
+            console.print(table_of(rows))
 
 
-def _tables(directory: ClusterDir, interval_s: float, count: int | None) -> Iterator[Table]:
-    """Yield a table after each interval, without end or `count` times."""
+def _views(directory: ClusterDir, interval_s: float, count: int | None) -> Iterator[list[Row]]:
+    """Yield the rows of all processes after each interval, without end or `count` times."""
     before = read(shown(directory))
     for _ in repeat(None) if count is None else range(count):
         time.sleep(interval_s)
         after = read(shown(directory))
-        yield table_of(rows_between(before, after))
+        yield rows_between(before, after)
         before = after

@@ -16,6 +16,11 @@ _KERNELS: Final = {
 }
 
 
+def kernel_facts() -> dict[str, object]:
+    """Return of each whether it is compiled, and why one that is there does not serve."""
+    return {"is_compiled": dict(_KERNELS), "refused": dict(REFUSED)}
+
+
 def kernels_in_use() -> str:
     """Return a few words: compiled, Python, or which are which; and why one that is there does not serve."""
     if len(set(_KERNELS.values())) == 1:

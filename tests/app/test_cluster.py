@@ -156,6 +156,9 @@ def check_metrics(ember):
     names = [line.split()[0] for line in ember.run("top", *once).stdout.splitlines()]
     assert names[0] == "process"
     assert set(names[1:]) <= {s["name"] for s in ember.status()["services"]}
+    (rows,) = map(json.loads, ember.run("top", *once, "--json").stdout.splitlines())
+    assert {row["name"] for row in rows} <= {s["name"] for s in ember.status()["services"]}
+    assert json.loads(ember.run("path", 1, "--json").stdout) == ["/"]
     head, line = ember.run("stat", ember.mount, *once, names_directory=False).stdout.splitlines()
     assert len(head) == len(line)
 

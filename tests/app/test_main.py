@@ -1,5 +1,7 @@
 """The command line itself."""
 
+import json
+
 import pytest
 
 from fs.app.groups import GROUPS
@@ -14,6 +16,15 @@ def test_the_release_is_printed(words, capsys):
         app(words)
     assert not ended.value.code
     assert capsys.readouterr().out == f"{RELEASE}\nkernels: {kernels_in_use()}\n"
+
+
+def test_programs_are_told_the_release_and_of_each_kernel(capsys):
+    with pytest.raises(SystemExit) as ended:
+        app(["version", "--json"])
+    assert not ended.value.code
+    said = json.loads(capsys.readouterr().out)
+    assert said["release"] == RELEASE
+    assert {"reads", "writes", "frames"} <= set(said["kernels"]["is_compiled"])
 
 
 def test_the_list_of_commands_tells_whole_lines(capsys):

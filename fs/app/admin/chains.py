@@ -3,7 +3,6 @@
 Does not decide anything: fs/mgmtd/ops refuses what is unsafe.
 """
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
 from ..status_view import bytes_text
 from ..where import ConfigOption, DirOption, find
 from .completion import ChainArgument, TargetArgument
-from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
+from .listing import DryRunOption, JsonOption, YesOption, confirm, print_facts, print_rows
 
 chain = typer.Typer(help="Chains and their members.", no_args_is_help=True)
 target = typer.Typer(help="Targets, in chains or not.", no_args_is_help=True)
@@ -41,9 +40,13 @@ def list_chains(
 
 @chain.command("show")
 def show(
-    chain_id: ChainArgument, *, directory: DirOption = None, config: ConfigOption = None
+    chain_id: ChainArgument,
+    *,
+    as_json: JsonOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
 ) -> None:
-    """Print all about one chain, as JSON.
+    """Show one chain and its members; JSON tells more of each.
 
     Example: ember admin chain show 1
     """
@@ -52,7 +55,15 @@ def show(
     facts = chain_row(info, found)
     facts["preferred_order"] = list(found.preferred_order)
     facts["targets"] = [row for row in target_rows(info) if row["chain_id"] == chain_id]
-    typer.echo(json.dumps(facts, indent=2))
+    if as_json:
+        print_facts(facts, as_json=True)
+        return
+    members = {row["target_id"]: row for row in facts.pop("targets")}
+    facts["preferred_order"] = ", ".join(map(str, found.preferred_order))
+    print_facts(facts, as_json=False)
+    columns = {"target_id": None, "node_id": None, "disk_index": None, "state": None, "local_state": None, "used_bytes": bytes_text, "trouble": None}  # fmt: skip
+    in_order = [members[member.target_id] for member in found.targets]
+    print_rows(in_order, columns, as_json=False)
 
 
 def _update(

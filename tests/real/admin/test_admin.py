@@ -56,8 +56,10 @@ def test_what_there_is_can_be_listed(cluster):
     assert rows(cluster, "session", "list") == []
     for words in (("node", "list"), ("chain", "list"), ("target", "list"), ("disk", "list"), ("table", "list"), ("session", "list"), ("move", "list")):  # fmt: skip
         assert try_admin(cluster, *words)
-    shown = json.loads(try_admin(cluster, "chain", "show", "2"))
+    shown = json.loads(try_admin(cluster, "chain", "show", "2", "--json"))
     assert shown["chain_id"] == 2 and len(shown["targets"]) == 3
+    told = try_admin(cluster, "chain", "show", "2")
+    assert all(str(member["target_id"]) in told for member in shown["targets"])
     assert "CHAIN_UNKNOWN" in try_admin(cluster, "chain", "show", "77", code=1)
 
 
