@@ -17,8 +17,6 @@
 
 enum column { INODE_ID, CHUNK_INDEX, CHAIN_ID, CHAIN_VERSION, OFFSET, LENGTH };
 
-/* ---------------------------------------------------------------------------------------------- messages of a single row */
-
 /* Take a varint; 0: there is none before `end`. */
 static int take_varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
     *value = 0;
@@ -37,45 +35,63 @@ static uint8_t *put_varint(uint8_t *at, uint64_t value) {
     return at;
 }
 
-/* Take the columns of a message, each of one number, and which flags are set, bit by bit; 0: it is not of this kind. */
-static int take_columns(const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags, uint64_t *numbers,
-                        unsigned long *set) {
+/* ------------------------------------------------------------------------------------------------- columns of a message */
+
+typedef struct {
+    const uint8_t *start[ROW_COLUMNS], *stop[ROW_COLUMNS];
+    unsigned long flags; /* which are set, bit by bit */
+} Columns;
+
+/* Find the columns of a message; 0: it has other fields, too, one twice, or not all. */
+static int find_columns(Columns *found, const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags) {
     const uint8_t *at = message->buf, *end = at + message->len;
     unsigned seen = 0;
-    *set = 0;
+    found->flags = 0;
     while (at < end) {
         uint8_t tag = *at++;
         uint64_t size;
         if (!take_varint(&at, end, &size)) return 0; /* of a flag its value */
-        const uint8_t *found = flags->len > 0 ? memchr(flags->buf, tag, (size_t)flags->len) : NULL;
-        if (found != NULL) {
-            unsigned long bit = 1ul << (found - (const uint8_t *)flags->buf);
-            *set = size ? *set | bit : *set & ~bit;
+        const uint8_t *known = flags->len > 0 ? memchr(flags->buf, tag, (size_t)flags->len) : NULL;
+        if (known != NULL) {
+            unsigned long bit = 1ul << (known - (const uint8_t *)flags->buf);
+            found->flags = size ? found->flags | bit : found->flags & ~bit;
             continue;
         }
-        found = memchr(columns->buf, tag, ROW_COLUMNS);
-        if (found == NULL || size > (uint64_t)(end - at)) return 0;
-        int column = (int)(found - (const uint8_t *)columns->buf);
-        const uint8_t *stop = at + size;
-        if (seen >> column & 1 || !take_varint(&at, stop, &numbers[column]) || at != stop) return 0;
+        known = memchr(columns->buf, tag, ROW_COLUMNS);
+        if (known == NULL || size > (uint64_t)(end - at)) return 0;
+        int column = (int)(known - (const uint8_t *)columns->buf);
+        if (seen >> column & 1) return 0;
         seen |= 1u << column;
+        found->start[column] = at;
+        found->stop[column] = at += size;
     }
     return seen == (1u << ROW_COLUMNS) - 1;
+}
+
+/* ---------------------------------------------------------------------------------------------- messages of a single row */
+
+/* Take the one number of each column; 0: one has more, or none. */
+static int take_row(const Columns *found, uint64_t *numbers) {
+    for (int column = 0; column < ROW_COLUMNS; column++) {
+        const uint8_t *at = found->start[column];
+        if (!take_varint(&at, found->stop[column], &numbers[column]) || at != found->stop[column]) return 0;
+    }
+    return 1;
 }
 
 static PyObject *one_row(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer message, columns, flags;
     if (!PyArg_ParseTuple(args, "y*y*y*", &message, &columns, &flags)) return NULL;
+    Columns found;
     uint64_t numbers[ROW_COLUMNS];
-    unsigned long set;
     PyObject *row = NULL;
     if (columns.len != ROW_COLUMNS || flags.len > FLAGS_MAX)
         PyErr_SetString(PyExc_ValueError, "not the columns of a row");
-    else if (take_columns(&message, &columns, &flags, numbers, &set))
+    else if (find_columns(&found, &message, &columns, &flags) && take_row(&found, numbers))
         row = Py_BuildValue("(KKKKKKk)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
                             (unsigned long long)numbers[2], (unsigned long long)numbers[3], (unsigned long long)numbers[4],
-                            (unsigned long long)numbers[5], set);
+                            (unsigned long long)numbers[5], found.flags);
     else
         row = Py_NewRef(Py_None);
     PyBuffer_Release(&message);
@@ -149,8 +165,7 @@ static void put_number(char *where, int width, uint64_t value) {
 /* ------------------------------------------------------------------------------------------------ messages of many rows */
 
 typedef struct {
-    const uint8_t *start[ROW_COLUMNS], *stop[ROW_COLUMNS];
-    unsigned long flags;
+    Columns columns;
     Py_ssize_t count;
     uint64_t *numbers[ROW_COLUMNS]; /* of each row; all in one piece of memory */
     Py_ssize_t *pairs, *pair_firsts, pair_count;
@@ -158,41 +173,16 @@ typedef struct {
     char *keys; /* of each row */
 } Rows;
 
-/* Find the columns of a message; 0: it has other fields, too, one twice, or not all. */
-static int find_columns(Rows *rows, const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags) {
-    const uint8_t *at = message->buf, *end = at + message->len;
-    unsigned seen = 0;
-    while (at < end) {
-        uint8_t tag = *at++;
-        uint64_t size;
-        if (!take_varint(&at, end, &size)) return 0; /* of a flag its value */
-        const uint8_t *found = flags->len > 0 ? memchr(flags->buf, tag, (size_t)flags->len) : NULL;
-        if (found != NULL) {
-            unsigned long bit = 1ul << (found - (const uint8_t *)flags->buf);
-            rows->flags = size ? rows->flags | bit : rows->flags & ~bit;
-            continue;
-        }
-        found = memchr(columns->buf, tag, ROW_COLUMNS);
-        if (found == NULL || size > (uint64_t)(end - at)) return 0;
-        int column = (int)(found - (const uint8_t *)columns->buf);
-        if (seen >> column & 1) return 0;
-        seen |= 1u << column;
-        rows->start[column] = at;
-        rows->stop[column] = at += size;
-    }
-    return seen == (1u << ROW_COLUMNS) - 1;
-}
-
 /* Take the numbers of all columns; 0: they are not as long as the first, or too large. */
 static int take_numbers(Rows *rows) {
     for (int column = 0; column < ROW_COLUMNS; column++) {
-        const uint8_t *at = rows->start[column];
+        const uint8_t *at = rows->columns.start[column], *stop = rows->columns.stop[column];
         uint64_t all = 0;
         for (Py_ssize_t n = 0; n < rows->count; n++) {
-            if (!take_varint(&at, rows->stop[column], &rows->numbers[column][n])) return 0;
+            if (!take_varint(&at, stop, &rows->numbers[column][n])) return 0;
             all |= rows->numbers[column][n];
         }
-        if (at != rows->stop[column] || (column != INODE_ID && all > UINT32_MAX)) return 0;
+        if (at != stop || (column != INODE_ID && all > UINT32_MAX)) return 0;
     }
     return 1;
 }
@@ -280,7 +270,8 @@ static PyObject *rows_taken(Rows *rows) {
     for (int n = 0; n < part_count; n++) is_whole &= parts[n] != NULL;
     PyObject *result = NULL;
     if (is_whole)
-        result = Py_BuildValue("(OOOOOOOk)", parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], rows->flags);
+        result = Py_BuildValue("(OOOOOOOk)", parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6],
+                               rows->columns.flags);
     for (int n = 0; n < part_count; n++) Py_XDECREF(parts[n]);
     return result;
 }
@@ -306,9 +297,9 @@ static PyObject *take_rows(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "not the columns of rows");
         goto end;
     }
-    int is_plain = find_columns(&rows, &message, &columns, &flags);
+    int is_plain = find_columns(&rows.columns, &message, &columns, &flags);
     if (is_plain)
-        for (const uint8_t *at = rows.start[0]; at < rows.stop[0]; at++) rows.count += *at < 0x80;
+        for (const uint8_t *at = rows.columns.start[0]; at < rows.columns.stop[0]; at++) rows.count += *at < 0x80;
     if (is_plain && rows.count > 0 && (uint64_t)rows.count <= count_max) {
         size_t count = (size_t)rows.count;
         memory = PyMem_Calloc(count, ROW_COLUMNS * sizeof(uint64_t) + 4 * sizeof(Py_ssize_t) + KEY_BYTES);

@@ -44,7 +44,19 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
     """
     if len(columns) != 6 or len(flags) > 8:  # noqa: PLR2004 - as said above
         raise ValueError("not the columns of a row")
-    numbers: dict[int, int] = {}
+    found = _columns(message, columns, flags)
+    if found is None:
+        return None
+    each, bits = found
+    if any(len(numbers) != 1 for numbers in each):
+        return None
+    first, second, third, fourth, fifth, sixth = (numbers[0] for numbers in each)
+    return first, second, third, fourth, fifth, sixth, bits
+
+
+def _columns(message: bytes, columns: bytes, flags: bytes) -> tuple[list[list[int]], int] | None:
+    """Return the numbers of all columns, and which flags are set; None: there are other fields, too, one twice, or not all."""
+    found: dict[int, list[int]] = {}
     is_set: dict[int, bool] = {}
     at = 0
     while at < len(message):
@@ -54,16 +66,17 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
             is_set[flags.index(tag)] = size != 0
             continue
         stop = at + size
-        if not at or tag not in columns or tag in numbers or stop > len(message):
+        if not at or tag not in columns or tag in found or stop > len(message):
             return None
-        numbers[tag], at = _varint(message, at, stop)
-        if at != stop:
-            return None
-    if len(numbers) != len(columns):
+        numbers = found[tag] = []
+        while at < stop:
+            number, at = _varint(message, at, stop)
+            if not at:
+                return None
+            numbers.append(number)
+    if len(found) != len(columns):
         return None
-    first, second, third, fourth, fifth, sixth = (numbers[tag] for tag in columns)
-    bits = sum(flag << place for place, flag in is_set.items())
-    return first, second, third, fourth, fifth, sixth, bits
+    return [found[tag] for tag in columns], sum(flag << place for place, flag in is_set.items())
 
 
 def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
@@ -131,25 +144,10 @@ def take_rows(
     """
     if len(columns) != 6 or len(flags) > 8:  # noqa: PLR2004 - as said above
         raise ValueError("not the columns of rows")
-    found: dict[int, list[int]] = {}
-    is_set: dict[int, bool] = {}
-    at = 0
-    while at < len(message):
-        tag = message[at]
-        size, at = _varint(message, at + 1, len(message))
-        if at and tag in flags:
-            is_set[flags.index(tag)] = size != 0
-            continue
-        stop = at + size
-        if not at or tag not in columns or tag in found or stop > len(message):
-            return None
-        numbers = found[tag] = []
-        while at < stop:
-            number, at = _varint(message, at, stop)
-            if not at:
-                return None
-            numbers.append(number)
-    each = [found.get(tag, []) for tag in columns]
+    found = _columns(message, columns, flags)
+    if found is None:
+        return None
+    each, bits = found
     if len(set(map(len, each))) != 1 or not 0 < len(each[0]) <= count_max:
         return None
     inode_ids, *short = each
@@ -166,7 +164,6 @@ def take_rows(
     chunks: dict[bytes, int] = {}
     rows = zip(pair_numbers, inode_ids, indexes, strict=True)
     chunk_numbers = [chunks.setdefault(_CHUNK.pack(*row), len(chunks)) for row in rows]
-    bits = sum(flag << place for place, flag in is_set.items())
     return (
         [(*pair, total) for pair, total in totals.items()],
         pair_numbers,

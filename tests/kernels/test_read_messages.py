@@ -1,7 +1,6 @@
 """What storage's kernels for messages return, whichever serves."""
 
 import random
-import tracemalloc
 from itertools import accumulate
 
 import pytest
@@ -12,6 +11,7 @@ from fs.chunkengine.format import chunk_key
 from fs.kernels import read_messages, read_messages_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2
+from tests.kernels.growth import assert_nothing_stays
 
 from .fuzz_messages import MessagesFuzzer
 
@@ -242,15 +242,7 @@ def test_nothing_is_kept(kernel):
                 refused += 1
         assert refused == 3
 
-    for _ in range(20):
-        once()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(200):
-        once()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown < 200 * 16
+    assert_nothing_stays(once)
 
 
 def test_of_random_calls_both_say_the_same():

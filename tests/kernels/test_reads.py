@@ -2,7 +2,6 @@
 
 import os
 import random
-import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from fs.kernels import reads, reads_twin
+from tests.kernels.growth import assert_nothing_stays
 
 BLOCK = 64
 BOUNCE = 5 * BLOCK
@@ -205,13 +205,5 @@ def test_nothing_is_kept(kernel, descriptor):
                 refused += 1
         assert refused == 2
 
-    for _ in range(20):
-        once()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(200):
-        once()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown < 200 * 16
+    assert_nothing_stays(once)
     view.release()  # nobody holds the buffer
