@@ -81,24 +81,24 @@ def remove(path: Path, _rng: random.Random) -> None:
     path.unlink()
 
 
-def run_seed(places: int, seed: int, directory: Path) -> Counter[str]:
-    """Damage every file of one disk's metadata store; even seeds: closed, odd ones: killed."""
-    path, rng, outcome = (
-        make_disk(directory, seed, is_killed=seed % 2 == 1),
-        random.Random(seed),
-        Counter[str](),
-    )
-    saved = directory / "saved"
-    shutil.copytree(path, saved)
-    wanted = contents_of(path)
+def harm_each(
+    saved: Path, path: Path, folder: str, judge: Callable[[], str], *, places: int, seed: int
+) -> Counter[str]:
+    """Harm each file in a folder of what is saved, in each way, in a copy at `path`; count what is said of the copies.
+
+    Args:
+        places: how many bits of each file are flipped, each in a copy of its own.
+        judge: says what became of the copy.
+    """
     harms: list[Callable[[Path, random.Random], None]] = [flip] * places + [halve, remove]
-    for name in sorted(entry.name for entry in (saved / "meta").iterdir()):
+    rng, outcome = random.Random(seed), Counter[str]()
+    for name in sorted(entry.name for entry in (saved / folder).iterdir()):
         for harm in harms:
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
             shutil.copytree(saved, path)
-            harm(path / "meta" / name, rng)
+            harm(path / folder / name, rng)
             try:
-                verdict = judge(path, wanted)
+                verdict = judge()
             except AssertionError as error:
                 error.add_note(f"seed {seed}: {harm.__name__} {name}")
                 raise
@@ -106,6 +106,15 @@ def run_seed(places: int, seed: int, directory: Path) -> Counter[str]:
             outcome[f"{kind} {harm.__name__}: {verdict}"] += 1
             outcome[harm.__name__] += 1
     return outcome
+
+
+def run_seed(places: int, seed: int, directory: Path) -> Counter[str]:
+    """Damage every file of one disk's metadata store; even seeds: closed, odd ones: killed."""
+    path = make_disk(directory, seed, is_killed=seed % 2 == 1)
+    saved = directory / "saved"
+    shutil.copytree(path, saved)
+    wanted = contents_of(path)
+    return harm_each(saved, path, "meta", partial(judge, path, wanted), places=places, seed=seed)
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ contents at every version are known; unsynced commits at the end may be missing,
 import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from fs.kv.transact import snapshot_read
 from fs.schema.config import KvSection
 from fs.schema.status import FsError, Status
 from tests.chunkengine.campaign import run_campaign
-from tests.chunkengine.rot import flip, halve, remove
+from tests.chunkengine.rot import harm_each
 from tests.kv.harness import CLUSTER_ID, inline_runtime
 
 ROOT = Path(__file__).parents[2]
@@ -108,23 +107,10 @@ async def judge(path: Path, least_version: int) -> str:
 def run_seed(places: int, seed: int, directory: Path) -> Counter[str]:
     """Damage every file of one store."""
     is_killed = seed % 2 == 1
-    saved, path, rng = directory / "saved", directory / "kv", random.Random(seed)
+    saved, path = directory / "saved", directory / "kv"
     make_store(saved, is_killed=is_killed)
-    outcome = Counter[str]()
-    for name in sorted(entry.name for entry in saved.iterdir()):
-        for harm in [flip] * places + [halve, remove]:
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(saved, path)
-            harm(path / name, rng)
-            try:
-                verdict = trio.run(judge, path, SYNCED_COUNT if is_killed else COMMIT_COUNT)
-            except AssertionError as error:
-                error.add_note(f"seed {seed}: {harm.__name__} {name}")
-                raise
-            kind = name.split("-")[0] if "-" in name else name.split(".")[-1]
-            outcome[f"{kind} {harm.__name__}: {verdict}"] += 1
-            outcome[harm.__name__] += 1
-    return outcome
+    judged = partial(trio.run, judge, path, SYNCED_COUNT if is_killed else COMMIT_COUNT)
+    return harm_each(saved, path, "", judged, places=places, seed=seed)
 
 
 def main() -> int:

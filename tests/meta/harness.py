@@ -11,6 +11,7 @@ from fs.kv.api import KvEngine
 from fs.kv.transact import snapshot_read
 from fs.meta.init import initialise
 from fs.meta.meta import Meta
+from fs.meta.sessions import SessionPruner
 from fs.rpc.api import Call, Identity
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import MetaSection, ProcessConfig
@@ -126,6 +127,20 @@ class World:
         self._seed += 1
         self.runtime = simulated_runtime(None, self._seed)
         return Meta(self.engine, self.runtime, self.config, self.routing, self.chunks, self.mgmtd)
+
+    def pruner(self, now_ns: Callable[[], int]) -> SessionPruner:
+        """What ends what clients that are gone have left, at a time of its own."""
+        service = self.meta.service
+        return SessionPruner(
+            self.engine,
+            self.config.meta,
+            mgmtd=self.mgmtd,
+            end_session=service.end_session,
+            end_locks=service.end_locks,
+            end_lock_waits=service.end_lock_waits,
+            end_directory_lock=service.end_directory_lock,
+            now_ns=now_ns,
+        )
 
     async def initialise(self):
         await initialise(

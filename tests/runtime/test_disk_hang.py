@@ -1,6 +1,7 @@
 """Which devices are below a disk, and whether they do anything."""
 
 import threading
+import time
 
 import pytest
 
@@ -100,4 +101,9 @@ def test_threads_are_seen_at_work_and_waiting():
         at_work.set()
         may_end.set()
         thread.join()
-    assert disk_hang.work_ns(thread.native_id) == disk_hang.work_ns(0) == 0
+    deadline_s = time.monotonic() + 60
+    while disk_hang.work_ns(
+        thread.native_id
+    ):  # the kernel's end of it comes after the interpreter's
+        assert time.monotonic() < deadline_s
+    assert disk_hang.work_ns(0) == 0

@@ -6,7 +6,6 @@ import trio
 
 from fs.meta import records
 from fs.meta.ops.lock_wait import WAIT_COUNT_MAX
-from fs.meta.sessions import SessionPruner
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import FLOCK_LOCK, POSIX_LOCK, FileLockPb
 from fs.schema.status import FsError, Status
@@ -163,16 +162,7 @@ async def test_waits_of_dead_clients_are_forgotten(world, root):
     assert not await lock(other, a, wait_id=1)
     service, config = world.meta.service, world.config.meta
     late_ns = 0
-    pruner = SessionPruner(
-        world.engine,
-        config,
-        mgmtd=world.mgmtd,
-        end_session=service.end_session,
-        end_locks=service.end_locks,
-        end_lock_waits=service.end_lock_waits,
-        end_directory_lock=service.end_directory_lock,
-        now_ns=lambda: service.now_ns() + late_ns,
-    )
+    pruner = world.pruner(lambda: service.now_ns() + late_ns)
     world.mgmtd.client_ids = [root.client, OTHER]
     late_ns = int(config.session_grace_s * 2e9)
     await pruner.step()

@@ -7,7 +7,6 @@ import trio
 from fs.kv.transact import snapshot_read
 from fs.meta import records
 from fs.meta.ops import lock as lock_module
-from fs.meta.sessions import SessionPruner
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import FLOCK_LOCK, NO_LOCK_KIND, POSIX_LOCK, FileLockPb
 from fs.schema.status import Status
@@ -138,16 +137,7 @@ async def test_locks_of_dead_clients_are_freed(world, root, other):
     await lock(other, inode_id, wish(first=200, last=300))
     service, config = world.meta.service, world.config.meta
     late_ns = int(config.session_grace_s * 2e9)
-    pruner = SessionPruner(
-        world.engine,
-        config,
-        mgmtd=world.mgmtd,
-        end_session=service.end_session,
-        end_locks=service.end_locks,
-        end_lock_waits=service.end_lock_waits,
-        end_directory_lock=service.end_directory_lock,
-        now_ns=lambda: service.now_ns() + late_ns,
-    )
+    pruner = world.pruner(lambda: service.now_ns() + late_ns)
     world.mgmtd.client_ids = [root.client]
     await pruner.step()
     assert await conflict(other, inode_id, wish(first=200, last=300)) is None
@@ -166,16 +156,7 @@ async def test_a_clock_that_was_set_back_keeps_no_dead_client_for_long(
     inode_id = (await root.create(ROOT, b"f")).inode_id
     await lock(root, inode_id, wish())
     service, config = world.meta.service, world.config.meta
-    pruner = SessionPruner(
-        world.engine,
-        config,
-        mgmtd=world.mgmtd,
-        end_session=service.end_session,
-        end_locks=service.end_locks,
-        end_lock_waits=service.end_lock_waits,
-        end_directory_lock=service.end_directory_lock,
-        now_ns=lambda: service.now_ns() - int(ahead_s * 1e9),
-    )
+    pruner = world.pruner(lambda: service.now_ns() - int(ahead_s * 1e9))
     world.mgmtd.client_ids = []
     await pruner.step()
     await trio.sleep(config.session_grace_s - 1)
