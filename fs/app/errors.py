@@ -47,7 +47,10 @@ def named(path: str) -> Iterator[None]:
         if path in error.detail:
             raise
         is_all_said = error.status is Status.NOT_FOUND
-        raise FsError(error.status, path if is_all_said else f"{path}: {error.detail}") from error
+        told = FsError(error.status, path if is_all_said else f"{path}: {error.detail}")
+        for note in getattr(error, "__notes__", ()):  # the trace
+            told.add_note(note)
+        raise told from error
 
 
 def check_interpreter() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fs.app.errors import first_error, unwrapped
+from fs.app.errors import error_line, first_error, named, unwrapped
 from fs.schema.status import FsError, Status
 
 PROGRAM = """
@@ -116,3 +116,19 @@ def test_a_closed_stream_is_no_fault(closed):
     words = f'exec "{sys.executable}" -c "{program}" {closed}'
     done = subprocess.run(["sh", "-c", words], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "told"),
+    [
+        (Status.NOT_FOUND, "'b' in directory 0x1", "(/a/b)"),
+        (Status.ACCESS_DENIED, "directory 0x1", "(/a/b: directory 0x1)"),
+        (Status.IS_DIRECTORY, "/a/b: say -r", "(/a/b: say -r)"),
+    ],
+)
+def test_an_error_is_about_a_path_and_keeps_its_trace(status, detail, told):
+    error = FsError(status, detail)
+    error.add_note("trace 17")
+    with pytest.raises(FsError) as caught, named("/a/b"):
+        raise error
+    assert error_line(caught.value).endswith(f" {told} (trace 17)")

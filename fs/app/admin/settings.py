@@ -228,7 +228,9 @@ def status(
         return status_rows(info, listed, sessions.sessions)
 
     rows = find(directory, config).run(use)
-    columns: dict[str, Any] = dict.fromkeys(("process", "host", "state", "versions", "waiting", "changed", "problem"))  # fmt: skip
+    columns: dict[str, Any] = dict.fromkeys(("process", "host", "state", "versions", "waiting", "changed", "problem", "last_change"))  # fmt: skip
     columns["versions"] = lambda found: " ".join(f"{k} {v}" for k, v in found.items())
-    columns |= {"last_change_ns": time_text, "last_change": None}
+    if not as_json:  # when and what in one column
+        for row in rows:
+            row["last_change"] = f"{time_text(row['last_change_ns'])} {row['last_change']}".strip()
     print_rows(rows, columns, as_json=as_json)
