@@ -139,7 +139,7 @@ class Storage:
             mgmtd,
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
-        self.watermarks = Watermarks(self.targets, runtime.clock)
+        self.watermarks = Watermarks(self.targets, runtime.clock, self._has_room)
         self._resync = Resync(self._context)
         for disk in self._disks:
             disk.calls.on_hang.append(lambda _error: self._context.buffers.disown())
@@ -168,6 +168,9 @@ class Storage:
             disk = self._disks[report.disk_index]
             report.low_space = disk.free_bytes < fraction * disk.capacity_bytes
         return reports
+
+    def _has_room(self, disk: Disk) -> bool:
+        return disk.free_bytes > self._context.section.reject_create_free_bytes_min
 
     def report_disks(self) -> list[mgmtd_pb2.DiskReportPb]:
         """Return what the next heartbeat says of our disks, as last measured."""

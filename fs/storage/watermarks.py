@@ -15,7 +15,7 @@ Decision: specs/decisions/0101-older-images-of-disks.md.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import trio
@@ -72,9 +72,11 @@ async def raise_watermarks(disk: Disk, targets: Sequence[LocalTarget], clock: Cl
 class Watermarks:
     """Raises those of all targets of a process that serve, while they do."""
 
-    def __init__(self, targets: Targets, clock: Clock) -> None:
+    def __init__(self, targets: Targets, clock: Clock, has_room: Callable[[Disk], bool]) -> None:
+        """`has_room`: a full disk is not written for this alone; it would fail, and serves reads yet."""
         self._targets = targets
         self._clock = clock
+        self._has_room = has_room
         self._is_wanted = trio.Event()
 
     def hear(self, images: Iterable[OlderImagePb]) -> None:
@@ -116,7 +118,7 @@ class Watermarks:
 
     async def _raise(self, disk: Disk) -> None:
         here = [p.target for p in self._targets.places() if p.can_read and p.target.disk is disk]
-        if not here or disk.is_failed:
+        if not here or disk.is_failed or not self._has_room(disk):
             return
         try:
             await raise_watermarks(disk, here, self._clock)

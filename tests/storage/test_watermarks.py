@@ -3,6 +3,7 @@
 
 import pytest
 import trio
+from msgspec import structs
 
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.proto.mgmtd_pb2 import OlderImagePb
@@ -96,6 +97,17 @@ async def test_a_disk_that_takes_none_tells_none(mock_clock, monkeypatch):
         await trio.sleep(2 * INTERVAL_S)
         assert told(node) == before
         await client.write(0, b"x")
+
+
+async def test_a_full_disk_is_not_written_for_this_alone(mock_clock):
+    async with open_cluster(1) as cluster:
+        node = cluster.nodes[1]
+        before, node.storage._context.section = (
+            told(node),
+            structs.replace(node.section, reject_create_free_bytes_min=1 << 50),
+        )
+        await trio.sleep(2 * INTERVAL_S)
+        assert told(node) == before
 
 
 async def hang(*_):
