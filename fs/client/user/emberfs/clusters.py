@@ -30,7 +30,7 @@ from fs.rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
 from fs.rpc.credentials import TOKEN_MARK, Token
 from fs.schema.status import FsError, Status
 
-from .opening import PROTOCOLS
+from .urls import PROTOCOLS
 
 _SECRET_IN_URL: Final = re.compile(rf"^[^/]*:[^/]*@|{TOKEN_MARK}-\d+-[0-9a-f]{{16}}-")
 """In what follows the `://`: user and password, or a token anywhere."""

@@ -37,10 +37,11 @@ from typing import Any, NamedTuple, Self
 
 from .batch import BatchClient, BatchFile, Transfer
 from .closing import Closing
-from .opening import Connect, connect_for, is_url
+from .opening import Connect, connect_for
 from .publish import replaced
 from .rereading import Rereader
 from .rows import Rows, new_buffer
+from .urls import is_url
 
 SUFFIX = ".ffr"
 FIXED_HEADER_BYTES = 12

@@ -34,8 +34,9 @@ from .kvcache_index import Limits, Place
 from .kvcache_removal import Collected, collect_segments, delete_blocks
 from .kvcache_search import Search
 from .kvcache_segments import Own, Segment, Segments
-from .opening import Connect, connect_for, is_url
+from .opening import Connect, connect_for
 from .rows import new_buffer
+from .urls import is_url
 
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENTS_MAX: Final = 512

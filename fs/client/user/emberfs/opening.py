@@ -9,8 +9,8 @@ from pathlib import Path
 from .batch import BatchClient
 from .posix import PosixClient
 from .ring import RingClient
+from .urls import is_url
 
-PROTOCOLS = ("ember", "hf3fs")
 PATHS_LOOKED_AT_MAX = 64
 """Of more, one in each folder."""
 _CLUSTER_FILE = "cluster.json"
@@ -18,11 +18,6 @@ _CLUSTER_FILE = "cluster.json"
 
 Connect = Callable[[], BatchClient]
 """Makes a client; can be pickled if what holds it is to be."""
-
-
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether files of this name are reached by their cluster's address."""
-    return os.fspath(path).startswith(tuple(f"{protocol}://" for protocol in PROTOCOLS))
 
 
 def open_client(path_or_url: str | os.PathLike[str]) -> BatchClient:

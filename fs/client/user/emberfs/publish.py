@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .opening import is_url
 from .protocol import CHUNK_SIZE_ATTRIBUTE
+from .urls import is_url
 
 PARTIAL = ".partial-"
 REMOVED = ".removed-"

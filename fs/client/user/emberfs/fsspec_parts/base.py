@@ -14,7 +14,7 @@ from fs.client.blocking import BlockingFs
 from fs.client.entries import Identity
 
 from ..clusters import Place, connection, find_place, os_errors, split_url
-from ..opening import PROTOCOLS, is_url
+from ..urls import PROTOCOLS, is_url
 
 
 class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types

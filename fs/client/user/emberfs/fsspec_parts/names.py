@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fs.schema.status import FsError, Status
 
 from ..clusters import os_errors
-from ..opening import is_url
+from ..urls import is_url
 from .listing import Listing
 
 T = TypeVar("T")
