@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from fs.chunkengine.checksum import digest_of, packed_checksums
 from fs.chunkengine.content import cut_content, new_content, plan_update
+from tests.examples import many
 
 BLOCK = 64
 
@@ -13,7 +14,7 @@ def content(length: int, seed: int) -> bytes:
     return bytes((seed + 7 * i) % 251 for i in range(length))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many(300), deadline=None)
 @given(st.integers(0, 500), st.integers(0, 700), st.integers(0, 400), st.booleans(), st.booleans())
 def test_an_update_makes_the_same_content_and_checksums_as_a_whole_write(
     old_length: int, offset: int, data_length: int, may_append: bool, is_roomy: bool

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
 from fs.kernels import frames, frames_twin
+from tests.examples import many
 
 GOOD = (2, 3, 0, 2**64 - 1, 7, 8, 9, 10, 11, 2**40)
 """As `make_header` takes them."""
@@ -88,7 +89,7 @@ def test_what_is_no_number_and_too_few_are_refused(kernel):
     st.integers(0, 47),
     st.integers(0, 255),
 )  # fmt: skip
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 def test_both_say_the_same(values, bounds, place, byte):
     header = frames.make_header(*values)
     assert header == frames_twin.make_header(*values)

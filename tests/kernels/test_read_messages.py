@@ -11,6 +11,7 @@ from fs.chunkengine.format import chunk_key
 from fs.kernels import read_messages, read_messages_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2
+from tests.examples import many
 from tests.kernels.growth import assert_nothing_stays
 
 from .fuzz_messages import MessagesFuzzer
@@ -58,7 +59,7 @@ def test_other_requests_are_not_of_one_row(kernel):
 
 
 @given(st.binary(max_size=80), st.data())
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 def test_both_take_the_same_apart(noise, data):
     message = request_of([[data.draw(st.integers(0, 2**32 - 1)) for _ in ROW]])
     at = data.draw(st.integers(0, len(message)))
@@ -174,7 +175,7 @@ def test_chunks_that_cannot_be_are_refused(kernel):
 
 
 @given(st.binary(max_size=80), st.data())
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 def test_both_take_the_same_rows(noise, data):
     numbers = st.integers(0, 3) | st.integers(0, 2**32 - 1)
     rows = data.draw(st.lists(st.lists(numbers, min_size=6, max_size=6), min_size=1, max_size=5))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from fs.kernels import reads, reads_twin
+from tests.examples import many
 from tests.kernels.growth import assert_nothing_stays
 
 BLOCK = 64
@@ -178,7 +179,7 @@ row = st.tuples(
 
 
 @pytest.mark.skipif(not reads.IS_COMPILED, reason="not compiled")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=many(150), deadline=None)
 @given(wanted=st.lists(row, min_size=1, max_size=12), block=st.sampled_from([1, 7, BLOCK, 4096]))
 def test_both_do_the_same(descriptor, wanted, block):
     sums = chunks_of(descriptor)[0][4]
