@@ -183,6 +183,14 @@ Packed = Callable[[Call, bytes], Any]
 """What a service object may offer as `packed_NAME` beside a plain method NAME, for most requests: called in place of it, with the message as it
 came, and returns what the method does.  None: it has done nothing, and the method is called.  Nobody is asked to admit it."""
 
+Answer = Callable[[Any], None]
+"""Given the reply's message as it is on the wire, or an FsError; does not raise.  The request's payload is not its method's any more then."""
+
+Begin = Callable[[Call, bytes, Answer], bool]
+"""What a service object may offer as `begin_NAME` beside a method NAME with a payload, for its commonest requests: called in place of it with the
+message as it came, maybe outside of any task.  True: it has begun, and answers once, maybe already, also after the deadline, which is its own to heed.
+False: it has done nothing, and the method is called.  Where somebody had to be asked to admit the request, it is not called."""
+
 Admit = Callable[[User, Identity, Any], None]
 """What a service object may offer as `admit`: called with (user, peer, request) before each method that a user's token
 calls; raises FsError(RPC_NOT_ALLOWED) for a request in another's name.  It may put the user's groups into the request."""

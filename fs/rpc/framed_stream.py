@@ -177,6 +177,11 @@ class FramedStream:
         self._header = header
         self.payload_left = 0
 
+    def give_payload_back(self, size: int) -> None:
+        """Undo `take_small_payload`, before anything else is done."""
+        self._start -= size
+        self.payload_left = size
+
     async def receive_message(self, size: int) -> Buffer:
         """Receive the `size` bytes of the current frame's message; the caller owns the result."""
         start = self._start

@@ -139,7 +139,7 @@ class Server:
 
         Args:
             service: the service's name in the schema, or the methods themselves.
-            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick` and `Packed` forms, and names in
+            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick`, `Packed` and `Begin` forms, and names in
                 `tried_methods`: of methods without effects that hardly ever wait, which are tried outside of any task first.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
@@ -157,10 +157,11 @@ class Server:
             is_tried = method.name in getattr(target, "tried_methods", ())
             quick = getattr(target, f"quick_{snake_name(method.name)}", None)
             packed = getattr(target, f"packed_{snake_name(method.name)}", None)
+            begin = getattr(target, f"begin_{snake_name(method.name)}", None)
             has_forms = quick is not None or packed is not None
             assert is_plain or not has_forms, f"{method} has other forms, but is not plain"
             self._bindings[key] = Binding(
-                method, handler, admit, observed, is_plain, is_tried, quick, packed
+                method, handler, admit, observed, is_plain, is_tried, quick, packed, begin
             )
 
     async def run(

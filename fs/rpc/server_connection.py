@@ -19,6 +19,7 @@ from ..runtime.readiness import current_time
 from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
 from .api import Reply
+from .begun_requests import NOBODYS, BegunRequests
 from .buffer_pool import Lease
 from .frame import FLAG_LENT, FLAG_TRACED, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
@@ -51,9 +52,6 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 FOLLOWER_COUNT_MAX: Final = 4
 """Idle tasks of one connection; others end."""
 
-_NOBODYS: Final = trio.CancelScope()
-"""Stands for requests whose methods have ended, which nobody cancels."""
-
 
 class ServerConnection:
     """Serves one stream."""
@@ -69,6 +67,7 @@ class ServerConnection:
         self._is_accepted = False
         self._framed: FramedStream
         self._replies: Replies
+        self._begun: BegunRequests
         self._progress_seen = -1
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
@@ -91,9 +90,20 @@ class ServerConnection:
                     self._framed, self._server.frame_limits, nursery.start_soon, self._scopes
                 )
                 self._runs.replies = self._replies
+                self._begun = BegunRequests(
+                    self._server,
+                    self._framed,
+                    self._runs,
+                    self._replies,
+                    self._scopes,
+                    spawn=nursery.start_soon,
+                    finish=self._finish,
+                    give_back=self._give_back,
+                )
                 await self._serve(is_full=is_full)
                 nursery.cancel_scope.cancel()
         finally:
+            self._begun.has_ended = True
             if self._is_accepted and self._server.on_disconnect is not None:
                 self._server.on_disconnect(self._runs.peer)
             await self._framed.aclose()
@@ -180,7 +190,7 @@ class ServerConnection:
         if work is None or turn.scope.cancel_called:
             return False
         if not work.is_over:  # what is left is to answer: nobody ends the scope any more
-            self._scopes[work.header.request_id] = _NOBODYS
+            self._scopes[work.header.request_id] = NOBODYS
             turn.scope.deadline = math.inf
             await self._finish(work)
         turn.work = None
@@ -236,6 +246,10 @@ class ServerConnection:
             await self._replies.refuse(header.request_id, refusal)
             return True
         work = turn.work = Work(binding, header, lease, current_time())
+        if lease is not None and self._begun.may_begin(work):
+            if self._begun.begin(work, bytes(message), lease.view):
+                turn.work = None
+                return True
         if (
             binding.is_plain
             and lease is None
@@ -248,7 +262,7 @@ class ServerConnection:
         def note_wait() -> None:
             work.has_waited = True
             # Once the method has ended nobody may cancel what is left, which is to answer.
-            self._scopes[header.request_id] = _NOBODYS if work.is_run else turn.scope
+            self._scopes[header.request_id] = NOBODYS if work.is_run else turn.scope
             if not work.is_run:
                 turn.scope.deadline = work.deadline_s
             self._hand_over()
@@ -270,15 +284,22 @@ class ServerConnection:
             if (
                 binding is None
                 or header.kind != Kind.REQUEST
-                or header.payload_bytes
                 or header.flags
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
-                or not (binding.is_plain or self._is_tried(binding))
                 or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)
+                or not self._is_at_once(header, binding)
             ):  # something is unusual about it, and the usual way says what
                 framed.put_back(header)
                 return
+            if header.payload_bytes:
+                work = Work(binding, header, None, current_time())
+                if not self._begun.take_whole(work, message):
+                    framed.put_back(header)
+                    return
+                if not framed.has_more:
+                    return
+                continue
             work = self._serve_quickly(header, binding, message)
             if work is not None and not self._ends_at_once(work, message):
                 scope = trio.CancelScope(deadline=work.deadline_s)
@@ -323,6 +344,12 @@ class ServerConnection:
             binding.observed.in_flight += 1
             self._runs.note_end(binding.observed, header, began_s, sum(sizes), None)
         return True
+
+    def _is_at_once(self, header: Header, binding: Binding) -> bool:
+        """Tell whether a request may be served before any task has it."""
+        if header.payload_bytes:
+            return binding.begin is not None
+        return binding.is_plain or self._is_tried(binding)
 
     @staticmethod
     def _is_tried(binding: Binding) -> bool:
@@ -396,7 +423,7 @@ class ServerConnection:
         work.sent_bytes = size
         if rest:
             work.is_run = work.has_waited = True
-            self._scopes[work.header.request_id] = _NOBODYS
+            self._scopes[work.header.request_id] = NOBODYS
             self._nursery.start_soon(self._send_rest, work, rest)
         return True
 

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from ..runtime.tracing import Span
 from ..schema.method import Method
 from ..schema.status import FsError, Status
-from .api import Admit, Handler, Packed, Quick
+from .api import Admit, Begin, Handler, Packed, Quick
 from .buffer_pool import Lease
 from .frame import Header
 from .observer import MethodObserver
@@ -34,6 +34,7 @@ class Binding:
     """The handler is a coroutine function without effects that hardly ever waits: it is tried outside of any task first."""
     quick: Quick | None = None
     packed: Packed | None = None
+    begin: Begin | None = None
 
 
 class Work:

@@ -27,6 +27,10 @@ class ChunkLocks:
         """Return what holds the lock of `key` for the body of an `async with`; it cannot be taken twice."""
         return _Hold(self._held, key)
 
+    def is_held(self, key: Hashable) -> bool:
+        """Return whether somebody has the lock."""
+        return key in self._held
+
     def take(self, key: Hashable) -> bool:
         """Take a lock if it is free, until `release`; return whether it was."""
         if key in self._held:

@@ -35,9 +35,9 @@ flushes of one update begin together, so all of a chain have had their time toge
 
 
 class Flush:
-    """One flush of a disk, under way or about to begin; one task may wait for it."""
+    """One flush of a disk, under way or about to begin; one task may wait for it, or a function be told."""
 
-    __slots__ = ("_task", "asked_s", "engine", "has_ended", "is_durable")
+    __slots__ = ("_on_end", "_task", "asked_s", "engine", "has_ended", "is_durable")
 
     def __init__(self, disk: Disk) -> None:
         self.engine = disk.engine
@@ -45,6 +45,14 @@ class Flush:
         self.has_ended = False
         self.is_durable = False
         self._task: trio.lowlevel.Task | None = None
+        self._on_end: Callable[[], None] | None = None
+
+    def tell(self, on_end: Callable[[], None]) -> None:
+        """Have a function called when `wait` would return, at once if it would now; it does not raise."""
+        if self.has_ended:
+            on_end()
+        else:
+            self._on_end = on_end
 
     async def wait(self) -> bool:
         """Return whether what was there when it was asked for is durable; False WAIT_S_MAX later."""
@@ -59,6 +67,9 @@ class Flush:
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
             self._task = None
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._task = None

@@ -14,12 +14,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
 from ..chunkengine.api import ChunkState
 from ..chunkengine.books import StuckError
-from ..rpc.api import ConnectionRefused
+from ..rpc.api import ConnectionRefused, UnderWay
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
 from ..schema import services
@@ -76,6 +77,13 @@ class Forwarded:
         return self.reply is None or self.reply.is_durable
 
 
+class Failed(NamedTuple):
+    """An attempt to bring an update to the successor."""
+
+    successor_id: TargetId
+    error: FsError
+
+
 async def forward(
     context: StorageContext,
     target: LocalTarget,
@@ -85,6 +93,7 @@ async def forward(
     *,
     deadline_s: float,
     only_version: int = 0,
+    failed: Failed | None = None,
 ) -> Forwarded:
     """Bring an update to the successor, whoever that is by then; return when it is committed there.
 
@@ -96,6 +105,7 @@ async def forward(
         prepared: the chunk with the pending version here; None for the removal of what is not here.
         deadline_s: trio time after which to give up.
         only_version: if not 0, stop as soon as the chain has another version (resync).
+        failed: an attempt that has been made already; it counts as the first, if its callee is the successor still.
 
     Raises:
         FsError: NO_SPACE: nobody below has the update or will get it; ROUTING_MISMATCH: `only_version` is over;
@@ -116,6 +126,8 @@ async def forward(
         is_whole = is_whole_wanted or successor.public_state is PublicState.SYNCING
         info = context.targets.look()
         try:
+            earlier, failed = failed, None
+            _raise_again(earlier, successor)
             is_whole = is_whole or _knows_no_ranges_of(update, context, successor)
             sent = await whole(target, update, prepared) if is_whole else update
             reply = await _attempt(context, place, successor, sent, deadline_s)
@@ -222,6 +234,12 @@ def _place_to_forward(
     return place
 
 
+def _raise_again(failed: Failed | None, successor: ChainTarget) -> None:
+    """Raise why an attempt failed, if it was made at this successor."""
+    if failed is not None and failed.successor_id == successor.target_id:
+        raise failed.error
+
+
 async def _attempt(
     context: StorageContext,
     place: Place,
@@ -286,10 +304,10 @@ async def _ask(
         deadline_s: trio time.
         is_known: tells whether a reply says what has become of all that was asked for.
     """
-    is_over = has_answered = False
+    is_over = False
+    trouble: FsError | None = FsError(Status.RPC_CANCELLED, "given up")
     now_s = trio.current_time()
-    target.unanswered_since_s = target.unanswered_since_s or now_s
-    calls = target.forwards.setdefault(successor.target_id, set())
+    calls = calls_to(target, successor.target_id, now_s)
     try:
         received = await context.channel_to(successor.target_id).call(
             method,
@@ -298,21 +316,37 @@ async def _ask(
             timeout_s=max(0.001, deadline_s - now_s),
             under_way=calls,
         )
-        has_answered = True
+        trouble = None
         is_over = is_known(received.message)
     except FsError as error:
-        is_over = error.definite
-        has_answered = error.status not in _NO_ANSWER or isinstance(error, NotSuccessorError)
+        trouble, is_over = error, error.definite
         raise
     finally:
-        if not calls:
-            target.forwards.pop(successor.target_id, None)
-        if has_answered:
-            # Whoever else waits for the successor begins to wait now.
-            target.unanswered_since_s = trio.current_time() if target.forwards else 0.0
-        if not is_over:
-            target.epoch += 1
+        note_end(target, successor.target_id, trouble, is_over=is_over)
     return received.message
+
+
+def calls_to(target: LocalTarget, successor_id: TargetId, now_s: float) -> set[UnderWay]:
+    """Return the calls under way to our successor; another one is begun."""
+    target.unanswered_since_s = target.unanswered_since_s or now_s
+    return target.forwards.setdefault(successor_id, set())
+
+
+def note_end(
+    target: LocalTarget, successor_id: TargetId, trouble: FsError | None, *, is_over: bool
+) -> None:
+    """A call to our successor has ended, and is not under way any more; the epoch grows unless its outcome is known."""
+    if not target.forwards.get(successor_id, True):
+        del target.forwards[successor_id]
+    if (
+        trouble is None
+        or trouble.status not in _NO_ANSWER
+        or isinstance(trouble, NotSuccessorError)
+    ):
+        # Whoever else waits for the successor begins to wait now.
+        target.unanswered_since_s = trio.current_time() if target.forwards else 0.0
+    if not is_over:
+        target.epoch += 1
 
 
 async def forward_together(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
+from ..schema.ids import ChunkId
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -147,7 +148,7 @@ def _put_damaged(target: LocalTarget, update: Update, version: int) -> ChunkStat
 def refusal(
     context: StorageContext,
     place: Place,
-    update: Update,
+    chunk_id: ChunkId,
     state: ChunkState | None,
     error: FsError,
 ) -> FsError:
@@ -156,7 +157,7 @@ def refusal(
     Returns:
         What the sender is told.
     """
-    target, chunk_id = place.target, update.chunk_id
+    target = place.target
     if place.public_state is PublicState.SYNCING:
         hold = Hold.FULL if error.status is Status.NO_SPACE else Hold.EVICTED
         context.targets.put_offline(target, hold, f"{chunk_id}: {error}")

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 
-from ..rpc.api import Call, Identity, Quick, Reply, check_client_id
+from ..rpc.api import Begin, Call, Identity, Quick, Reply, check_client_id
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.read_columns import from_rows, to_rows
@@ -22,6 +22,7 @@ from .answers import take_over_updates
 from .context import StorageContext
 from .copies import read_copy
 from .local_state import Hold
+from .lone_update import LoneUpdates
 from .on_disk import note_offline
 from .read_one import read_one
 from .read_path import read_batch, read_packed
@@ -44,11 +45,16 @@ NOTE_BATCH_COUNT = 256
 class StorageService:
     """Serves the RPCs of fs/schema/proto/storage.proto."""
 
-    def __init__(self, context: StorageContext, changes: TargetChanges) -> None:
+    def __init__(
+        self, context: StorageContext, changes: TargetChanges, lone: LoneUpdates
+    ) -> None:
         self._context = context
         self._changes = changes
         self.quick_batch_read: Quick = partial(read_one, context)
         """One small read."""
+        self.begin_write: Begin = partial(lone.begin, is_from_client=True)
+        """One small write; so the next."""
+        self.begin_update: Begin = partial(lone.begin, is_from_client=False)
 
     def admit(self, _user: User, peer: Identity, request: Message) -> None:
         """Let a user's client take no channel but its own; raises FsError(RPC_NOT_ALLOWED)."""

@@ -35,6 +35,7 @@ from .figures import say
 from .forward import NotSuccessorError
 from .leftovers import Leftovers
 from .links import Links
+from .lone_update import LoneUpdates
 from .local_state import Hold, Step
 from .on_disk import (
     commit_pending,
@@ -148,7 +149,8 @@ class Storage:
         self._scrub = Scrub(self._context)
         self._changes = TargetChanges(self._context)
         self._failed_disks = FailedDisks(self._context, self._changes, reopen)
-        self.service = StorageService(self._context, self._changes)
+        self._lone = LoneUpdates(self._context)
+        self.service = StorageService(self._context, self._changes, self._lone)
 
     def adopt(self, section: StorageSection) -> None:
         """Go on with other settings; disks, and what they were opened with, must be the same."""
@@ -199,6 +201,7 @@ class Storage:
             nursery.start_soon(self._measure_loop)
             nursery.start_soon(self._flush_loop)
             nursery.start_soon(self._context.flusher.run)
+            nursery.start_soon(self._lone.run)
             nursery.start_soon(self._compact_loop)
             nursery.start_soon(self._forget_idle_channels)
             nursery.start_soon(self._resync.run)

@@ -36,7 +36,7 @@ from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .finished_cuts import WHOLE
 from .flusher import Flush
-from .forward import Forwarded, commit, forward, result_of, take_back
+from .forward import Failed, Forwarded, commit, forward, result_of, take_back
 from .outgoing import outgoing_of
 from .preparing import check_new_version, prepare, refusal
 from .replica import Action, Decision, Position, UpdateType, decide_update
@@ -142,7 +142,7 @@ async def execute(
     try:
         prepared = await prepare(place, update, decision, state, commits=is_tail)
     except FsError as error:
-        raise refusal(context, place, update, state, error) from error
+        raise refusal(context, place, chunk_id, state, error) from error
     if is_tail:
         target.unsettled.pop(chunk_id, None)
         flush = context.flusher.begin(target.disk) if request.is_durable else None
@@ -163,11 +163,21 @@ async def pass_on_and_commit(
     prepared: ChunkState,
     *,
     tell: Tell | None = None,
+    failed: Failed | None = None,
 ) -> Flush | None:
     """Bring a pending version to the rest of the chain, and commit it here; the caller holds the chunk's lock.
 
     Whoever asked is told by `tell` right before the commit, if nothing can come in between: until then readers here ask the tail, which has
     committed, and what a death leaves is a pending version of which the rest of the chain knows that it is committed, as after an unsynced commit.
+
+    Args:
+        context: ports, targets and limits of this process.
+        place: ours.
+        update: what was asked for.
+        version: of it.
+        prepared: the chunk with that version pending.
+        tell: see above.
+        failed: the first attempt to bring it there, if one has been made.
 
     Returns:
         A flush, which has ended well here, if one was asked for and everybody below has flushed it, too; else None.
@@ -184,7 +194,7 @@ async def pass_on_and_commit(
 
     # 9. Pass it on; everybody below has committed it when this returns.  Our own flush begins when the request is on
     #    its way: the successor waits for that, and nobody yet for the flush.
-    passing = _pass_on(context, place, update, version, prepared)
+    passing = _pass_on(context, place, update, version, prepared, failed=failed)
     forwarded = await (until_wait(passing, begin_flush) if update.request.is_durable else passing)
     flush = begun[0] if begun else None
     if flush is not None and not (
@@ -278,6 +288,8 @@ async def _pass_on(
     update: Update,
     version: int,
     prepared: ChunkState,
+    *,
+    failed: Failed | None,
 ) -> Forwarded:
     """Bring the update to the rest of the chain; undo it here if certainly nobody there has it or gets it.
 
@@ -294,6 +306,7 @@ async def _pass_on(
             outgoing,
             prepared,
             deadline_s=update.deadline_s,
+            failed=failed,
         )
     except FsError as error:
         if error.status is Status.NO_SPACE:

@@ -1,0 +1,123 @@
+"""Requests that are begun where they are received, and answered when what they began has ended: no task waits for that.
+
+Part of fs/rpc/server_connection.py, which serves all others.
+
+Invariants:
+    - Each is answered once; what it holds (its place among the requests under way, its buffer) is given back then.
+    - Nobody ends one before its method does: neither its time limit, which the method heeds, nor its caller.
+
+Concurrency: one event loop; answers come from anywhere on it, also after the connection has ended: they are dropped then.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from ..runtime.ports import Buffer
+from ..schema.status import FsError
+from .api import Call
+from .frame import Kind, encode_error
+from .framed_stream import FramedStream, Spawn
+from .method_runs import MethodRuns
+from .replies import BROKEN, Replies
+from .serving import Work
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger(__name__)
+
+NOBODYS: Final = trio.CancelScope()
+"""Stands for requests that nobody cancels: they were begun, or their methods have ended."""
+
+
+class BegunRequests:
+    """Those of one connection."""
+
+    def __init__(
+        self,
+        server: "Server",
+        framed: FramedStream,
+        runs: MethodRuns,
+        replies: Replies,
+        scopes: MutableMapping[int, trio.CancelScope],
+        *,
+        spawn: Spawn,
+        finish: Callable[[Work], Coroutine[Any, Any, None]],
+        give_back: Callable[[Work], None],
+    ) -> None:
+        """Take the parts of a connection, how it starts tasks, answers with waiting, and gives back what a request holds."""
+        self._server = server
+        self._framed = framed
+        self._runs = runs
+        self._replies = replies
+        self._scopes = scopes
+        self._spawn = spawn
+        self._finish = finish
+        self._give_back = give_back
+        self.has_ended = False
+        """The connection takes no more tasks."""
+
+    def take_whole(self, work: Work, message: bytes) -> bool:
+        """Begin a request of which `FramedStream.take_whole` has returned the message; False: its payload is not taken, either."""
+        if not self.may_begin(work):
+            return False
+        framed = self._framed
+        payload = framed.take_small_payload()
+        if payload is None:
+            return False
+        if self.begin(work, message, payload):
+            return True
+        framed.give_payload_back(len(payload))
+        return False
+
+    def may_begin(self, work: Work) -> bool:
+        """Return whether the method of a request has such a form, and nobody has to be asked to admit it."""
+        binding = work.binding
+        if binding.begin is None or work.header.flags:
+            return False
+        return binding.admit is None or self._runs.grant.user is None
+
+    def begin(self, work: Work, message: bytes, payload: memoryview) -> bool:
+        """Call the method; False: it has done nothing.  `payload` is its until it answers."""
+        request_id, binding = work.header.request_id, work.binding
+        assert binding.begin is not None, binding.method
+        call = Call(self._runs.peer, request_id, work.deadline_s, payload)
+        self._scopes[request_id] = NOBODYS
+        if binding.observed is not None:
+            binding.observed.in_flight += 1
+        try:
+            if binding.begin(call, message, partial(self._answer, work)):
+                return True
+        except Exception as error:  # noqa: BLE001 - the edge, as `MethodRuns.call`; the method itself is called
+            self._server.on_bug(f"begin {work}", error)
+            if work.is_over:
+                return True
+        del self._scopes[request_id]
+        if binding.observed is not None:
+            binding.observed.in_flight -= 1
+        return False
+
+    def _answer(self, work: Work, result: bytes | FsError) -> None:
+        """Send the reply, by a task if something has to be waited for; what the request held is free then."""
+        if work.is_over:
+            return
+        framed, request_id = self._framed, work.header.request_id
+        work.result = result
+        frame: list[Buffer]
+        if isinstance(result, FsError):
+            frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
+        else:
+            frame, size = self._replies.frame_of(request_id, result, ())
+        try:
+            if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes)):
+                work.sent_bytes = size
+            elif not self.has_ended:
+                self._spawn(self._finish, work)
+                return
+        except BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", work, error)
+        self._give_back(work)
