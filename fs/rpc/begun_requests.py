@@ -58,30 +58,39 @@ class BegunRequests:
         self._spawn = spawn
         self._finish = finish
         self._give_back = give_back
+        self._left_id = -1
+        """The last request that the method has left when all of it came at once."""
         self.has_ended = False
         """The connection takes no more tasks."""
 
     def take_whole(self, work: Work, message: bytes) -> bool:
         """Begin a request of which `FramedStream.take_whole` has returned the message; False: its payload is not taken, either."""
-        if not self.may_begin(work):
+        if not self._may_begin(work):
             return False
         framed = self._framed
         payload = framed.take_small_payload()
         if payload is None:
             return False
-        if self.begin(work, message, payload):
+        if self._begin(work, message, payload):
             return True
+        self._left_id = work.header.request_id
         framed.give_payload_back(len(payload))
         return False
 
-    def may_begin(self, work: Work) -> bool:
+    def take(self, work: Work, message: Buffer, payload: memoryview) -> bool:
+        """Begin a request that has come otherwise; False: nothing is done."""
+        if work.header.request_id == self._left_id or not self._may_begin(work):
+            return False
+        return self._begin(work, bytes(message), payload)
+
+    def _may_begin(self, work: Work) -> bool:
         """Return whether the method of a request has such a form, and nobody has to be asked to admit it."""
         binding = work.binding
         if binding.begin is None or work.header.flags:
             return False
         return binding.admit is None or self._runs.grant.user is None
 
-    def begin(self, work: Work, message: bytes, payload: memoryview) -> bool:
+    def _begin(self, work: Work, message: bytes, payload: memoryview) -> bool:
         """Call the method; False: it has done nothing.  `payload` is its until it answers."""
         request_id, binding = work.header.request_id, work.binding
         assert binding.begin is not None, binding.method

@@ -246,10 +246,9 @@ class ServerConnection:
             await self._replies.refuse(header.request_id, refusal)
             return True
         work = turn.work = Work(binding, header, lease, current_time())
-        if lease is not None and self._begun.may_begin(work):
-            if self._begun.begin(work, bytes(message), lease.view):
-                turn.work = None
-                return True
+        if lease is not None and self._begun.take(work, message, lease.view):
+            turn.work = None
+            return True
         if (
             binding.is_plain
             and lease is None

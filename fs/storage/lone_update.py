@@ -172,9 +172,7 @@ def _is_first(lone: "_Lone", now_s: float) -> bool:
     """At the head, occupy the client's channel; False: it is a repeat.  Raises FsError as `ChannelTable.begin`."""
     update = lone.update
     assert update.tag is not None
-    return (
-        not update.is_from_client or lone.place.target.channels.begin(update.tag, now_s) is None
-    )
+    return not update.is_from_client or lone.place.target.channels.begin(update.tag, now_s) is None
 
 
 class _Lone:
@@ -399,9 +397,7 @@ class _Lone:
                 self.reply(FsError(Status.OUTCOME_UNKNOWN, what))
                 return
             is_durable = False
-        self.reply(
-            reply_of(self.place, self._result, is_durable=is_durable).SerializeToString()
-        )
+        self.reply(reply_of(self.place, self._result, is_durable=is_durable).SerializeToString())
 
     async def go_on(self, failed: Failed | None) -> None:
         """Do what is left as `run_update` does, after an attempt to pass it on that failed, or none."""

@@ -45,9 +45,7 @@ NOTE_BATCH_COUNT = 256
 class StorageService:
     """Serves the RPCs of fs/schema/proto/storage.proto."""
 
-    def __init__(
-        self, context: StorageContext, changes: TargetChanges, lone: LoneUpdates
-    ) -> None:
+    def __init__(self, context: StorageContext, changes: TargetChanges, lone: LoneUpdates) -> None:
         self._context = context
         self._changes = changes
         self.quick_batch_read: Quick = partial(read_one, context)

@@ -35,8 +35,8 @@ from .figures import say
 from .forward import NotSuccessorError
 from .leftovers import Leftovers
 from .links import Links
-from .lone_update import LoneUpdates
 from .local_state import Hold, Step
+from .lone_update import LoneUpdates
 from .on_disk import (
     commit_pending,
     disk_losses,

@@ -47,7 +47,7 @@ from fs.meta.dentries import clear_dentry, find_dentry
 from fs.schema.ids import TargetId
 from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
-from fs.storage import read_path, write_path
+from fs.storage import lone_update, read_path, write_path
 
 from . import mutants_by_path, mutants_groups, mutants_replaced, mutants_restore, mutants_resync
 from .broken import AIMS, MUTANTS, mutant, nothing
@@ -85,6 +85,7 @@ def acknowledge_before_successor() -> None:
         return forward_module.Forwarded(place.chain.chain_version, None)
 
     write_path.forward = early  # type: ignore[assignment]
+    lone_update.LoneUpdates.begin = lambda *_args, **_options: False  # type: ignore[method-assign]
 
 
 @mutant("isolate")

@@ -6,6 +6,7 @@ from typing import Any
 import fs.admin.rebase as rebase_module
 import fs.storage.flusher as flusher_module
 import fs.storage.forward as forward_module
+import fs.storage.lone_update as lone_module
 import fs.storage.write_path as write_module
 
 from .broken import mutant
@@ -31,7 +32,7 @@ def same_numbers_after_each_restore() -> None:
 @mutant("restore_managers", "kill_storage")
 def standing_not_waited_for() -> None:
     """Updates are acknowledged although no disk says yet who took part."""
-    for module in (forward_module, write_module):
+    for module in (forward_module, write_module, lone_module):
         if hasattr(module, "is_noted"):
             module.is_noted = lambda _place: True
 
