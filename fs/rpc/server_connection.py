@@ -292,8 +292,8 @@ class ServerConnection:
                 framed.put_back(header)
                 return
             if header.payload_bytes:
-                work = Work(binding, header, None, current_time())
-                if not self._begun.take_whole(work, message):
+                begun = Work(binding, header, None, current_time())
+                if not self._begun.take_whole(begun, message):
                     framed.put_back(header)
                     return
                 if not framed.has_more:

@@ -33,7 +33,6 @@ from .flusher import Flush
 from .forward import Failed, calls_to, note_end, result_of
 from .outgoing import outgoing_of, request_of
 from .preparing import refusal
-from .replica import UpdateType
 from .standings import is_noted
 from .targets import Place
 from .update_notes import note_of
@@ -105,7 +104,7 @@ def _usual(
     """Return a request for a write that is nothing but that; None: it is not, or something is wrong with it."""
     request = storage_pb2.UpdateReq.FromString(message)
     if (
-        request.type != UpdateType.WRITE
+        request.type != storage_pb2.WRITE
         or request.is_full_replace
         or request.is_damaged
         or request.commit_chain_version
