@@ -100,10 +100,12 @@ class ServerConnection:
                     finish=self._finish,
                     give_back=self._give_back,
                 )
-                await self._serve(is_full=is_full)
+                try:
+                    await self._serve(is_full=is_full)
+                finally:
+                    self._begun.has_ended = True  # before the nursery takes no more tasks
                 nursery.cancel_scope.cancel()
         finally:
-            self._begun.has_ended = True
             if self._is_accepted and self._server.on_disconnect is not None:
                 self._server.on_disconnect(self._runs.peer)
             await self._framed.aclose()

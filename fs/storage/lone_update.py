@@ -14,6 +14,7 @@ import logging
 from typing import Any, Final
 
 import trio
+import xxhash
 
 from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
 from ..chunkengine.books import StuckError
@@ -21,22 +22,24 @@ from ..rpc.api import Answer, Call, Received
 from ..runtime import tracing
 from ..runtime.readiness import current_time
 from ..schema import services
+from ..schema.ids import ChunkId, InodeId
+from ..schema.layout import CHUNK_SIZE_BYTES_MAX, CHUNK_SIZE_BYTES_MIN
 from ..schema.proto import storage_pb2
 from ..schema.routing import LocalState, PublicState
 from ..schema.status import FsError, Status
 from .answers import answer, done, reply_of
-from .channels import UpdateResult, is_final
+from .channels import Tag, UpdateResult, is_final
 from .context import StorageContext
 from .disk import AT_ONCE_BYTES_MAX
 from .finished_cuts import WHOLE
 from .flusher import Flush
 from .forward import Failed, calls_to, note_end, result_of
-from .outgoing import outgoing_of, request_of
 from .preparing import refusal
+from .replica import UpdateType
 from .standings import is_noted
 from .targets import Place
-from .update_notes import note_of
-from .update_request import Update, check
+from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, note_of, pack_tag
+from .update_request import Update
 from .write_path import pass_on_and_commit
 
 log = logging.getLogger(__name__)
@@ -53,11 +56,12 @@ class LoneUpdates:
 
     async def run(self) -> None:
         """Let updates be begun until cancelled; of those under way nothing more is done then."""
-        try:
-            async with trio.open_nursery() as self._nursery:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
                 await trio.sleep_forever()
-        finally:
-            self._nursery = None
+            finally:
+                self._nursery = None  # before the nursery takes no more tasks
 
     @property
     def is_running(self) -> bool:
@@ -101,21 +105,39 @@ class LoneUpdates:
 def _usual(
     message: bytes, payload: memoryview, *, is_from_client: bool, deadline_s: float
 ) -> Update | None:
-    """Return a request for a write that is nothing but that; None: it is not, or something is wrong with it."""
+    """Return a request for a write that is nothing but that; None: it is not, or something is wrong with it.
+
+    Each field is asked for once: that costs more than looking at it.
+    """
     request = storage_pb2.UpdateReq.FromString(message)
+    wire, inode_id, version = request.tag, request.inode_id, request.update_ver
+    size, offset, count = request.chunk_size_bytes, request.offset, len(payload)
+    client_id, channel_id, request_id = wire.client_id, wire.channel_id, wire.request_id
     if (
         request.type != storage_pb2.WRITE
         or request.is_full_replace
         or request.is_damaged
         or request.commit_chain_version
-        or not request.tag.client_id
+        or request.range_offsets
+        or request.range_lengths
+        or request.chunk_checksum
+        or not inode_id
+        or (version == 0) is not is_from_client
+        or not CHUNK_SIZE_BYTES_MIN <= size <= CHUNK_SIZE_BYTES_MAX
+        or size & (size - 1)
+        or not 0 < count == request.length
+        or offset + count > size
+        or not (client_id and channel_id)
+        or not client_id.isascii()
+        or len(client_id) > CLIENT_ID_BYTES_MAX
+        or len(request_id) > REQUEST_ID_BYTES_MAX
+        or xxhash.xxh3_64_intdigest(payload) != request.payload_checksum
     ):
         return None
-    try:
-        found = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
-    except FsError:
-        return None
-    return None if found.ranges else found
+    tag = Tag(client_id, channel_id, wire.sequence, request_id)
+    chunk_id = ChunkId(InodeId(inode_id), request.chunk_index)
+    about = tag, pack_tag(tag), is_from_client, deadline_s
+    return Update(request, payload, UpdateType.WRITE, chunk_id, *about)
 
 
 def _is_ready(context: StorageContext, place: Place, update: Update) -> bool:
@@ -288,13 +310,13 @@ class _Lone:
         place, update, context = self.place, self.update, self._context
         successor, target = place.successor, place.target
         assert successor is not None
-        request = request_of(place, outgoing_of(update, self._version))
+        message = self._message()
         calls = calls_to(target, successor.target_id, now_s)
         begun = None
         try:
             begun = context.channel_to(successor.target_id).begin(
                 services.STORAGE_UPDATE,
-                request.SerializeToString(),
+                message,
                 self._replied,
                 timeout_s=max(CALL_S_MIN, update.deadline_s - now_s),
                 under_way=calls,
@@ -307,6 +329,16 @@ class _Lone:
             self.owner.go_on(self, None)
         elif update.request.is_durable:
             self._flush = context.flusher.begin(target.disk)
+
+    def _message(self) -> bytes:
+        """Return what `request_of` would: the request that came says the same but for this, and is not asked for it again."""
+        target, request = self.place.target, self.update.request
+        request.update_ver = self._version
+        request.sender_epoch = target.epoch
+        request.checksum_block_bytes = target.disk.engine.checksum_block_bytes
+        request.truncate_ver = 0
+        request.DiscardUnknownFields()
+        return request.SerializeToString()
 
     def _replied(self, received: Received[Any] | None, error: FsError | None) -> None:
         """The rest of the chain has it, or we do not know."""

@@ -27,7 +27,7 @@ OLD, LOST = b"A" * 100, b"B" * 100
 def sent(monkeypatch):
     """Every update that a replica passes on, as it left."""
     frames = []
-    real = RpcChannel.call
+    real, real_begin = RpcChannel.call, RpcChannel.begin
 
     async def call(self, method, request, *args, **options):
         if method is services.STORAGE_UPDATE:
@@ -36,7 +36,14 @@ def sent(monkeypatch):
             frames.append((kept, [bytes(piece) for piece in options.get("payload", ())]))
         return await real(self, method, request, *args, **options)
 
+    def begin(self, method, request, *args, **options):
+        if method is services.STORAGE_UPDATE:
+            pieces = [bytes(piece) for piece in options["payload"]]
+            frames.append((pb.UpdateReq.FromString(request), pieces))
+        return real_begin(self, method, request, *args, **options)
+
     monkeypatch.setattr(RpcChannel, "call", call)
+    monkeypatch.setattr(RpcChannel, "begin", begin)
     return frames
 
 
