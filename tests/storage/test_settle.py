@@ -14,6 +14,7 @@ from fs.schema.status import FsError, Status
 from fs.storage import service
 from fs.storage import settle as settle_module
 from fs.storage.leftovers import LOOK_INTERVAL_S
+from fs.storage.lone_update import LoneUpdates
 
 from .cluster import CHUNK, open_caller, open_cluster
 from .test_resync import copies, hold_resync, state_of
@@ -143,6 +144,7 @@ def muted(monkeypatch):
         return reply
 
     monkeypatch.setattr(service, "run_update", run_update)
+    monkeypatch.setattr(LoneUpdates, "begin", lambda *_args, **_options: False)
     return nodes
 
 
