@@ -24,7 +24,7 @@ from ...schema.inode import FilePart, Inode
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
-from .dirty_ranges import DirtyRanges
+from .dirty_ranges import RUN_BYTES_MAX, DirtyRanges
 from .ports import Caller
 from .readahead import Readahead
 from .write_run import WriteRun, WriteStream
@@ -45,6 +45,7 @@ class Flush:
         "failure",
         "is_begun",
         "is_durable",
+        "is_held",
         "ranges",
         "told",
         "truncate_ver",
@@ -60,6 +61,8 @@ class Flush:
         self.truncate_ver = truncate_ver
         self.is_begun = False
         """Its bytes may have left: no others join them."""
+        self.is_held = False
+        """Nothing sends it yet; it is in `InodeState.held`."""
         self.is_durable = is_durable
         """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
         self.done = trio.Event()
@@ -71,6 +74,11 @@ class Flush:
     def touches(self, other: "Flush") -> bool:
         """True when both hold bytes of one chunk."""
         return self.chunk_first < other.chunk_end and other.chunk_first < self.chunk_end
+
+    @property
+    def is_small(self) -> bool:
+        """True for a run of one chunk that others may join."""
+        return self.chunk_end == self.chunk_first + 1 and self.ranges.length <= RUN_BYTES_MAX
 
     def joins(self, earlier: "Flush") -> bool:
         """Have an earlier one take our run along, if both are of the same single chunk; False: nothing is done."""
@@ -165,6 +173,7 @@ class InodeState:
         "flushes",
         "foreign_count",
         "handles",
+        "held",
         "inode",
         "inode_id",
         "is_length_unknown",
@@ -212,6 +221,8 @@ class InodeState:
         self.stream = WriteStream()
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
+        self.held: list[Flush] = []
+        """Those of `flushes` that are held back, so that others join them; each of another chunk."""
         self.written_end = 0
         self.acked_end = 0
         self.acked_seq = 0

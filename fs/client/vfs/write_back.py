@@ -27,6 +27,13 @@ HELD_SHARE: Final = 8
 """At most this part of all that may be unsent."""
 
 
+HELD_RANGES_MAX: Final = 64
+"""Of a chunk that is written here and there: an update of so many costs little for each of them."""
+
+HELD_CHUNKS_MAX: Final = 16
+"""Of a file: who waits for them in the end waits for no more than is under way at the same time anyhow."""
+
+
 class WriteBack(Shared):
     """See module head."""
 
@@ -48,7 +55,7 @@ class WriteBack(Shared):
     def buffer_bytes(self, state: InodeState, offset: int, data: Buffer) -> None:
         """Put written bytes into the write buffer; budget already taken.  No checkpoint."""
         if state.run is not None and state.run.end != offset:
-            self.start_flush(state)
+            self._set_aside(state)
         if state.file.has_holes or offset > state.known_end():
             state.is_space_unsure = True
         run = state.run
@@ -69,12 +76,35 @@ class WriteBack(Shared):
         With `is_durable` somebody waits until it is: where nothing else of the file is left to be synced, storage is asked to see to that
         on the way.
         """
+        if state.held:
+            self._set_aside(state)
+            for flush in list(state.held):
+                flush.is_durable = is_durable and _is_rest_durable(state, but=flush)
+                self._let_go(state, flush)
+            return
         run, state.run = state.run, None
         if run is None:
             return
         self._launch_units(state, run)
         if run.length:
             self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
+
+    def _set_aside(self, state: InodeState) -> None:
+        """Have what is buffered go with what else is written to its chunk, if that comes before somebody waits for it."""
+        run, state.run = state.run, None
+        if run is None:
+            return
+        self._launch_units(state, run)
+        if run.length:
+            self._launch(state, run, may_hold=True)
+
+    def _let_go(self, state: InodeState, flush: Flush) -> None:
+        """Send what was held back."""
+        flush.is_held = False
+        state.held.remove(flush)
+        is_single = len(flush.ranges.runs) == 1
+        if not (flush.is_durable and is_single and self._is_begun(state, flush)):
+            self.spawn(self._run_flush, state, flush)
 
     def _launch_units(self, state: InodeState, run: WriteRun) -> None:
         """Send what whole flushes can be made of; the rest stays in `run`."""
@@ -95,14 +125,33 @@ class WriteBack(Shared):
         state.note_changed(self.runtime.clock.wall_ns())
         return self._launch(state, run)
 
-    def _launch(self, state: InodeState, run: WriteRun, *, is_durable: bool = False) -> Flush:
+    def _launch(
+        self, state: InodeState, run: WriteRun, *, is_durable: bool = False, may_hold: bool = False
+    ) -> Flush:
+        """Send a run on its way, with what waits for an earlier one of its chunk.
+
+        With `may_hold` it may be held back until as much is to be sent as pays, or somebody calls `start_flush`, which whoever waits for
+        a flush does, and each that touches its chunks.
+        """
         chunk_size_bytes = state.ref.layout.chunk_size_bytes
         flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
         if flush.waits_for and flush.joins(flush.waits_for[-1]):
-            return flush.waits_for[-1]
+            joined = flush.waits_for[-1]
+            is_enough = len(joined.ranges.runs) >= HELD_RANGES_MAX
+            if joined.is_held and (is_enough or not may_hold):
+                self._let_go(state, joined)
+            return joined
+        for earlier in flush.waits_for:
+            if earlier.is_held:
+                self._let_go(state, earlier)
         state.flushes.append(flush)
-        if not (is_durable and self._is_begun(state, flush)):
+        if may_hold and flush.is_small:
+            flush.is_held = True
+            state.held.append(flush)
+            if len(state.held) > HELD_CHUNKS_MAX:
+                self._let_go(state, state.held[0])
+        elif not (is_durable and self._is_begun(state, flush)):
             self.spawn(self._run_flush, state, flush)
         return flush
 
@@ -304,9 +353,12 @@ class WriteBack(Shared):
             self.start_flush(state)
         for flush in list(state.flushes):
             if flush.ranges.overlaps(offset, end):
+                if flush.is_held:
+                    self._let_go(state, flush)
                 await flush.done.wait()
 
 
-def _is_rest_durable(state: InodeState) -> bool:
-    """Return whether all that was sent of a file has arrived and would survive a power loss."""
-    return not state.flushes and state.durable_seq == state.acked_seq
+def _is_rest_durable(state: InodeState, *, but: Flush | None = None) -> bool:
+    """Return whether all that was written to a file, but for a flush, has arrived and would survive a power loss."""
+    is_rest_sent = all(flush is but for flush in state.flushes)
+    return is_rest_sent and state.durable_seq == state.acked_seq

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fs.client.vfs.dirty_ranges import RANGE_COUNT_MAX, RUN_BYTES_MAX, DirtyRanges
+from fs.client.vfs.write_back import HELD_CHUNKS_MAX, HELD_RANGES_MAX
 from fs.client.vfs.write_run import FLUSH_BYTES_MAX, WriteRun
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
@@ -77,29 +78,17 @@ async def write_pages(m, h, pages, mark=1):
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_the_first_goes_at_once_and_those_that_wait_go_together(
-    autojump_clock, mounts, cluster
-):
+async def test_what_is_written_here_and_there_goes_together(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
-        cluster.chunks.gate = trio.Event()
         await write_pages(m, h, [9, 3, 1, 7, 5, 4, 0, 13])
         assert not cluster.chunks.writes
-        cluster.chunks.gate.set()
         await m.files.fsync(h, is_data_only=False)
         inode_id = cluster.names[1][b"f"]
-        assert cluster.chunks.writes == [
-            (inode_id, 9 * PAGE, PAGE),
-            (
-                inode_id,
-                [
-                    (0, 2 * PAGE),
-                    (3 * PAGE, 3 * PAGE),
-                    (7 * PAGE, PAGE),
-                    (13 * PAGE, PAGE),
-                ],
-            ),
-        ]
+        runs = [(0, 2), (3, 3), (7, 1), (9, 1), (13, 1)]
+        ranges = [(page * PAGE, count * PAGE) for page, count in runs]
+        assert cluster.chunks.writes == [(inode_id, ranges)]
+        assert cluster.chunks.durable_writes == 1
         await m.close(h)
         content = await m.read_file(b"f")
         assert len(content) == 14 * PAGE
@@ -108,15 +97,72 @@ async def test_the_first_goes_at_once_and_those_that_wait_go_together(
         ]  # fmt: skip
 
 
-async def test_a_single_write_waits_for_no_others(autojump_clock, mounts, cluster):
+async def test_what_is_written_while_a_write_is_under_way_goes_together(
+    autojump_clock, mounts, cluster
+):
     async with mounts() as m:
         h = await m.create(b"f")
-        await write_pages(m, h, [5, 2])
-        assert [offset for _, offset, _ in cluster.chunks.writes] == [5 * PAGE]
+        cluster.chunks.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for page in (9, 3, 1, 2):
+                nursery.start_soon(m.files.write_unbuffered, h, page * PAGE, bytes(PAGE))
+                await trio.testing.wait_all_tasks_blocked()
+            assert not cluster.chunks.writes
+            cluster.chunks.gate.set()
+        assert [rest for _, *rest in cluster.chunks.writes] == [
+            [9 * PAGE, PAGE],
+            [PAGE, 3 * PAGE],
+        ]
         await m.close(h)
 
 
-async def test_what_lies_over_what_waits_goes_behind_it(autojump_clock, mounts, cluster):
+async def test_a_single_write_is_sent_by_who_waits_for_it(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await write_pages(m, h, [5])
+        await m.files.fsync(h, is_data_only=False)
+        assert [offset for _, offset, _ in cluster.chunks.writes] == [5 * PAGE]
+        assert cluster.chunks.durable_writes == 1
+        await m.close(h)
+
+
+async def test_nothing_is_held_for_longer_than_what_is_buffered(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await write_pages(m, h, [5, 2, 8])
+        await trio.sleep(1.5 * m.vfs.section.write_back_interval_s)
+        assert len(cluster.chunks.writes) == 1
+        assert not m.vfs._core.states[cluster.names[1][b"f"]].held
+        await m.close(h)
+
+
+async def test_of_a_chunk_no_more_is_held_than_pays(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for number in range(HELD_RANGES_MAX):
+            await m.files.write(h, 10 * number, b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not cluster.chunks.writes
+        await m.files.write(h, 5, b"x")
+        await m.files.write(h, 15, b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        ((_, ranges),) = cluster.chunks.writes
+        assert len(ranges) == HELD_RANGES_MAX + 1
+        await m.close(h)
+
+
+async def test_of_a_file_no_more_chunks_are_held_than_go_at_a_time(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        for number in range(HELD_CHUNKS_MAX + 3):
+            await m.files.write(h, CHUNK * number + 5, b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [offset for _, offset, _ in cluster.chunks.writes] == [5, CHUNK + 5]
+        await m.close(h)
+        assert len(cluster.chunks.writes) == HELD_CHUNKS_MAX + 3
+
+
+async def test_what_lies_over_what_is_held_goes_behind_it(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
         cluster.chunks.gate = trio.Event()
@@ -126,22 +172,19 @@ async def test_what_lies_over_what_waits_goes_behind_it(autojump_clock, mounts, 
         await m.close(h)
         content = await m.read_file(b"f")
         assert [content[page * PAGE] for page in (1, 3, 6, 9)] == [101, 103, 106, 10]
-        assert len(cluster.chunks.writes) == 3
+        assert len(cluster.chunks.writes) == 2
 
 
 async def test_each_chunk_has_its_own(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
-        cluster.chunks.gate = trio.Event()
         of_chunk = CHUNK // PAGE
         await write_pages(m, h, [1, of_chunk + 1, 3, of_chunk + 3, 5, of_chunk + 5])
         await m.files.write(h, CHUNK - 5, b"over both")
-        cluster.chunks.gate.set()
         await m.close(h)
-        ranged = [offsets for _, offsets, *rest in cluster.chunks.writes if not rest]
-        assert sorted(ranged) == [
-            [(3 * PAGE, PAGE), (5 * PAGE, PAGE), (CHUNK - 5, 5)],
-            [(CHUNK, 4), (CHUNK + 3 * PAGE, PAGE), (CHUNK + 5 * PAGE, PAGE)],
+        assert sorted(ranges for _, ranges in cluster.chunks.writes) == [
+            [(PAGE, PAGE), (3 * PAGE, PAGE), (5 * PAGE, PAGE), (CHUNK - 5, 5)],
+            [(CHUNK, 4), *((CHUNK + n * PAGE, PAGE) for n in (1, 3, 5))],
         ]
         content = await m.read_file(b"f")
         assert content[CHUNK - 5 : CHUNK + 4] == b"over both"
