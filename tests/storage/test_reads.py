@@ -27,6 +27,7 @@ async def test_a_replica_with_a_pending_version_asks_the_tail(mock_clock, monkey
             return reply
 
         monkeypatch.setattr("fs.storage.service.run_update", commit_silently)
+        monkeypatch.setattr("fs.storage.lone_update._usual", lambda *_args, **_options: None)
         request = client.write_request(0, b"new")
         assert await status_of(client.attempt, request, b"new", timeout_s=1.0) is Status.RPC_TIMEOUT
         assert [content(cluster, n)[:2] for n in (1, 2, 3)] == [(1, 2), (1, 2), (2, 0)]

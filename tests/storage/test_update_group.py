@@ -11,7 +11,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
-from fs.storage import service, update_group
+from fs.storage import lone_update, service, update_group
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 from .faults import block, no_space, status_of
@@ -64,6 +64,13 @@ def count_calls(monkeypatch):
             return await real(context, request, *args, **options)
 
         monkeypatch.setattr(service, name, counted)
+    begin = lone_update._Lone.begin
+
+    def begin_counted(lone, now_s):
+        calls.append((lone._context.node_id, "run_update"))
+        begin(lone, now_s)
+
+    monkeypatch.setattr(lone_update._Lone, "begin", begin_counted)
     return calls
 
 
