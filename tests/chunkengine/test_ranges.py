@@ -14,6 +14,7 @@ from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
+from tests.examples import many
 
 from .workload import ranges_within
 
@@ -45,7 +46,7 @@ def ranges_of(draw) -> list[Range]:
     return ranges
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=many(500), deadline=None)
 @given(st.integers(0, 900), ranges_of())
 def test_ranges_make_the_same_content_and_checksums_as_a_whole_write(
     old_length: int, ranges: list[Range]

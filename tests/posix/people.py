@@ -71,12 +71,6 @@ class KernelModel(Model):
                 return Status.INVALID_ARGUMENT if mode == "exchange" else Status.NOT_EMPTY
         return super().rename(old, old_name, new, new_name, mode, who=who)
 
-    def truncate(self, node, length, who=SUPERUSER):
-        status = super().truncate(node, length, who)
-        if status is None and who.uid != 0:
-            self._written(node)
-        return status
-
 
 def _is_protected(parent: Node, link: Node, who: Person) -> bool:
     """Return whether the kernel lets a person follow no link of others here, as most distributions have it set.
