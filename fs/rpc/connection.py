@@ -177,6 +177,8 @@ class Connection:
                 None,
                 (),
             )  # so that buffers go when their owner is done with them
+            if self._lender.under_way:
+                self._lender.end(request_id)
             if self._calls.pop(request_id, None) is not None:
                 self._spawn(self._send_cancel, request_id)
             if self._is_retired:
@@ -262,6 +264,7 @@ class Connection:
         lent = self._lender.lent(method, payload, payload_bytes) if may_lend else b""
         if lent and len(lent) + len(message) <= limits.message_bytes_max:
             flags, message, payload = flags | FLAG_LENT, lent + message, ()
+            self._lender.under_way[request_id] = lent
         asked = method.service_number, method.number, 0
         timeout_ms = min(TIMEOUT_MS_MAX, max(1, int(timeout_s * 1000)))
         sizes = timeout_ms, len(message), payload_bytes

@@ -64,6 +64,8 @@ class Lender:
         self._nonce = b""
         """Stays where it is for as long as we lend."""
         self._is_believed = False
+        self.under_way: dict[int, bytes] = {}
+        """The pieces of each request that is not answered yet, by its id."""
 
     @property
     def offers(self) -> bool:
@@ -86,6 +88,12 @@ class Lender:
     def stop(self) -> None:
         """Lend nothing more."""
         self._is_believed = False
+
+    def end(self, request_id: int) -> None:
+        """A request that may have lent its payload has been answered, or given up."""
+        lent = self.under_way.pop(request_id, None)
+        if lent is not None and self._memory is not None:
+            self._memory.may_change(lent[_COUNT.size :])
 
     def lent(self, method: Method[Any, Any], payload: Sequence[Buffer], size: int) -> bytes:
         """Return what the message of a request begins with whose payload, of `size` bytes, is lent; nothing: it is to be sent."""

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import trio
 
 from ..runtime.ports import Buffer, OnBytes
+from .simulated_memory import SimulatedMemory
 
 WINDOW_BYTES: Final = 1024 * 1024
 """Bytes sent and not yet received before a sender must wait."""
@@ -52,6 +53,8 @@ class Ways(Protocol):
     """How long a way may be blocked before the streams over it break."""
     make_alarm: Callable[[], Alarm]
     """What a stream waits with."""
+    memory: SimulatedMemory | None
+    """What its processes lend each other; None: nothing."""
 
     def arrival_s(self) -> float:
         """When something sent now arrives."""
@@ -98,9 +101,9 @@ class MemoryStream:
         return self._peer_name
 
     @property
-    def peer_memory(self) -> None:
-        """None: nothing is lent."""
-        return None
+    def peer_memory(self) -> SimulatedMemory | None:
+        """None: the network lends nothing."""
+        return self._network.memory
 
     # ---- as its owner sees it ------------------------------------------------------------------
 

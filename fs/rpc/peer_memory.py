@@ -32,6 +32,9 @@ class UnixPeerMemory:
         """See PeerMemory."""
         return pieces_of(buffers)
 
+    def may_change(self, pieces: bytes) -> None:
+        """See PeerMemory: it stays where it is, and holds what its owner puts there."""
+
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
         """See PeerMemory."""
         read_lent(self._pid, pieces, skip, into, place, nonce)

@@ -32,6 +32,7 @@ from ..runtime.ports import Stream, StreamHandler
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused
 from .memory_stream import Alarm, MemoryStream
+from .simulated_memory import SimulatedMemory
 
 CONNECT_TIMEOUT_S: Final = 10.0
 
@@ -119,6 +120,8 @@ class MemoryNetwork:
         """Probability that a sender gives a stream up just after it has sent a piece over it."""
         self.may_give_up: Callable[[str, str], bool] = lambda _owner, _peer: True
         """Which streams (sender, receiver) `replay` concerns."""
+        self.memory: SimulatedMemory | None = None
+        """What processes lend each other; None: they do not, as if each had a machine of its own."""
         self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
         self._listeners: dict[str, _Listener] = {}
         self._owners: dict[str, str] = {}  # also of listeners that are gone

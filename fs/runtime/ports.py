@@ -46,6 +46,10 @@ class PeerMemory(Protocol):
         """Return where buffers of ours lie, for the other side's `read`; they stay ours."""
         ...
 
+    def may_change(self, pieces: bytes) -> None:
+        """Say that buffers of ours are lent no more: they may be used for something else, though the other side may read them yet."""
+        ...
+
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
         """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises."""
         ...

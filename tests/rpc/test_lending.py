@@ -18,7 +18,9 @@ from fs.rpc.handshake import encode_hello
 from fs.rpc.lending import STEP_BYTES, Borrower
 from fs.rpc.peer_memory import memory_behind
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX
+from fs.rpc.simulated_memory import SimulatedMemory
 from fs.rpc.transport import SocketNetwork
+from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.plain_memory import PlainMemory, is_plain
 from fs.runtime.recycled import RecycledMemory
 from fs.runtime.tracing import Tracer
@@ -44,6 +46,10 @@ class Storage:
     async def write(self, call, request):
         if xxh3_64_intdigest(call.payload) != request.payload_checksum:
             raise FsError(Status.CHECKSUM_MISMATCH, "payload changed on its way")
+        self.taken.append(bytes(call.payload))
+        return storage_pb2.UpdateRsp()
+
+    async def write_anything(self, call, _request):
         self.taken.append(bytes(call.payload))
         return storage_pb2.UpdateRsp()
 
@@ -228,6 +234,32 @@ async def test_who_gives_up_may_use_its_memory_at_once(unix, process, storage):
         assert p.server.pool.used_bytes == 0
         await write(p, data)
         assert storage.taken == [data] and p.server.lent_bytes == 2 * SIZE
+
+
+@pytest.mark.parametrize("is_compared", [True, False])
+async def test_in_simulation_memory_changes_once_it_is_lent_no_more(process, storage, is_compared):
+    """What was given up is read all the same, and then holds whatever it does: that is never taken, but where nobody compares it."""
+    memory = MemoryNetwork(seed=1)
+    memory.memory = SimulatedMemory(1)
+    ends = memory.endpoint("a"), memory.endpoint("b")
+    net = SimpleNamespace(a=ends[0], b=ends[1], address=lambda: "mem:a")
+    sent = [noise(SIZE, seed) for seed in range(20)]
+    async with process(net, services=[([WRITE], storage)]) as p:
+        await greeted(p)
+        pool = p.server.pool
+        for data in sent:
+            request = request_for(data)
+            if not is_compared:
+                storage.write = storage.write_anything
+                p.server._bindings.clear()
+                p.server.add_service([WRITE], storage)
+            hold = pool.acquire_now(pool._bytes_max)
+            with trio.move_on_after(0.01):
+                await p.channel.call(WRITE, request, payload=[data])
+            pool.release(hold)
+            await trio.sleep(0.02)
+    assert p.server.lent_bytes >= 5 * SIZE and memory.memory.changed_count >= 15
+    assert all(data in sent for data in storage.taken) is is_compared
 
 
 # ---- who speaks by hand ------------------------------------------------------------------------------
