@@ -73,6 +73,8 @@ class Disk:
         self._section = section
         self.read_limiter = QuickSemaphore(section.read_concurrency)
         self.write_limiter = trio.Semaphore(section.write_concurrency)
+        self.watermarking = trio.Lock()
+        """Held by who writes watermarks: threads may overtake each other, and a lower number never follows a higher one."""
         self.pace = DiskPace()
         self.flush_pace = DiskPace(call_count_min=1)
         self._unflushed_bytes = 0

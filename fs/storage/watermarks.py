@@ -61,12 +61,13 @@ async def raise_watermarks(disk: Disk, targets: Sequence[LocalTarget], clock: Cl
     Raises:
         FsError: of the disk; what is told stays as it was.
     """
-    engine, now = disk.engine, clock.wall_ns() // 10**9
-    numbers = [(t.target_id, max(now, t.watermark + 1, t.told_watermark + 1)) for t in targets]
-    await disk.run(note_watermarks, engine, numbers)
-    for target, (_, number) in zip(targets, numbers, strict=True):
-        if disk.engine is engine:
-            target.watermark = max(target.watermark, number)
+    async with disk.watermarking:
+        engine, now = disk.engine, clock.wall_ns() // 10**9
+        numbers = [(t.target_id, max(now, t.watermark + 1, t.told_watermark + 1)) for t in targets]
+        await disk.run(note_watermarks, engine, numbers)
+        for target, (_, number) in zip(targets, numbers, strict=True):
+            if disk.engine is engine:
+                target.watermark = max(target.watermark, number)
 
 
 class Watermarks:

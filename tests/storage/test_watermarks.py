@@ -126,3 +126,31 @@ async def test_the_last_one_of_a_process_is_waited_for_briefly(mock_clock, monke
         assert (trio.current_time() - began_s >= watermarks.LAST_S) == is_slow
         assert (told(node) > before) != is_slow
         nursery.cancel_scope.cancel()
+
+
+async def test_of_two_that_are_written_at_once_the_lower_never_stays(mock_clock, monkeypatch):
+    """A process stops while a disk is slow to take what is due: the last one must not be overtaken."""
+    may_write, write = trio.Event(), watermarks.note_watermarks
+
+    async with open_cluster(1) as cluster, trio.open_nursery() as nursery:
+        node = cluster.nodes[1]
+        disk = node.storage._disks[0]
+        run, waits = disk.run, [True]
+
+        async def run_late(function, *arguments):
+            if function is write and waits.pop():
+                waits.append(False)
+                await may_write.wait()
+            elif function is write:
+                waits.append(False)
+            return await run(function, *arguments)
+
+        monkeypatch.setattr(disk, "run", run_late)
+        raising = (disk, [node.target], node.storage._context.runtime.clock)
+        nursery.start_soon(watermarks.raise_watermarks, *raising)
+        await trio.sleep(2)
+        nursery.start_soon(watermarks.raise_watermarks, *raising)
+        await trio.sleep(2)
+        may_write.set()
+        await trio.sleep(1)
+        told(node)
