@@ -47,6 +47,7 @@ from .cluster_plan import (
     server_configs,
 )
 from .foundationdb import StoreReport, ask_store
+from .lost_store import check_chains, check_files, note_made
 from .mgmtd_link import fetch_routing, initialise, local_plan, replace_nodes
 from .mount_point import check_fuse, check_mount_point
 from .process_id import ProcessId
@@ -229,6 +230,7 @@ def prepare(
         _check_new_directory(directory.path)
     else:
         check_unchanged(options, record)
+        check_files(directory)
         record = with_services(directory, options, record)
         mount_point = str(options.mount_point or record.mount_point)
     check_sizes(record)
@@ -371,7 +373,7 @@ def start_services(
     """Start all processes; return whether every chain is fully redundant.
 
     Raises:
-        FsError: START_FAILED, CHAIN_UNAVAILABLE.
+        FsError: START_FAILED, CHAIN_UNAVAILABLE, KV_EMPTY.
     """
     names = list(server_configs(directory, record))
     if has_control(record):
@@ -387,6 +389,7 @@ def start_services(
         wait_running(directory, name)
     progress.step(f"starting {record.node_count} storage processes")
     info = fetch_routing(directory, record, timeout_s=SERVICE_TIMEOUT_S)
+    check_chains(directory, has_chains=bool(info.chain_tables))
     if info.chain_tables:
         replace_nodes(directory, record, info, timeout_s=SERVICE_TIMEOUT_S)
     else:
@@ -399,6 +402,7 @@ def start_services(
             timeout_s=SERVICE_TIMEOUT_S,
             auth=auth_of(directory, record),
         )
+    note_made(directory)
     for name in meta_names(record):
         wait_running(directory, name)
     for name in storage_names(record):

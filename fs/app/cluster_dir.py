@@ -1,5 +1,6 @@
 """The directory of a local cluster: what `ember up` writes down and every other command reads.
 
+    made             stands here from when its chains are in its metadata store on (lost_store.py)
     cluster.key      of a closed cluster: who can read it, its owner alone, is the cluster
     cluster.json     format version, cluster id, sizes, checksum blocks: never changed; how many managers and metadata services, and
                      where it was mounted, the last time
@@ -34,6 +35,7 @@ from ..schema.status import FsError, Status
 FORMAT_VERSION: Final = 1
 RECORD_NAME: Final = "cluster.json"
 KEY_NAME: Final = "cluster.key"
+MADE_NAME: Final = "made"
 CONTROL: Final = "control"
 CONTROL_NODE_ID: Final = 1
 KV: Final = "kv"
@@ -82,6 +84,11 @@ class ClusterDir:
     def key_path(self) -> Path:
         """The key of a closed cluster."""
         return self.path / KEY_NAME
+
+    @property
+    def made_path(self) -> Path:
+        """Its presence says that the store of the cluster is not to be empty any more."""
+        return self.path / MADE_NAME
 
     @property
     def run_path(self) -> Path:

@@ -123,6 +123,21 @@ def open_store(path: str) -> Rdict:
         raise opening_error(path, error) from error
 
 
+def holds_nothing(path: str) -> bool:
+    """Return whether a directory is without anything that a store would have written, by a look at its files alone.
+
+    Raises:
+        FsError: IO_ERROR when it cannot be looked at.
+    """
+    try:
+        sizes = {name: name.stat().st_size for name in Path(path).iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        raise opening_error(path, error) from error
+    return not any(name.suffix in {".sst", ".log"} and size for name, size in sizes.items())
+
+
 def _open_checked(directory: Path) -> Rdict:
     _check_mark(directory)
     return Rdict(str(directory), **_opening_options())

@@ -59,6 +59,7 @@ class Status(IntEnum):
     KV_UNREACHABLE = 209
     KV_DAMAGED = 210
     KV_NOT_EMPTY = 211
+    KV_EMPTY = 212
     # 3xx: metadata
     NOT_FOUND = 300
     EXISTS = 301
@@ -221,6 +222,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     ),
     Status.KV_DAMAGED: _s("the key-value store is damaged or lacks synced commits", errno.EIO),
     Status.KV_NOT_EMPTY: _s("the key-value store holds something already", errno.EEXIST),
+    Status.KV_EMPTY: _s("the key-value store holds nothing of its cluster", errno.EIO),
     Status.NOT_FOUND: _s("no such object", errno.ENOENT),
     Status.EXISTS: _s("the name exists already", errno.EEXIST),
     Status.NOT_DIRECTORY: _s("a path component is not a directory", errno.ENOTDIR),
