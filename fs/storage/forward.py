@@ -328,8 +328,17 @@ async def _ask(
 
 def calls_to(target: LocalTarget, successor_id: TargetId, now_s: float) -> set[UnderWay]:
     """Return the calls under way to our successor; another one is begun."""
+    calls: set[UnderWay] = target.forwards.get(successor_id, set())
+    note_begun(target, successor_id, calls, now_s)
+    return calls
+
+
+def note_begun(
+    target: LocalTarget, successor_id: TargetId, calls: set[UnderWay], now_s: float
+) -> None:
+    """One of the calls to our successor, which are all of these, has begun."""
     target.unanswered_since_s = target.unanswered_since_s or now_s
-    return target.forwards.setdefault(successor_id, set())
+    target.forwards[successor_id] = calls
 
 
 def note_end(

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import trio
 import xxhash
+from google.protobuf.message import DecodeError
 
 from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
 from ..chunkengine.books import StuckError
-from ..rpc.api import Answer, Call, Received
+from ..rpc.api import Answer, Call, Received, UnderWay
 from ..runtime import tracing
 from ..runtime.readiness import current_time
 from ..schema import services
@@ -33,7 +34,7 @@ from .context import StorageContext
 from .disk import AT_ONCE_BYTES_MAX
 from .finished_cuts import WHOLE
 from .flusher import Flush
-from .forward import Failed, calls_to, note_end, result_of
+from .forward import Failed, note_begun, note_end, result_of
 from .preparing import refusal
 from .replica import UpdateType
 from .standings import is_noted
@@ -109,7 +110,10 @@ def _usual(
 
     Each field is asked for once: that costs more than looking at it.
     """
-    request = storage_pb2.UpdateReq.FromString(message)
+    try:
+        request = storage_pb2.UpdateReq.FromString(message)
+    except DecodeError:  # whoever parses it for `run_update` says so
+        return None
     wire, inode_id, version = request.tag, request.inode_id, request.update_ver
     size, offset, count = request.chunk_size_bytes, request.offset, len(payload)
     client_id, channel_id, request_id = wire.client_id, wire.channel_id, wire.request_id
@@ -311,7 +315,7 @@ class _Lone:
         successor, target = place.successor, place.target
         assert successor is not None
         message = self._message()
-        calls = calls_to(target, successor.target_id, now_s)
+        calls: set[UnderWay] = target.forwards.get(successor.target_id, set())
         begun = None
         try:
             begun = context.channel_to(successor.target_id).begin(
@@ -324,10 +328,11 @@ class _Lone:
             )
         except FsError as error:
             log.info("target %d: not passed on at once: %s", target.target_id, error)
-        if begun is None:
-            note_end(target, successor.target_id, None, is_over=True)
+        if begun is None:  # not an answer: for how long we have waited for one stays as it was
             self.owner.go_on(self, None)
-        elif update.request.is_durable:
+            return
+        note_begun(target, successor.target_id, calls, now_s)
+        if update.request.is_durable:
             self._flush = context.flusher.begin(target.disk)
 
     def _message(self) -> bytes:

@@ -81,6 +81,32 @@ async def test_of_two_that_do_not_reach_each_other_one_goes_on(mock_clock):
         assert content(cluster, 1) == content(cluster, 2)
 
 
+async def test_new_writes_hide_no_cut_link(mock_clock):
+    """One that cannot even be sent says nothing of for how long nobody has answered."""
+    async with open_cluster(3, forward_timeout_s=30.0) as cluster, open_caller(cluster) as client:
+        for index in range(20):
+            for _ in range(2):  # blocks of this size have space from then on
+                await client.write(0, b"before", index)
+        cluster.network.partition(["node-1"], ["node-2"])
+
+        async def write(index):
+            request = client.write_request(0, b"during", index)
+            request.tag.channel_id = 100 + index
+            await client.update(request, b"during")
+
+        async with trio.open_nursery() as nursery:
+            holds = set()
+            for index in range(20):
+                nursery.start_soon(write, index)
+                await trio.sleep(1)
+                holds.add(cluster.nodes[1].target.hold)
+            assert Hold.CUT_OFF in holds
+        cluster.network.heal()
+        await cluster.wait_all_serving()
+        for index in range(20):
+            assert {content(cluster, n, index)[2] for n in cluster.nodes} == {b"during"}
+
+
 async def test_a_link_cut_during_resync(mock_clock):
     async with open_cluster(2, forward_timeout_s=30.0) as cluster, open_caller(cluster) as client:
         await client.write(0, b"before")

@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.schema import services
 from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
 from fs.storage import lone_update
@@ -82,6 +83,17 @@ async def test_what_is_unusual_is_left_to_others(mock_clock, begun):
             await client.attempt(wrong, b"wrong")
         assert caught.value.status is Status.CHECKSUM_MISMATCH
         check_left(cluster)
+
+
+async def test_what_does_not_decode_is_refused_and_no_bug(mock_clock, begun):
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"before")
+        channel = client.channels.get("mem:node-1", node_id=1)
+        with pytest.raises(FsError) as caught:
+            await channel.call(services.STORAGE_WRITE, b"\xff\xff\xff", payload=[b"some"])
+        assert caught.value.status is Status.RPC_BAD_REQUEST
+        assert begun[-1] == (1, False)
+        assert not cluster.bugs
 
 
 async def test_a_repeat_has_the_first_result_and_no_effect(mock_clock, begun):
