@@ -1,6 +1,8 @@
 """What is written from beginning to end goes out in whole steps, whatever it is made of."""
 
 import random
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
@@ -117,3 +119,36 @@ def test_whoever_gives_up_leaves_none_under_way(client, tmp_path):
             raise GivenUpError
         assert client.under_way == 0
         assert sorted(client.written) == [(0, STEP), (STEP, STEP)]
+
+
+@pytest.mark.parametrize(
+    "begin", ["threading.Thread(target=save).start()", "atexit.register(save)"]
+)
+def test_what_is_saved_while_the_interpreter_ends_is_saved(tmp_path, begin):
+    program = f"""
+import atexit, threading
+from emberfs.appending import Appender
+from emberfs.posix import PosixClient
+
+def save():
+    if threading.current_thread() is not threading.main_thread():
+        threading.main_thread().join()
+    with PosixClient() as client, client.open("f", "x") as file, Appender(client, file) as stream:
+        stream.append(memoryview(b"saved"))
+        stream.finish()
+
+{begin}
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "f").read_bytes() == b"saved"
+
+
+def test_without_another_thread_the_calling_one_writes(client, tmp_path, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    content = random.Random(5).randbytes(9 * STEP + 3)
+    with client.open(str(tmp_path / "f"), "x") as file:
+        append_all(client, file, content)
+    assert (tmp_path / "f").read_bytes() == content

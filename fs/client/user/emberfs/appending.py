@@ -13,13 +13,14 @@ Invariants:
     - Bytes are the caller's again when `append` returns; they are written some time later, until `finish` returns.
     - No write is under way any more at the end of the block, however that ends.
 
-Concurrency: one caller at a time; writes are waited for in threads of its own, while the next step is filled.
+Concurrency: one caller at a time; writes are waited for in threads of its own, while the next step is filled.  No executor: those take
+nothing any more while the interpreter ends, when what is to be kept may still be saved.
 """
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from threading import Thread
 from types import TracebackType
 from typing import Final, Self
 
@@ -45,8 +46,7 @@ class Appender:
         """
         self._client, self._file = client, file
         self._memory = client.allocate(STEP_BYTES * STEP_COUNT)
-        self._writers = ThreadPoolExecutor(STEP_COUNT - 1, "emberfs-appender")
-        self._under_way: deque[Future[None]] = deque()
+        self._under_way: list[Future[None]] = []
         self._step_start = 0
         """Where in the file the step begins that is being filled."""
         self._used = 0
@@ -90,21 +90,39 @@ class Appender:
         if self._used:
             self._write_step()
         while self._under_way:
-            self._under_way.popleft().result()
+            self._end_oldest()
 
     def _write_step(self) -> None:
-        start = self._step_start % len(self._memory.view)
-        self._under_way.append(
-            self._writers.submit(self._write, self._step_start, start, self._used)
-        )
+        offset, count = self._step_start, self._used
         self._step_start += STEP_BYTES
         self._used = 0
-        if len(self._under_way) == STEP_COUNT:  # the next place is that of the oldest
-            self._under_way.popleft().result()
+        if len(self._under_way) == STEP_COUNT - 1:
+            self._end_oldest()  # whose place is filled next
+        self._begin(offset, count)
 
-    def _write(self, offset: int, start: int, count: int) -> None:
-        with self._memory.view[start : start + count] as step:
-            self._client.write([Transfer(self._file, offset, step)])
+    def _end_oldest(self) -> None:
+        wait(self._under_way[:1])  # interrupted, the end of the block waits for it
+        self._under_way.pop(0).result()
+
+    def _begin(self, offset: int, count: int) -> None:
+        """Write a step, in a thread of its own if one can be had."""
+        done: Future[None] = Future()
+        self._under_way.append(done)
+        try:
+            Thread(target=self._write, args=(done, offset, count), name="emberfs-appender").start()
+        except RuntimeError:  # there are too many, or, in later Pythons, the interpreter ends
+            self._write(done, offset, count)
+
+    def _write(self, done: Future[None], offset: int, count: int) -> None:
+        start = offset % len(self._memory.view)
+        try:
+            with self._memory.view[start : start + count] as step:
+                self._client.write([Transfer(self._file, offset, step)])
+        except BaseException as error:  # noqa: BLE001 - who waits for it raises it
+            done.set_exception(error)
+            del done  # which knows the error, which knows this call
+        else:
+            done.set_result(None)
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +133,7 @@ class Appender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._writers.shutdown()
+        wait(self._under_way)
+        self._under_way.clear()
         with suppress(BufferError):  # a traceback has some of it: it goes with that
             self._memory.close()
