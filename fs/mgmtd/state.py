@@ -443,18 +443,16 @@ class ClusterState:
         heard = replace(heard, has_old_image=is_refused)
         if is_refused:
             heard = replace(heard, trouble=str(self.watermarks.refusal(target_id)))
+            if not told.has_old_image:
+                logger.error("chain %d waits: %s", target.chain_id, heard.trouble)
         if heard != told:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
             self._hear_resync(chain, resync_from_pb(report.resync))
 
     def _hear_watermark(self, target_id: TargetId, found: int, chain: Chain | None) -> None:
-        if not self.watermarks.hear(target_id, found) or chain is None:
-            return
-        self._unsettled.add(chain.chain_id)
-        if self.watermarks.is_refused(target_id, chain):
-            refusal = self.watermarks.refusal(target_id)
-            logger.error("chain %d waits: %s", chain.chain_id, refusal)
+        if self.watermarks.hear(target_id, found) and chain is not None:
+            self._unsettled.add(chain.chain_id)
 
     def _hear_standing(self, node_id: NodeId, target_id: TargetId, report: TargetReportPb) -> None:
         has_noted = report.HasField("standing")

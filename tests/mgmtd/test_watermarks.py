@@ -119,6 +119,19 @@ async def test_the_last_server_does_not_serve_from_an_older_image(autojump_clock
         assert not info.target(1101).has_old_image
 
 
+async def test_the_log_says_so_of_one_that_came_back_before_it_was_missed(autojump_clock, caplog):
+    async with cluster_of(storages=1) as cluster:
+        await begin(cluster)
+        await cluster.storages[11].kill()
+        cluster.watermarks[1101] = 60
+        await cluster.start_storage(11)
+        await trio.sleep(30)
+        assert cluster.states(await cluster.info()) == [L]
+        said = [r.getMessage() for r in caplog.records if "OLD_DISK_IMAGE" in r.getMessage()]
+        assert len(said) == 1
+        assert said[0].startswith("chain 1 waits: ")
+
+
 async def test_an_older_image_that_is_not_the_last_is_brought_up_to_date(autojump_clock):
     async with cluster_of(storages=2) as cluster:
         await begin(cluster)
