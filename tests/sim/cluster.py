@@ -47,7 +47,7 @@ from fs.schema.config import (
 from fs.schema.ids import NodeId
 from fs.schema.proto import common_pb2, mgmtd_pb2
 from fs.schema.routing import LocalState, PublicState, Role, RoutingInfo, routing_info_from_pb
-from fs.schema.status import FsError
+from fs.schema.status import FsError, Status
 from fs.storage.disk_calls import watched
 
 from .determinism import OWNER, CheapAlarm
@@ -72,6 +72,8 @@ RESYNC_INTERVAL_S = 0.5
 """Longer than usual, as `PROBE_INTERVALS_S`: asking for nothing to do costs more than all the rest."""
 PROBE_INTERVALS_S = ((primary_module, 1.0), (election_module, 0.5))
 """How often managers ask others whether they live."""
+RESTART_S = 1.0
+"""From the end of a process that cannot open its disk to its next start, by whoever keeps it running."""
 DRIFTS = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
 """How fast a machine's monotonic clock runs."""
 
@@ -137,6 +139,17 @@ def watch_updates(service: Any, bugs: list[str]) -> None:
 def _chain_version(service: Any, chain_id: int) -> int:
     chain = service._context.routing.info.chains.get(chain_id)
     return chain.chain_version if chain is not None else 0
+
+
+async def _opened(open_disk: Callable[[int], Awaitable[ChunkEngine]]) -> ChunkEngine:
+    """Open the disk of a process; while it fails, nobody has heard of the process, which ends and is started again."""
+    while True:
+        try:
+            return await open_disk(0)
+        except FsError as error:
+            if error.status is not Status.IO_ERROR:
+                raise
+        await trio.sleep(RESTART_S)
 
 
 @dataclass
@@ -298,7 +311,8 @@ class SimCluster:
 
         calls = make_calls(process)
         async with watched(calls, process.runtime):
-            await serve_storage(process, [await open_disk(0)], open_disk, calls)
+            engine = await _opened(open_disk)
+            await serve_storage(process, [engine], open_disk, calls)
 
     # ---- life and death ----------------------------------------------------------------------------
 
