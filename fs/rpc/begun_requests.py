@@ -116,6 +116,9 @@ class BegunRequests:
             return
         framed, request_id = self._framed, work.header.request_id
         work.result = result
+        if self.has_ended:  # sending, too, may take a task
+            self._give_back(work)
+            return
         frame: list[Buffer]
         if isinstance(result, FsError):
             frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
@@ -124,7 +127,7 @@ class BegunRequests:
         try:
             if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes)):
                 work.sent_bytes = size
-            elif not self.has_ended:
+            else:
                 self._spawn(self._finish, work)
                 return
         except BROKEN as error:

@@ -4,7 +4,11 @@ import pytest
 import trio
 
 from fs.rpc.api import Identity
-from fs.rpc.framed_stream import RECEIVE_BUFFER_BYTES, SMALL_PAYLOAD_BYTES_MAX
+from fs.rpc.framed_stream import (
+    POST_CALL_COUNT_MIN,
+    RECEIVE_BUFFER_BYTES,
+    SMALL_PAYLOAD_BYTES_MAX,
+)
 from fs.rpc.observer import RpcObserver
 from fs.schema import services
 from fs.schema.proto import core_pb2 as core
@@ -141,6 +145,28 @@ async def test_an_answer_after_the_end_of_its_connection_is_dropped(net, process
         answer(core.EchoRsp().SerializeToString())
         assert p.server.pool.used_bytes == 0
         assert await ask(p, b"now") == b"begun"
+
+
+async def test_an_answer_while_its_connection_ends_is_dropped(net, process, service):
+    """So many are under way that replies would be posted, and the connection takes no task for that any more."""
+    async with process(net) as p, trio.open_nursery() as nursery:
+        told = []
+
+        def answer_all(peer):
+            for answer in service.answers:
+                answer(core.EchoRsp().SerializeToString())
+            told.append(peer)
+
+        p.server.on_disconnect = answer_all
+        for _ in range(POST_CALL_COUNT_MIN + 1):
+            nursery.start_soon(ask, p, b"later", b"p" * 100_000)
+        with trio.fail_after(20):
+            while len(service.answers) <= POST_CALL_COUNT_MIN:  # noqa: ASYNC110 - of what happens there is no event
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+        await p.channel.aclose()
+    assert len(told) == 1
+    assert p.server.pool.used_bytes == 0
 
 
 async def test_where_somebody_has_to_be_asked_the_method_is_called(net, process, service):
