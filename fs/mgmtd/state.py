@@ -432,7 +432,12 @@ class ClusterState:
         target_id = target.target_id
         local = LocalState(report.local_state or LocalState.OFFLINE)
         chain = self.info.chains.get(target.chain_id)
-        self._hear_watermark(target_id, report.watermark, chain)
+        if self.watermarks.hear(target_id, report.watermark) and chain is not None:
+            self._unsettled.add(chain.chain_id)
+        if not report.watermark and local is LocalState.UPTODATE:
+            self.watermarks.forget(
+                target_id
+            )  # served by a release that keeps none, it has less from now on
         if report.chain_version == (chain.chain_version if chain is not None else 0):
             self._set_local(target_id, local)
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
@@ -449,10 +454,6 @@ class ClusterState:
             self._soft[target_id] = heard
         if chain is not None and report.HasField("resync"):
             self._hear_resync(chain, resync_from_pb(report.resync))
-
-    def _hear_watermark(self, target_id: TargetId, found: int, chain: Chain | None) -> None:
-        if self.watermarks.hear(target_id, found) and chain is not None:
-            self._unsettled.add(chain.chain_id)
 
     def _hear_standing(self, node_id: NodeId, target_id: TargetId, report: TargetReportPb) -> None:
         has_noted = report.HasField("standing")

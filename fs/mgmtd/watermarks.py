@@ -80,7 +80,7 @@ class Watermarks:
             self._unwritten[target_id] = None
 
     def forget(self, target_id: TargetId) -> None:
-        """A target ceased to be; another of its number begins anew."""
+        """A target ceased to be, and another of its number begins anew; or it served without a watermark, and that counts for nothing."""
         self._older.pop(target_id, None)
         if self.told.pop(target_id, None) is not None:
             self._unwritten[target_id] = None

@@ -187,6 +187,18 @@ async def test_a_disk_that_does_not_tell_is_believed(autojump_clock):
         await cluster.until(lambda i: cluster.states(i) == [S, S])
 
 
+async def test_what_served_under_a_release_that_keeps_none_is_no_older_image_later(autojump_clock):
+    async with cluster_of(storages=2) as cluster:
+        await begin(cluster)
+        for found in (0, 60):  # 60: of a disk that replaced the one with 100 meanwhile
+            await stop_all(cluster, [12, 11])
+            cluster.watermarks = {1101: found}
+            for node_id in (11, 12):
+                await cluster.start_storage(node_id)
+            await cluster.until(lambda i: cluster.states(i) == [S, S])
+            await trio.sleep(5)
+
+
 async def test_a_store_that_takes_no_watermark_ends_no_reign(autojump_clock, monkeypatch):
     async with cluster_of(storages=2) as cluster:
         await begin(cluster)
