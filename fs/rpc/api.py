@@ -184,7 +184,7 @@ Packed = Callable[[Call, bytes], Any]
 came, and returns what the method does.  None: it has done nothing, and the method is called.  Nobody is asked to admit it."""
 
 Answer = Callable[[Any], None]
-"""Given the reply's message as it is on the wire, or an FsError; does not raise.  The request's payload is not its method's any more then."""
+"""Given the reply's message as it is on the wire, or what the method would have raised; does not raise.  The request's payload is not its method's any more then."""
 
 Begin = Callable[[Call, bytes, Answer], bool]
 """What a service object may offer as `begin_NAME` beside a method NAME with a payload, for its commonest requests: called in place of it with the

@@ -243,7 +243,7 @@ class _Lone:
         self._is_locked = True
 
     def begin(self, now_s: float) -> None:
-        """Prepare here, and pass it on or, at the tail, commit; does not raise."""
+        """Prepare here, and pass it on or, at the tail, commit; raises nothing but what is a bug."""
         update, target = self.update, self.place.target
         request, chunk_id = update.request, update.chunk_id
         target.inflight.enter(request.chain_version)
@@ -259,6 +259,10 @@ class _Lone:
         except FsError as error:
             self._refuse(refusal(self._context, self.place, chunk_id, self._state, error))
             return
+        except BaseException:  # a bug: `run_update` is asked, and finds nobody in its way
+            self._unlock()
+            self._leave()
+            raise
         if self.place.successor is not None:
             self._pass_on(now_s)
             return
@@ -438,7 +442,7 @@ class _Lone:
     async def go_on(self, failed: Failed | None) -> None:
         """Do what is left as `run_update` does, after an attempt to pass it on that failed, or none."""
         context, place, update = self._context, self.place, self.update
-        result: bytes | FsError
+        result: bytes | Exception
         try:
             about = place, update, self._version, self._prepared
             flush = await pass_on_and_commit(context, *about, failed=failed)
@@ -447,6 +451,8 @@ class _Lone:
             result = (await answer(context, update, executed)).SerializeToString()
         except FsError as error:
             self._note_refusal(error)
+            result = error
+        except Exception as error:  # noqa: BLE001 - the edge, as for all that is served: a bug must not end the process
             result = error
         finally:
             self._unlock()

@@ -241,3 +241,54 @@ def silent_at(node_id, real):
             real(self)
 
     return tell
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+async def test_a_bug_of_the_engine_holds_up_nobody_else(mock_clock, begun, monkeypatch, node_id):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+        engine = cluster.nodes[node_id].engine
+
+        def prepare_write(*_args, **_options):
+            raise AssertionError("broken invariant")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "prepare_write", prepare_write)
+            with pytest.raises(FsError) as caught:
+                await client.attempt(client.write_request(0, b"poison"), b"poison", timeout_s=20)
+        assert caught.value.status is (
+            Status.INTERNAL_ERROR if node_id == 1 else Status.OUTCOME_UNKNOWN
+        )
+        assert {type(error) for _, error in cluster.bugs} == {AssertionError}
+        assert any(where.startswith("begin") for where, _ in cluster.bugs)
+        cluster.bugs.clear()
+        client.channel_id += 1
+        await client.write(0, b"after!")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
+
+
+async def test_a_bug_after_a_failed_attempt_ends_no_process(mock_clock, begun, monkeypatch):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+
+        def refuse(*_args, **_options):
+            raise FsError(Status.BUSY, "for now")
+
+        async def go_on(*_args, **_options):
+            raise AssertionError("broken invariant")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster.nodes[2].engine, "prepare_write", refuse)
+            patched.setattr(lone_update, "pass_on_and_commit", go_on)
+            with pytest.raises(FsError) as caught:
+                await client.attempt(client.write_request(0, b"poison"), b"poison")
+        assert caught.value.status is Status.INTERNAL_ERROR
+        assert [type(error) for _, error in cluster.bugs] == [AssertionError]
+        cluster.bugs.clear()
+        client.channel_id += 1
+        await client.write(0, b"after!")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
