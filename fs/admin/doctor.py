@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from ..schema.ids import NodeId
+from ..schema.ids import NodeId, TargetId
 from ..schema.proto import core_pb2, mgmtd_pb2
 from ..schema.routing import Chain, LocalState, Node, NodeState, PublicState, Role, RoutingInfo
 from .facts import Spaces
@@ -148,6 +148,21 @@ def _chains(now: Snapshot) -> Iterator[Finding]:
         yield from _chain(now.routing, chain)
 
 
+def _old_image(info: RoutingInfo, chain: Chain, last: TargetId) -> Finding:
+    """Another member may have all that was written, if it stopped together with this one: it comes first."""
+    accept = f"ember admin chain accept-old {chain.chain_id} {last}"
+    if len(chain.targets) > 1:
+        accept = (
+            f"ember admin chain rotate-lost {chain.chain_id} {last}, to go on from another member as it was when it left;"
+            f" or, if that is longer ago than this image, {accept}"
+        )
+    return Finding(
+        "chain-unavailable", Severity.CRITICAL, f"chain {chain.chain_id}",
+        f"nobody serves it; its newest data was on target {last} on node {info.target(last).node_id}: {info.target(last).trouble}",
+        f"bring back the disk as it was when that node served last.  Only if it is gone: {accept}",
+    )  # fmt: skip
+
+
 def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
     subject = f"chain {chain.chain_id}"
     members = {member.public_state: member.target_id for member in reversed(chain.targets)}
@@ -165,13 +180,7 @@ def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
         last = members.get(PublicState.LASTSRV)
         where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
         if last and info.target(last).has_old_image:
-            yield Finding(
-                "chain-unavailable", Severity.CRITICAL, subject,
-                f"nobody serves it; its newest data was on {where}: {info.target(last).trouble}",
-                "bring back the disk as it was when that node served last.  Only if it is gone, and with it what was written since:"
-                f" ember admin chain accept-old {chain.chain_id} {last}, or, to go on from another member,"
-                f" ember admin chain rotate-lost {chain.chain_id} {last}",
-            )  # fmt: skip
+            yield _old_image(info, chain, last)
             return
         yield Finding(
             "chain-unavailable", Severity.CRITICAL, subject,

@@ -224,3 +224,25 @@ def test_what_makes_a_process_itself_is_no_drift():
 def test_maintenance_that_is_over_is_not_told():
     known = routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=10**9)])
     assert diagnose(snapshot(known, wall_ns=2 * 10**9)) == []
+
+
+@pytest.mark.parametrize("states", [[S.LASTSRV, S.WAITING, S.OFFLINE], [S.LASTSRV]])
+def test_of_an_older_image_another_member_is_named_before_it_is_accepted(states):
+    """Who stopped together with the disk's node has all that was written; the image lacks it for certain."""
+    waiting = Chain(
+        ChainId(2),
+        5,
+        tuple(
+            ChainTarget(TargetId(n * 100 + 2), s) for n, s in zip(STORAGE_IDS, states, strict=False)
+        ),
+        (),
+    )
+    last = Target(
+        TargetId(1102), ChainId(2), NodeId(11), 0, trouble="it is old", has_old_image=True
+    )
+    found = diagnose(snapshot(routing(chains=[waiting], targets=[last])))
+    (finding,) = [f for f in found if f.subject == "chain 2"]
+    assert "it is old" in finding.text
+    advice = finding.remedy
+    assert "accept-old 2 1102" in advice
+    assert ("rotate-lost 2 1102" in advice[: advice.index("accept-old")]) == (len(states) > 1)
