@@ -108,17 +108,20 @@ class Patience:
             )
         except FsError as error:
             failure = error
-        took_s = current_time() - began_s
-        if (
-            failure.retry is Retry.NEVER
-            or failure.status in _GONE
-            or took_s < SLOW_FRACTION * limit_s
-            or not await self._lives(node)
-        ):
-            raise failure
-        if method.name not in _ELSEWHERE:
-            self._note_slow(key, took_s)
-        raise SlowPeerError(failure.status, failure.detail)
+        try:
+            took_s = current_time() - began_s
+            if (
+                failure.retry is Retry.NEVER
+                or failure.status in _GONE
+                or took_s < SLOW_FRACTION * limit_s
+                or not await self._lives(node)
+            ):
+                raise failure
+            if method.name not in _ELSEWHERE:
+                self._note_slow(key, took_s)
+            raise SlowPeerError(failure.status, failure.detail)
+        finally:
+            del failure  # it knows this call, which would know it: both, and the payload, until the garbage collector comes
 
     async def _call_patiently(  # noqa: PLR0917 - those of `call`
         self,

@@ -74,7 +74,7 @@ class CallUnderWay:
             FsError: what it was given up with.
         """
         if self._error is not None:
-            raise self._error
+            raise self._take_error()
         with trio.CancelScope(deadline=self.deadline_s) as scope:
             self._scope = scope
             try:
@@ -83,7 +83,7 @@ class CallUnderWay:
                     return result  # else it came too late: nobody would look at the time of this call any more
             finally:
                 self._scope = None
-        raise self._error or TimeUpError
+        raise self._take_error()
 
     async def wait(self) -> None:
         """Wait for the end; raises as `within`."""
@@ -91,7 +91,12 @@ class CallUnderWay:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         if self._error is not None:
-            raise self._error
+            raise self._take_error()
+
+    def _take_error(self) -> Exception:
+        """Return what is to be raised, and keep it no longer: it will know the frames that it passes, and these this call and its payload."""
+        error, self._error = self._error, None
+        return error or TimeUpError()
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._task = None

@@ -1,6 +1,9 @@
 """Who is slow is waited for, who is silent is not; and for how long is tried again."""
 
+import gc
 import random
+import weakref
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -196,3 +199,50 @@ def test_no_try_of_an_operation_outlasts_what_services_remember():
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"idempotency_expiry_s": smallest_s - 1}, MetaSection)
     assert longest_s(msgspec.convert(largest, ClientSection)) <= smallest_s
+
+
+class Failing(Peer):
+    """Every call of it fails with a status, at once or late."""
+
+    def __init__(self, took_s, status):
+        super().__init__(took_s)
+        self.status = status
+
+    async def _answer(self, method, took_s):
+        if method is not services.CORE_GET_INFO:
+            await trio.sleep(took_s)
+            raise FsError(self.status, "as the test wants it")
+        return await super()._answer(method, took_s)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "status"),
+    [
+        (0.01, Status.RPC_CONNECTION_LOST),
+        (0.01, Status.NO_SPACE),
+        (2 * LIMIT_S, Status.OK),
+        (0.95 * LIMIT_S, Status.CHANNEL_BUSY),
+    ],
+)
+async def test_a_call_that_failed_keeps_no_bytes(autojump_clock, took_s, status):  # noqa: ARG001
+    class Bytes(bytearray):
+        """That can be referred to weakly."""
+
+    async def write(patience):
+        data, method = Bytes(10), services.STORAGE_WRITE
+        found = weakref.ref(data)
+        with suppress(FsError):
+            await patience.call(
+                NODE, method, method.request_type(), payload=[data], under_way=set()
+            )
+            pytest.fail("it has not failed")
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        found = await write(Patience(Failing(took_s, status), ClientSection()))
+        await trio.lowlevel.checkpoint()
+        assert found() is None
+    finally:
+        gc.enable()

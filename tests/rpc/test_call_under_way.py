@@ -1,5 +1,9 @@
 """What ends a call, when several things do at once."""
 
+import gc
+import weakref
+from contextlib import suppress
+
 import pytest
 import trio
 
@@ -34,3 +38,41 @@ async def test_the_first_end_counts(autojump_clock):  # noqa: ARG001
     call.fail(FsError(Status.RPC_TIMEOUT, "late"))
     with pytest.raises(FsError, match="gone"):
         await call.wait()
+
+
+@pytest.mark.parametrize("way", ["before", "wait", "within", "late"])
+async def test_what_a_failed_call_knew_goes_with_it(autojump_clock, way):  # noqa: ARG001
+    """Without the garbage collector, which comes late: its payload may be large."""
+
+    class Bytes(bytearray):
+        """That can be referred to weakly."""
+
+    async def fail(call):
+        await trio.sleep(0.5)
+        call.fail(FsError(Status.RPC_CONNECTION_LOST, "gone"))
+
+    async def make(_data):
+        call = CallUnderWay(trio.current_time() + 1)
+        if way != "late":
+            trio.lowlevel.spawn_system_task(fail, call)
+        if way == "before":
+            await trio.sleep(0.6)
+        if way in {"before", "wait"}:
+            await call.wait()
+        await call.within(finished_at_the_deadline(call))
+
+    async def fail_to_make():
+        data = Bytes(10)
+        with suppress(FsError, TimeUpError):
+            await make(data)
+            pytest.fail("it has not failed")
+        return weakref.ref(data)
+
+    gc.collect()
+    gc.disable()
+    try:
+        found = await fail_to_make()
+        await trio.sleep(1)
+        assert found() is None
+    finally:
+        gc.enable()
