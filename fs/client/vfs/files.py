@@ -350,10 +350,10 @@ class Files(Reading, Writing, Closing):
     async def _have_forgotten(self, inode_id: InodeId) -> None:
         """Have the kernel forget the attributes of a known inode."""
         known = self._core.known[inode_id]
-        given = known.given_length, known.given_mtime_ns, known.unsure_until_s
+        given = known.given_count, known.unsure_until_s
         await self._core.kernel.invalidate_attributes(inode_id)
         # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
-        if (known.given_length, known.given_mtime_ns, known.unsure_until_s) == given:
+        if (known.given_count, known.unsure_until_s) == given:
             known.given_length, known.unsure_until_s = -1, 0.0
 
     def _handed_out(

@@ -73,6 +73,8 @@ class Known:
     """Until when those may be used, and when they were handed out; see `Changes`."""
     unsure_until_s: float = 0.0
     """Until then the kernel may show another length or time of change than those; see `note_content`."""
+    given_count: int = 0
+    """How often any were handed out: the same ones again are news, too, to whoever has them forgotten meanwhile."""
     own_mtime_ns: int = -1
     """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
@@ -115,6 +117,7 @@ class Known:
         if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s
         self.given_length, self.given_mtime_ns = inode.length, inode.mtime_ns
+        self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
 
     def may_show_other(self, length: int, mtime_ns: int, now_s: float) -> bool:

@@ -215,3 +215,30 @@ async def test_what_another_mount_has_made_longer_is_not_taken_for_own_while_thi
         await here.close((await here.open(b"f", os.O_RDONLY)).handle_id)
         assert here.kernel.attributes == [inode_id]
         await here.close(ours)
+
+
+async def test_what_is_handed_out_while_the_kernel_forgets_the_same_is_not_forgotten(
+    autojump_clock, mounts
+):
+    async with mounts(2) as (one, two):
+        await one.close(await one.create(b"f"))
+        inode = two.names.give(await two.stat(b"f"), lookup_count=1)
+        core, kernel = two.vfs._core, two.kernel
+        core.known[inode.inode_id].unsure_until_s = core.now_s() + 1.0  # so that it has to forget
+        forget = kernel.invalidate_attributes
+
+        async def forget_and_be_asked(inode_id):
+            await forget(inode_id)
+            kernel.invalidate_attributes = forget
+            await two.names.getattr(inode_id, ROOT)
+
+        kernel.invalidate_attributes = forget_and_be_asked
+        first = (await two.open(b"f", os.O_RDONLY)).handle_id
+        assert kernel.attributes == [inode.inode_id]
+        handle_id = (await one.open(b"f")).handle_id
+        await one.files.write(handle_id, 0, b"longer")
+        await one.close(handle_id)
+        second = (await two.open(b"f", os.O_RDONLY)).handle_id
+        assert kernel.attributes == [inode.inode_id] * 2
+        for handle_id in (first, second):
+            await two.close(handle_id)
