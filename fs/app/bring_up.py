@@ -20,7 +20,7 @@ from msgspec import structs
 from ..rpc.credential_files import write_new_key
 from ..runtime.config_file import readable_config, write_config
 from ..schema.config import NEW_CHECKSUM_BLOCK_BYTES
-from ..schema.routing import RoutingInfo
+from ..schema.routing import LocalState, RoutingInfo
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import (
@@ -363,8 +363,12 @@ def _is_available(info: RoutingInfo) -> bool:
 
 
 def _is_redundant(info: RoutingInfo) -> bool:
-    """Every target serves."""
-    return all(len(chain.serving) >= chain.replica_count for chain in info.chains.values())
+    """Every target serves, and has said so: the first version of a chain takes that for granted."""
+    return all(
+        len(chain.serving) >= chain.replica_count
+        and all(info.target(t).local_state is LocalState.UPTODATE for t in chain.serving)
+        for chain in info.chains.values()
+    )
 
 
 def start_services(

@@ -337,7 +337,7 @@ class Primary:
             nursery.start_soon(self._every, WATCH_INTERVAL_S, partial(self._watch, nursery))
             nursery.start_soon(self._every, SOFT_INTERVAL_S, self._publish_soft)
             nursery.start_soon(self._every, SESSION_INTERVAL_S, self._expire_sessions)
-            nursery.start_soon(self._every, WATERMARK_INTERVAL_S, self._write_watermarks)
+            nursery.start_soon(self._every, WATERMARK_INTERVAL_S, self.write_watermarks)
             nursery.start_soon(self.mover.run)
             nursery.start_soon(self._rotator.run)
             await self.lost.wait()
@@ -380,8 +380,8 @@ class Primary:
             if self.state.has_soft_changes:
                 await self.publish(Change())
 
-    async def _write_watermarks(self) -> None:
-        """Keep what was told; a write that fails is made again, since nobody acts on it in this reign."""
+    async def write_watermarks(self) -> None:
+        """Keep what was told; a write that fails is made again, since nobody acts on it in this reign.  Raises FsError."""
         records = self.state.watermarks.unwritten()
         if records:
             await self._store.write_apart(self._election.me, self._epoch, records)

@@ -78,7 +78,7 @@ mkdir www; head -c 30000000 /dev/urandom > www/big; echo old > www/s
 cat > conf <<END
 daemon off; master_process off; pid $PWD/pid; error_log $PWD/log; user root; events {}
 http { access_log $PWD/access; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
-  server { listen unix:$PWD/sock; root $PWD/www; location / { sendfile on; autoindex on; } location /aio/ { alias $PWD/www/; aio threads; directio 1m; } } }
+  server { listen unix:sock; root $PWD/www; location / { sendfile on; autoindex on; } location /aio/ { alias $PWD/www/; aio threads; directio 1m; } } }
 END
 nginx -p "$PWD" -e log -c conf & server=$!; trap 'kill $server' EXIT
 get() { curl -sf --unix-socket sock "$@"; }

@@ -1,5 +1,7 @@
 """Heartbeat: a node says that it lives and what its targets are like; the answer is its lease."""
 
+import logging
+
 from ...schema.ids import NodeId, TargetId, is_target_id
 from ...schema.proto.common_pb2 import StoredSettingsPb
 from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp, OlderImagePb
@@ -7,6 +9,8 @@ from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
 from ..node_lease import granted_s
 from ..primary import Primary
+
+logger = logging.getLogger(__name__)
 
 _LOCAL_STATES = frozenset(map(int, LocalState))
 
@@ -27,6 +31,8 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     async with primary.lock:
         primary.check_acting()
         await primary.settle(primary.state.hear(request, arrived_s))
+        if request.is_stopping:
+            await _keep_watermarks(primary)
         demoted_version = primary.state.health[node_id].demoted_version
         lease_s = granted_s(request.known_routing_version, demoted_version, primary.section)
         return HeartbeatRsp(
@@ -35,6 +41,14 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
             settings=_settings(primary, request),
             older_images=_older_images(primary, request),
         )
+
+
+async def _keep_watermarks(primary: Primary) -> None:
+    """Write what was told last at once: whoever stops everything stops the manager next."""
+    try:
+        await primary.write_watermarks()
+    except FsError as error:  # its disk only looks newer than what was told
+        logger.warning("watermarks are not kept: %s", error)
 
 
 def _older_images(primary: Primary, request: HeartbeatReq) -> list[OlderImagePb]:
