@@ -76,8 +76,9 @@ class Files(Reading, Writing, Closing):
                 if state.has_unreported:
                     # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
                     await self._core.report(state, is_durable=False)
-                inode, is_metered = await self._open_at_meta(request)
-                state.absorb(inode)
+                with state.cutting():
+                    inode, is_metered = await self._open_at_meta(request)
+                    state.absorb(inode)
         else:
             inode, is_metered = await self._open_at_meta(request)
         if not request.HasField("session") and self._is_unkept(inode_id):
@@ -447,12 +448,13 @@ class Files(Reading, Writing, Closing):
             elif state.has_unreported:
                 await core.report(state, is_durable=False)
             before_ver, seq = state.file.data_ver, state.acked_seq
-            reply = await core.call(services.META_SET_ATTR, request)
-            inode = inode_from_pb(reply.inode)
-            # The request carried what was written before, and a truncation counts as new content.
-            state.reported_seq = max(state.reported_seq, seq)
-            state.absorb(inode)
-            state.forget_length()
+            with state.cutting():
+                reply = await core.call(services.META_SET_ATTR, request)
+                inode = inode_from_pb(reply.inode)
+                # The request carried what was written before, and a truncation counts as new content.
+                state.reported_seq = max(state.reported_seq, seq)
+                state.absorb(inode)
+                state.forget_length()
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write

@@ -12,7 +12,8 @@ states are "up to which acked_seq", so that a flush that ends during a report is
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -168,6 +169,9 @@ class InodeState:
         "cached_ver",
         "clears_suid",
         "content_seq",
+        "cut_ended",
+        "cut_seq",
+        "cuts_under_way",
         "durable_seq",
         "error_count",
         "flushes",
@@ -221,6 +225,12 @@ class InodeState:
         self.stream = WriteStream()
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
+        self.cuts_under_way = 0
+        """Truncations that this mount has asked for: bytes within the length may be gone already."""
+        self.cut_seq = 0
+        """How many it has begun."""
+        self.cut_ended = trio.Event()
+        """Set, and replaced, when none is under way any more."""
         self.held: list[Flush] = []
         """Those of `flushes` that are held back, so that others join them; each of another chunk."""
         self.written_end = 0
@@ -317,9 +327,25 @@ class InodeState:
         placed_end = max(self.known_end(), append.reserving_end)
         return placed_end + append.length - append.reserving_length
 
+    @contextmanager
+    def cutting(self) -> Iterator[None]:
+        """While a truncation is under way: its bytes are gone before its answer says so, and would be read as zeros that never were."""
+        self.cuts_under_way += 1
+        self.cut_seq += 1
+        try:
+            yield
+        finally:
+            self.cuts_under_way -= 1
+            self.content_seq += 1  # what was read ahead meanwhile is of no use
+            if not self.cuts_under_way:
+                ended, self.cut_ended = self.cut_ended, trio.Event()
+                ended.set()
+
     def settled_length(self) -> int:
-        """Return `local_length`, or -1 while `is_dirty` or while the chains have to tell; what every begun read asks for, with one call."""
+        """Return `local_length`, or -1 while `is_dirty`, `cutting`, or while the chains have to tell; what every begun read asks for, with one call."""
         if self.run is not None or self.flushes or self.append.length > 0 or self.is_length_unknown:
+            return -1
+        if self.cuts_under_way:
             return -1
         append, file = self.append, self.inode.file
         assert file is not None

@@ -36,6 +36,9 @@ class Reading(Handles):
             await self._core.wait_written(state, offset, offset + count)
         if state.is_length_unknown:
             await self._core.settle_length(state)
+        while state.cuts_under_way:
+            await state.cut_ended.wait()
+        cut_seq = state.cut_seq
         # 3. clip to the length
         if handle.is_append and offset + count > state.local_length():
             await self._refresh(state, handle.caller)
@@ -47,13 +50,14 @@ class Reading(Handles):
         self._fetch_ahead(handle, offset, end, length)
         blocks = handle.readahead.covering(offset, end)
         found = await _assemble(blocks, offset, end) if blocks else None
-        if found is not None:
+        if found is not None and state.cut_seq == cut_seq:
             self._core.ahead_hit_count += 1
             return found
         self._core.ahead_miss_count += 1
         view = self._core.memory.take(end - offset)
         await self._core.read_stored([FileRead(state.ref, offset, view)])
-        return view
+        # 5. once more, if what was within the length has been cut off meanwhile
+        return view if state.cut_seq == cut_seq else await self.read(handle_id, offset, count)
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
         """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
@@ -65,7 +69,7 @@ class Reading(Handles):
         state = handle.state
         if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
             return None
-        if state.is_length_unknown:
+        if state.is_length_unknown or state.cuts_under_way:
             return None
         length = state.local_length()
         end = min(offset + count, length)
