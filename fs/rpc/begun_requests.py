@@ -112,11 +112,11 @@ class BegunRequests:
 
     def _answer(self, work: Work, result: bytes | Exception) -> None:
         """Send the reply, by a task if something has to be waited for; what the request held is free then."""
+        if isinstance(result, Exception):  # a bug is told of also where the caller has been answered
+            result = self._runs.failed(work, result)
         if work.is_over:
             return
         framed, request_id = self._framed, work.header.request_id
-        if isinstance(result, Exception):
-            result = self._runs.failed(work, result)
         work.result = result
         if self.has_ended:  # sending, too, may take a task
             self._give_back(work)

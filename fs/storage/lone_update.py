@@ -389,7 +389,7 @@ class _Lone:
         except StuckError:
             self.owner.end_commit(self)
             return
-        except FsError as error:
+        except Exception as error:  # noqa: BLE001 - as in `go_on`; of a bug the version stays pending, and the next update settles it
             self._refuse(error)
             return
         del target.unsettled[self.update.chunk_id]
@@ -413,12 +413,12 @@ class _Lone:
     async def commit_in_thread(self) -> None:
         """Commit what the event loop could not: either that comes, or the disk fails."""
         target, update = self.place.target, self.update
-        error: FsError | None = None
+        error: Exception | None = None
         try:
             await target.disk.run(self._commit_here)
             del target.unsettled[update.chunk_id]
             self._record()
-        except FsError as failure:
+        except Exception as failure:  # noqa: BLE001 - as in `go_on`
             error = failure
         finally:
             self._unlock()
@@ -459,9 +459,10 @@ class _Lone:
             self._leave()
         self.reply(result)
 
-    def _refuse(self, error: FsError) -> None:
+    def _refuse(self, error: Exception) -> None:
         """Nothing comes of it here."""
-        self._note_refusal(error)
+        if isinstance(error, FsError):
+            self._note_refusal(error)
         self._unlock()
         self._leave()
         self.reply(error)

@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.chunkengine.books import StuckError
 from fs.schema import services
 from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
@@ -289,6 +290,38 @@ async def test_a_bug_after_a_failed_attempt_ends_no_process(mock_clock, begun, m
         assert [type(error) for _, error in cluster.bugs] == [AssertionError]
         cluster.bugs.clear()
         client.channel_id += 1
+        await client.write(0, b"after!")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("is_stuck", [False, True])
+async def test_a_bug_of_the_engine_at_the_commit_ends_no_process(
+    mock_clock, begun, monkeypatch, is_durable, is_stuck
+):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+        engine, asked = cluster.nodes[1].engine, []
+
+        def commit(*_args, **_options):
+            asked.append(None)
+            if is_stuck and len(asked) == 1:
+                raise StuckError(Status.IO_ERROR, "not on the event loop")
+            raise AssertionError("broken invariant")
+
+        request = client.write_request(0, b"poison")
+        request.is_durable = is_durable
+        begun.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "commit", commit)
+            reply = await client.attempt(request, b"poison")
+            await trio.sleep(1)
+        assert reply.update_ver == 4, "the chain has it, and the caller is told before the commit"
+        assert (1, True) in begun
+        assert [type(error) for _, error in cluster.bugs] == [AssertionError]
+        cluster.bugs.clear()
         await client.write(0, b"after!")
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
         check_left(cluster)
