@@ -13,7 +13,10 @@ T = TypeVar("T")
 async def each_or_error(
     calls: Sequence[Callable[[], Awaitable[T]]], *, at_once_max: int
 ) -> list[T | FsError]:
-    """Return what each call returned, or the FsError that it raised, in their order."""
+    """Return what each call returned, or the FsError that it raised, in their order.
+
+    Errors come without the calls that they went through: these know the errors, so neither would be free before the garbage collector comes.
+    """
     results: list[T | FsError | None] = [None] * len(calls)
     waiting = iter(range(len(calls)))
 
@@ -22,7 +25,7 @@ async def each_or_error(
             try:
                 results[index] = await calls[index]()
             except FsError as error:
-                results[index] = error
+                results[index] = error.with_traceback(None)
 
     async with trio.open_nursery() as nursery:
         for _ in range(min(at_once_max, len(calls))):

@@ -29,6 +29,7 @@ from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
+from .patience import same_error
 from .read_plans import ReadPlans, TableRequest
 from .read_table import ReadTable
 from .retry import RetryBudget
@@ -151,7 +152,7 @@ class StorageReads:
             if reply.failures or not has_come:
                 failures += self._finish(one.pieces(table), reply, verifies=verifies)
         except FsError as error:
-            failures.extend((piece, error) for piece in one.pieces(table))
+            failures.extend(_all_failed(one.pieces(table), error))
 
     def begin(
         self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
@@ -294,7 +295,7 @@ class StorageReads:
             )
             failures += self._finish(pieces, received.message, verifies=verifies)
         except FsError as error:
-            failures.extend((piece, error) for piece in pieces)
+            failures.extend(_all_failed(pieces, error))
 
     async def warm(self, reads: Sequence[FileRead]) -> tuple[int, list[FsError]]:
         """See `fs.client.api.ChunkStore.warm`."""
@@ -397,7 +398,8 @@ class StorageReads:
                 if chain.serving and all(
                     (piece.name, piece.offset, t) in damaged for t in chain.serving
                 ):
-                    raise error  # a replica that is only out of reach now would be waited for
+                    # A replica that is only out of reach now would be waited for.
+                    raise same_error(error)
             is_known = (piece.target_id, piece.chain_version) in avoid
             avoid.add((piece.target_id, piece.chain_version))
             if error.retry is not Retry.OTHER or is_known:
@@ -407,6 +409,12 @@ class StorageReads:
         if must_pause:
             await budget.pause()
         return [piece for piece, _ in failures]
+
+
+def _all_failed(pieces: Sequence[Piece], error: FsError) -> Failures:
+    """Return one failure for each piece, without the calls that it came through: they know the failures, and so the pieces' buffers."""
+    failure = same_error(error)
+    return [(piece, failure) for piece in pieces]
 
 
 def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool) -> pb.BatchReadReq:

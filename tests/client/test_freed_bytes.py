@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""The bytes of a write are free at its end, however it ends; without the garbage collector, which comes late."""
+"""The bytes of a write or a read are free at its end, however it ends; without the garbage collector, which comes late."""
 
 import gc
 import weakref
@@ -9,10 +9,15 @@ import pytest
 import trio
 import trio.testing
 
+from fs.client.api import FileRead
+from fs.client.storage_reads import StorageReads
 from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.runtime.simulated import simulated_runtime
+from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
 
 from .test_begun_writes import begun  # noqa: F401 - a fixture
+from .test_read_table import FILES, Nodes, Routing
 from .test_routing_math import CHUNK, ref
 from .vfs.conftest import autojump_clock, cluster, mounts  # noqa: F401 - fixtures
 
@@ -82,3 +87,64 @@ async def test_a_mount_keeps_no_bytes_of_a_write_that_failed(
         assert found() is None
         with suppress(FsError):
             await m.close(h)
+
+
+class FailingNodes(Nodes):
+    """Fail with these first; an answer is a reply."""
+
+    def __init__(self, outcomes):
+        super().__init__()
+        self.outcomes = list(outcomes)
+
+    async def call(self, node_id, method, request, *, into):
+        if self.outcomes:
+            raise FsError(self.outcomes.pop(0), "as the test wants it")
+        return await super().call(node_id, method, request, into=into)
+
+
+@pytest.mark.parametrize("count", [100, 3 * CHUNK])
+@pytest.mark.parametrize(
+    "outcomes", [[], TRANSIENT, [Status.CHUNK_DAMAGED], [*TRANSIENT, *[Status.CHUNK_DAMAGED] * 9]]
+)
+async def test_the_bytes_of_a_read_are_free_at_its_end(
+    autojump_clock, no_collector, count, outcomes  # noqa: F811
+):  # fmt: skip
+    runtime, section = simulated_runtime(None, 1), ClientSection()
+    client = StorageReads(
+        FailingNodes(outcomes), routing=Routing(), runtime=runtime, section=section
+    )
+    data = Bytes(count)
+    found = weakref.ref(data)
+    status = None
+    try:
+        await client.read([FileRead(next(iter(FILES.values())), 0, memoryview(data))])
+    except FsError as error:
+        status = error.status
+    assert status is (Status.CHUNK_DAMAGED if Status.CHUNK_DAMAGED in outcomes else None)
+    del data
+    await trio.lowlevel.checkpoint()
+    assert found() is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_mount_keeps_no_bytes_of_a_ring_read_that_failed(
+    autojump_clock, no_collector, mounts, cluster, count  # noqa: F811
+):  # fmt: skip
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, bytes(CHUNK))
+        await m.files.fsync(h, is_data_only=False)
+
+        async def read(reads, **_options):
+            raise FsError(Status.CHUNK_DAMAGED, f"{len(reads)} as the test wants it")
+
+        cluster.chunks.read = read
+        data = [Bytes(CHUNK) for _ in range(count)]
+        found = [weakref.ref(one) for one in data]
+        ios = [BatchIo(NO_FILE, 0, memoryview(one), handle_id=h) for one in data]
+        await m.vfs.batches.read(ios)
+        assert {io.error.status for io in ios} == {Status.CHUNK_DAMAGED}
+        del ios, data
+        await trio.testing.wait_all_tasks_blocked()
+        assert [one() for one in found] == [None] * count
+        await m.close(h)

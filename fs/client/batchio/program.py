@@ -358,7 +358,8 @@ class Program:
 
     async def _add_file(self, request: Request, _: int) -> Answer:
         new_id = self._new_id(self._files, FILE_COUNT_MAX)
-        handle_id = self._batches.open(TICKET.pack(request.first, request.second))
+        ticket = TICKET.pack(request.first, request.second)
+        handle_id = self._batches.open(ticket, is_by_root=self.uid == 0)
         self._files[new_id] = Share(handle_id, *self._batches.rights(handle_id))
         return Answer(new_id)
 

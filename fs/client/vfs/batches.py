@@ -63,6 +63,8 @@ class Batches:
         self._namespace = namespace
         self._files = files
         self._tickets: dict[bytes, int] = {}
+        self._of_root: set[int] = set()
+        """Handles that root opened and whose program runs as root."""
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -74,12 +76,19 @@ class Batches:
         self._tickets[ticket] = handle_id
         return ticket
 
-    def open(self, ticket: bytes) -> int:
-        """Return a handle for batches; raises FsError(BAD_FILE) for what is no ticket, or of a file closed meanwhile."""
+    def open(self, ticket: bytes, *, is_by_root: bool = False) -> int:
+        """Return a handle for batches, for a program that is run by root or not.
+
+        Raises:
+            FsError: BAD_FILE, for what is no ticket, or of a file closed meanwhile.
+        """
         handle_id = self._tickets.pop(ticket, None)
         if handle_id is None:
             raise FsError(Status.BAD_FILE, "this ticket stands for no open file")
-        return self._files.share(handle_id)
+        shared_id = self._files.share(handle_id)
+        if is_by_root and self._files.handle(shared_id).caller.uid == 0:
+            self._of_root.add(shared_id)
+        return shared_id
 
     def rights(self, handle_id: int) -> tuple[bool, bool]:
         """Return whether a handle can (read, write)."""
@@ -100,6 +109,7 @@ class Batches:
         Raises:
             FsError: a write failed; the share is gone all the same.
         """
+        self._of_root.discard(handle_id)
         try:
             await self._files.flush(handle_id)
         finally:
@@ -127,7 +137,7 @@ class Batches:
                     await self._core.settle_length(state)
                     ref, length = state.ref, state.local_length()
             except FsError as error:
-                io.error = error
+                io.error = same_error(error)
                 continue
             if end <= length:
                 io.file = ref
@@ -140,7 +150,7 @@ class Batches:
             await self._core.read_stored(reads, is_relaxed=is_relaxed)
         except FsError as error:
             if len(reads) == 1:
-                owners[0].error = error
+                owners[0].error = same_error(error)
                 return
             wanted = list(zip(owners, reads, strict=True))
             await self._read_singly(wanted, is_relaxed=is_relaxed)
@@ -172,7 +182,7 @@ class Batches:
             for position, io in enumerate(ios):
                 io.file, io.count = table[position].file, len(io.buffer)
             if len(ios) == 1:
-                ios[0].error = error
+                ios[0].error = same_error(error)
             else:
                 await self._read_singly([(io, io) for io in ios], is_relaxed=is_relaxed)
             return list(enumerate(ios))
@@ -250,8 +260,9 @@ class Batches:
             await self._core.forget_pages(state)
 
     async def _drop_privileges(self, handle: FileHandle) -> None:
-        """Do what the kernel does before its own writes: a program that was changed runs as nobody else."""
-        await self._namespace.drop_set_id(handle)
+        """Do what the kernel does before its own writes: a program that was changed runs as nobody else, unless root changed it."""
+        if handle.handle_id not in self._of_root:
+            await self._namespace.drop_set_id(handle)
         await self._namespace.drop_capability(handle.state, handle.caller)
 
     async def _write_one(self, io: BatchIo, changed: dict[InodeId, InodeState]) -> None:

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.ports import Caller
 
@@ -121,3 +122,29 @@ async def test_a_mode_without_set_id_bits_waits_for_no_report(autojump_clock, mo
         await m.close(own)
         await m.close(theirs)
         assert (await m.names.getattr(inode_id, ROOT)).mode == 0o4755
+
+
+@pytest.mark.parametrize(
+    ("uid", "is_by_root", "left"),
+    [(0, True, 0o6777), (0, False, 0o777), (1000, True, 0o777), (1000, False, 0o777)],
+)
+async def test_set_id_bits_go_by_who_writes_through_a_ring(
+    autojump_clock, mounts, uid, is_by_root, left
+):
+    """Root's programs leave them in what root has opened; capabilities go whoever writes."""
+    async with mounts() as m:
+        own = await m.create(b"f", mode=0o777)
+        inode_id = m.files.handle(own).state.inode_id
+        theirs = (await m.files.open(inode_id, RW, Caller(uid, uid))).handle_id
+        await m.names.setattr(inode_id, AttrChange(mode=0o6777), None, ROOT)
+        await m.names.setxattr(inode_id, b"security.capability", b"much", ROOT)
+        shared = m.vfs.batches.open(m.vfs.batches.ticket(theirs), is_by_root=is_by_root)
+        io = BatchIo(NO_FILE, 0, memoryview(b"new"), handle_id=shared)
+        await m.vfs.batches.write([io])
+        assert io.error is None
+        assert (await m.names.getattr(inode_id, ROOT)).mode == left
+        assert (inode_id, b"security.capability") not in m.cluster.xattrs
+        await m.vfs.batches.close(shared)
+        await m.close(own)
+        await m.close(theirs)
+        assert (await m.names.getattr(inode_id, ROOT)).mode == left
