@@ -23,7 +23,7 @@ from .errors import unwrapped
 from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
-from .running import Command, mount_daemon_at
+from .running import Command, mount_daemon_at, supervisor_of
 from .supervisor import Supervisor, take_over
 from .supervisor_link import read_state
 
@@ -48,6 +48,25 @@ def _stop(directory: ClusterDir, *, did_answer: bool) -> bool:
         return trio.run(_stop_orphans, directory) or did_answer
 
 
+def _end_unheard(directory: ClusterDir) -> bool:
+    """End a supervisor whose socket is gone, which stops its services first; return whether there was one.
+
+    Raises:
+        FsError: ALREADY_RUNNING when it does not end.
+    """
+    supervisor = supervisor_of(directory)
+    pidfd = open_pidfd(supervisor) if supervisor is not None else None
+    if pidfd is None:
+        return False
+    try:
+        send_signal(pidfd, signal.SIGTERM)
+        if not select.select([pidfd], [], [], supervisor_link.ANSWER_TIMEOUT_S)[0]:
+            raise FsError(Status.ALREADY_RUNNING, f"the supervisor, {supervisor}, does not end")
+    finally:
+        os.close(pidfd)
+    return True
+
+
 def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     """Stop a cluster; with `wipe`, remove it and all its data.
 
@@ -61,6 +80,8 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     complaints: list[str] = []
     if did_answer:
         complaints = supervisor_link.ask(directory, command="stop").get("complaints", [])
+    else:
+        did_answer = _end_unheard(directory)
     lock = take_over(directory)
     try:
         mount_points = [

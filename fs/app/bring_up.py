@@ -50,6 +50,7 @@ from .foundationdb import StoreReport, ask_store
 from .lost_store import check_chains, check_files, note_made
 from .mgmtd_link import fetch_routing, initialise, local_plan, replace_nodes
 from .mount_point import check_fuse, check_mount_point
+from .one_start import check_stopped, note_start, only_start
 from .process_id import ProcessId
 from .progress import Progress
 from .supervisor import take_over
@@ -219,11 +220,7 @@ def prepare(
     """
     directory = ClusterDir(options.directory)
     record = load_record(directory)
-    if supervisor_link.is_answering(directory):
-        raise FsError(
-            Status.ALREADY_RUNNING,
-            f"a cluster in {directory.path}; see: ember status, stop it: ember down",
-        )
+    check_stopped(directory)
     if record is None:
         mount_point = str(options.mount_point or default_mount_point)
         record = new_record(options, mount_point)
@@ -447,18 +444,25 @@ def summary(
 
 
 def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
-    """Carry out `ember up`; returns when the cluster serves.
+    """Carry out `ember up`; returns when the cluster serves.  What an earlier one began that was killed is gone on with.
 
     Raises:
-        FsError: with nothing left running.
+        FsError: with nothing left running; ALREADY_RUNNING also when another `ember up` is at work here.
     """
+    with only_start(options.directory):
+        return _bring_up(options, default_mount_point)
+
+
+def _bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
     progress = Progress()
     try:
         directory, record, store = prepare(options, default_mount_point, progress)
     except BaseException:
         progress.close()
         raise
-    supervisor_link.start(directory, restarts=options.restarts, until=options.until)
+    note_start(directory)
+    if not supervisor_link.is_answering(directory):
+        supervisor_link.start(directory, restarts=options.restarts, until=options.until)
     try:
         is_redundant = start_services(options, directory, record, progress)
     except BaseException:
@@ -468,6 +472,7 @@ def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
             os.close(take_over(directory))
         progress.close()
         raise
+    directory.starting_path.unlink(missing_ok=True)
     progress.close("ready")
     sys.stdout.write(summary(options, directory, record, store) + "\n")
     if not is_redundant:

@@ -106,6 +106,11 @@ class ClusterDir:
         return self.run_path / _LONGEST_SOCKET_NAME
 
     @property
+    def starting_path(self) -> Path:
+        """Its presence says that `ember up` is at work, or has died at it."""
+        return self.path / "run" / "starting"
+
+    @property
     def state_path(self) -> Path:
         """What the supervisor last knew of its services."""
         return self.path / "run" / "supervisor.json"

@@ -1,21 +1,23 @@
 """Which clusters and mount daemons run on this machine: read from the command lines in /proc.
 
-Answers "which one does the user mean" when no --dir is given.  Only processes that the caller may signal
-count.  Does not talk to any of them (supervisor_link.py), and starts and stops nothing.
+Answers "which one does the user mean" when no --dir is given, and what runs of a cluster whose folder of sockets and state was
+removed.  Only processes that the caller may signal count.  Does not talk to any of them (supervisor_link.py), and starts and
+stops nothing.
 """
 
 import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..runtime.config_file import readable_config
 from ..schema.config import ProcessConfig
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import RECORD_NAME, ClusterDir, default_directory
-from .process_id import ProcessId, process_id
+from .process_id import ProcessId, is_alive, process_id
+from .supervisor_link import read_state
 
 PROC: Final = Path("/proc")
 _SERVICES: Final = ("control", "kv", "mgmtd", "meta", "storage", "mountd")
@@ -96,6 +98,40 @@ def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
         if config.client.mount_point == str(mount_point):
             return command, config
     return None
+
+
+def left_running(directory: ClusterDir) -> dict[str, dict[str, Any]]:
+    """Return the services of a cluster that run, by name, in the form of the state file.
+
+    That file need not know of them: the disk was full, its folder was removed, or the supervisor died before it wrote.
+    """
+    found = {
+        name: service
+        for name, service in read_state(directory).items()
+        if service["pid"] and is_alive(ProcessId(service["pid"], service["start_ticks"]))
+    }
+    for command in _of_cluster(directory):
+        if command.role == "supervisor" or command.path.stem in found:
+            continue
+        config = readable_config(command.path) if command.role == "mountd" else None
+        found[command.path.stem] = {
+            "role": command.role,
+            "mount_point": config.client.mount_point if config is not None else "",
+            "pid": command.identity.pid,
+            "start_ticks": command.identity.start_ticks,
+        }
+    return found
+
+
+def supervisor_of(directory: ClusterDir) -> ProcessId | None:
+    """Return the supervisor of a cluster, whether or not its socket is still there."""
+    found = [c.identity for c in _of_cluster(directory) if c.role == "supervisor"]
+    return found[0] if found else None
+
+
+def _of_cluster(directory: ClusterDir) -> list[Command]:
+    place = directory.path.resolve()
+    return [c for c in commands() if c.directory is not None and c.directory.resolve() == place]
 
 
 def cluster_directories() -> list[Path]:

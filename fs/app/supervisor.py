@@ -6,8 +6,9 @@ one JSON line per connection on a Unix socket: status, add, remove, stop.
 Invariants:
     - At most one supervisor per cluster: it holds a lock on run/supervisor.lock while it lives.
     - A process is signalled only through a pidfd opened for its verified identity (process_id.py).
-    - The death of the supervisor stops no service; the next one adopts what still runs, from the state
-      file, which is written before it matters (after every start).
+    - The death of the supervisor stops no service; the next one adopts what still runs: by the state file, which is written
+      after every start, else, where that could not be written or was removed, by what /proc shows (running.py).
+    - What the machine refuses (a full disk, no more processes or descriptors) ends no supervisor: it goes on, and tries again.
 
 Concurrency: trio; one task per service.  No checkpoint lies between a change of a service's fields and
 the writing of the state file.
@@ -34,16 +35,10 @@ from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
-from .process_id import (
-    ProcessId,
-    is_alive,
-    open_pidfd,
-    parse_process_id,
-    process_id,
-    send_signal,
-)
+from .process_id import ProcessId, open_pidfd, parse_process_id, process_id, send_signal
 from .readiness import READY_VARIABLE
-from .supervisor_link import last_line, read_state
+from .running import left_running
+from .supervisor_link import last_line
 
 log = logging.getLogger(__name__)
 
@@ -150,10 +145,13 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        """Write the state file; losing it in a power failure harms nothing, so it is not synced."""
+        """Write the state file, if there is room; losing it in a power failure harms nothing, so it is not synced."""
         temporary = self._directory.state_path.with_suffix(".new")
-        temporary.write_text(json.dumps(self.status()))
-        temporary.replace(self._directory.state_path)
+        try:
+            temporary.write_text(json.dumps(self.status()))
+            temporary.replace(self._directory.state_path)
+        except OSError as error:
+            log.warning("%s is not up to date: %s", self._directory.state_path, error.strerror)
 
     def _spawn(self, service: Service) -> tuple[subprocess.Popen[bytes], int]:
         """Start the process; return it and the read end of its ready pipe."""
@@ -194,9 +192,12 @@ class Supervisor:
         finally:
             os.close(ready_read)
 
-    async def _run_once(self, service: Service) -> int | None:
-        """Start the process, wait for its end; return its exit code."""
-        child, ready_read = self._spawn(service)
+    async def _run_once(self, service: Service) -> tuple[int | None, str]:
+        """Start the process, wait for its end; return its exit code, None if there was none, and how it ended for people."""
+        try:
+            child, ready_read = self._spawn(service)
+        except OSError as error:  # no room for its log, no process or descriptor left
+            return None, f"cannot be started: {error.strerror}"
         service.identity = process_id(child.pid) or ProcessId(child.pid, 0)
         service.metrics_address = ""
         self._set_state(service, "starting")
@@ -205,7 +206,8 @@ class Supervisor:
             await wait_end(service.identity)
             nursery.cancel_scope.cancel()
         service.identity = None
-        return child.wait()
+        code = child.wait()
+        return code, _describe_exit(code)
 
     async def _run_service(self, service: Service) -> None:
         """Keep one service running until it is not wanted any more."""
@@ -215,10 +217,9 @@ class Supervisor:
             if service.identity is not None:  # adopted
                 self._set_state(service, "running")
                 await wait_end(service.identity)
-                service.identity, code = None, None
+                service.identity, code, service.last_exit = None, None, ENDED
             else:
-                code = await self._run_once(service)
-            service.last_exit = _describe_exit(code)
+                code, service.last_exit = await self._run_once(service)
             is_done = service.role == "mountd" and code == 0  # unmounted by hand
             if not service.wanted or not self._restarts or is_done:
                 break
@@ -288,18 +289,13 @@ class Supervisor:
         known = self._services.get(name)
         if known is not None and known.state != "stopped":
             raise FsError(Status.ALREADY_RUNNING, name)
-        service = Service(name, role, mount_point, identity=self._adoptable(name))
-        if service.identity is not None:
-            service.metrics_address = read_state(self._directory)[name].get("metrics_address", "")
+        service = Service(name, role, mount_point)
+        left = left_running(self._directory).get(name)
+        if left is not None:
+            service.identity = ProcessId(left["pid"], left["start_ticks"])
+            service.metrics_address = left.get("metrics_address", "")
         self._services[name] = service
         self._nursery.start_soon(self._run_service, service)
-
-    def _adoptable(self, name: str) -> ProcessId | None:
-        found = read_state(self._directory).get(name)
-        if found is None or not found["pid"]:
-            return None
-        identity = ProcessId(found["pid"], found["start_ticks"])
-        return identity if is_alive(identity) else None
 
     async def remove(self, name: str) -> None:
         """Stop one service and forget it.
@@ -356,21 +352,19 @@ class Supervisor:
         """Serve until stopped.  Takes over what an earlier supervisor left running."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for name, found in read_state(self._directory).items():
-                if self._adoptable(name):
-                    self.add(name, found["role"], found["mount_point"])
+            for name, found in left_running(self._directory).items():
+                self.add(name, found["role"], found["mount_point"])
             task_status.started()
             await self._stopped.wait()
         self._save()
 
 
-_GOOD_EXITS: Final = {"exit code 0", "ended"}
-"""As `_describe_exit` says it; of a process that an earlier supervisor had started nobody knows more."""
+ENDED: Final = "ended"
+"""Of a process that an earlier supervisor had started nobody knows more."""
+_GOOD_EXITS: Final = {"exit code 0", ENDED}
 
 
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "ended"
+def _describe_exit(code: int) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

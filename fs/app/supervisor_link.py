@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
-from .process_id import ProcessId, is_alive
+from .process_id import ProcessId
 
 ANSWER_TIMEOUT_S: Final = 180.0
 """Longer than any orderly stop."""
@@ -27,12 +27,7 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
         FsError: NOT_RUNNING when no supervisor answers, else what the supervisor says.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(ANSWER_TIMEOUT_S)
-            connection.connect(str(directory.supervisor_socket))
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as file:
-                line = file.readline()
+        line = _exchange(directory, request)
     except OSError as error:
         raise _silence(directory, error) from error
     if not line:
@@ -43,15 +38,30 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
     return answer
 
 
+def _exchange(directory: ClusterDir, request: dict[str, Any]) -> bytes:
+    """Return the line that a supervisor answers; raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        connection.connect(str(directory.supervisor_socket))
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as file:
+            return file.readline()
+
+
 def is_answering(directory: ClusterDir) -> bool:
     """True if a supervisor answers; raises FsError(BAD_CLUSTER_DIR) when only its owner may ask."""
+    return answering_pid(directory) is not None
+
+
+def answering_pid(directory: ClusterDir) -> int | None:
+    """Return who answers as the supervisor, None if nobody does; raises FsError(BAD_CLUSTER_DIR) when only its owner may ask."""
     try:
-        ask(directory, command="status")
-    except FsError as error:
-        if error.status is Status.BAD_CLUSTER_DIR:
-            raise
-        return False
-    return True
+        line = _exchange(directory, {"command": "status"})
+    except PermissionError as error:
+        raise _silence(directory, error) from error
+    except OSError:
+        return None
+    return json.loads(line)["supervisor_pid"] if line else None
 
 
 def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
@@ -59,16 +69,15 @@ def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
     try:
         state = json.loads(directory.state_path.read_text())
         return {service["name"]: service for service in state["services"]}
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
 def has_orphans(directory: ClusterDir) -> bool:
-    """True if services run whose supervisor has died."""
-    for service in read_state(directory).values():
-        if service["pid"] and is_alive(ProcessId(service["pid"], service["start_ticks"])):
-            return True
-    return False
+    """True if services of a cluster run, of which no supervisor answers."""
+    from .running import left_running  # noqa: PLC0415 - it reads configurations, which takes long
+
+    return bool(left_running(directory))
 
 
 def _silence(directory: ClusterDir, error: OSError) -> FsError:
@@ -76,7 +85,14 @@ def _silence(directory: ClusterDir, error: OSError) -> FsError:
     if isinstance(error, PermissionError):
         detail = f"{directory.path} belongs to somebody else: run this as its owner"
         return FsError(Status.BAD_CLUSTER_DIR, detail)
-    if has_orphans(directory):
+    from .running import supervisor_of  # noqa: PLC0415 - as above
+
+    if supervisor_of(directory) is not None:
+        detail = (
+            f"the supervisor of {directory.path} runs, but its socket is gone: was {directory.run_path} emptied?"
+            " stop it: ember down"
+        )
+    elif has_orphans(directory):
         detail = f"the supervisor of {directory.path} has died, its services go on; take them over: ember up"
     else:
         detail = f"no cluster runs in {directory.path}; start it: ember up"
@@ -123,7 +139,7 @@ def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = No
 def _wait_answering(directory: ClusterDir, child: subprocess.Popen[bytes]) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s:
-        if is_answering(directory):
+        if answering_pid(directory) == child.pid:
             return
         if child.poll() is not None:
             break

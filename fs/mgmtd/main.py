@@ -27,6 +27,12 @@ from .store import Store
 
 logger = logging.getLogger(__name__)
 
+STORE_PAUSE_S = 0.25
+"""After a store that did not answer, or refused, before it is asked again."""
+
+TELL_INTERVAL_S = 10.0
+"""Between two lines that say the same."""
+
 RELEASE_S_MAX = 1.0
 """How long an orderly stop may take over giving the lease up."""
 
@@ -58,6 +64,8 @@ class Mgmtd:
         self._runtime = runtime
         self._section = config.mgmtd
         self._channels = channels
+        self._told = ("", 0.0)
+        """Why there was no election, and when that was said last."""
         self._store = Store(engine, runtime, config.kv, config.process.cluster_id)
         me = Candidate(node.node_id, node.address, node.incarnation)
         self._election = Election(me, self._store, runtime.clock, channels, config.mgmtd)
@@ -110,8 +118,11 @@ class Mgmtd:
     async def _stand(self) -> None:
         """Return when the lease has been taken."""
         while True:
-            if await self._step() is Verdict.TAKE_OVER:
+            verdict = await self._step()
+            if verdict is Verdict.TAKE_OVER:
                 return
+            if verdict is None:  # a store whose disk is full refuses at once, again and again
+                await trio.sleep(STORE_PAUSE_S)
             await self._election.wait_turn()
 
     async def _step(self) -> Verdict | None:
@@ -121,8 +132,16 @@ class Mgmtd:
                 return await self._election.step()
         except (FsError, trio.TooSlowError) as error:
             reason = str(error) or "the key-value store did not answer in time"
-            logger.warning("node %d: no election: %s", self._election.me.node_id, reason)
+            self._tell(reason)
             return None
+
+    def _tell(self, reason: str) -> None:
+        """Say why there is no election: at once, and then now and then, since the log may be on the disk that is full."""
+        now_s = self._runtime.clock.monotonic_s()
+        told, told_s = self._told
+        if reason != told or now_s - told_s >= TELL_INTERVAL_S:
+            self._told = reason, now_s
+            logger.warning("node %d: no election: %s", self._election.me.node_id, reason)
 
     async def _reign(self) -> None:
         """Load, serve, and return when the lease is lost."""

@@ -1,6 +1,7 @@
 """The supervisor with small stand-in programs instead of services: restarts, order, adoption, back-off."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -13,7 +14,8 @@ import trio
 from fs.app import supervisor as module
 from fs.app.cluster_dir import ClusterDir
 from fs.app.process_id import ProcessId, is_alive, process_id
-from fs.app.supervisor import Supervisor, read_state, serve, take_lock
+from fs.app.supervisor import Supervisor, serve, take_lock
+from fs.app.supervisor_link import has_orphans, read_state
 from fs.schema.status import FsError, Status
 
 SERVES = """
@@ -135,6 +137,48 @@ async def test_a_new_supervisor_adopts_what_the_old_one_left(directory):
         assert caught.value.status is Status.ALREADY_RUNNING
         await new.stop()
     assert not is_alive(identity)
+
+
+async def test_a_folder_that_is_gone_ends_no_supervisor(directory):
+    """As a full disk does: neither state nor log can be written."""
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("storage-1", "storage")
+        await wait_until(lambda: service(supervisor, "storage-1")["state"] == "running")
+        first_pid = service(supervisor, "storage-1")["pid"]
+        logs = directory.log_path("x").parent
+        shutil.rmtree(directory.state_path.parent)
+        shutil.rmtree(logs)
+        os.kill(first_pid, signal.SIGKILL)
+        refused = "cannot be started: No such file or directory"
+        await wait_until(lambda: service(supervisor, "storage-1")["last_exit"] == refused)
+        logs.mkdir()
+        await wait_until(lambda: service(supervisor, "storage-1")["state"] == "running")
+        assert service(supervisor, "storage-1")["pid"] != first_pid
+        await supervisor.stop()
+
+
+async def test_what_the_state_file_has_lost_is_adopted(directory):
+    """The disk was full when it was to be written, or somebody emptied its folder."""
+    directory.record_path.write_text("{}")
+    config = directory.config_path("storage-1")
+    line = [sys.executable, "-c", SERVES, "fs.app.storage", str(config)]
+    async with trio.open_nursery() as nursery:
+        begin = partial(
+            trio.run_process,
+            line,
+            env={**os.environ, "EMBERFS_READY_FD": "1"},
+            check=False,
+            capture_stdout=True,
+        )
+        left = await nursery.start(begin)
+        await wait_until(lambda: has_orphans(directory))
+        supervisor = Supervisor(directory, command=command(SERVES))
+        await nursery.start(supervisor.run)
+        assert service(supervisor, "storage-1")["pid"] == left.pid
+        await supervisor.stop()
+    assert left.returncode is not None
 
 
 async def test_a_stale_state_file_kills_no_stranger(directory):

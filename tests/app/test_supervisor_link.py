@@ -25,13 +25,12 @@ def test_a_start_that_is_given_up_leaves_no_supervisor(monkeypatch, directory, e
         begun.append(start(["sleep", "1000"], **settings))
         return begun[0]
 
-    def is_answering(_directory):
+    def answering_pid(_directory):
         if begun:
             raise error
-        return False
 
     monkeypatch.setattr(supervisor_link.subprocess, "Popen", begin)
-    monkeypatch.setattr(supervisor_link, "is_answering", is_answering)
+    monkeypatch.setattr(supervisor_link, "answering_pid", answering_pid)
     try:
         with pytest.raises(type(error)):
             supervisor_link.start(directory, restarts=True)
