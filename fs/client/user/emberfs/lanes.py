@@ -7,7 +7,6 @@ Invariants:
       and of coroutines wait apart: a thread that runs coroutines must not block for what they hold.
 """
 
-import threading
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -191,8 +190,8 @@ class Lanes:
 
     def __init__(self, client: "RingClient") -> None:
         self._client = client
-        self._lock = threading.Lock()
         self._free: list[Lane] = []
+        """Of no order; any thread adds and takes one in a single step."""
         self._for_threads = Permits(LANES_OF_THREADS)
         self._for_coroutines = Permits(LANES_OF_COROUTINES)
 
@@ -212,6 +211,14 @@ class Lanes:
         finally:
             self._for_threads.give_back()
 
+    def keep(self, lane: Lane) -> None:
+        """As `give_back`, of a lane whose only call has ended well: nothing can be under way, nor left on its stage."""
+        if self._client.is_closed:
+            self.give_back(lane)
+            return
+        self._free.append(lane)  # one step, so it needs no lock
+        self._for_threads.give_back()
+
     @asynccontextmanager
     async def lane_async(self) -> AsyncIterator[Lane]:
         """Do what `lane` does in a coroutine of asyncio or trio."""
@@ -227,17 +234,19 @@ class Lanes:
 
     def _keep_or_close(self, lane: Lane) -> None:
         if lane.is_free and not self._client.is_closed:
-            with self._lock:
-                self._free.append(lane)
+            self._free.append(lane)
         else:
             lane.close()
 
     def _next(self) -> Lane | None:
         """Return a free lane to the daemon that serves the mount now."""
-        connection = self._client.connection()
-        while True:
-            with self._lock:
-                lane = self._free.pop() if self._free else None
-            if lane is None or lane.ring.connection is connection:
+        connection, free = self._client.connection(), self._free
+        while free:
+            try:
+                lane = free.pop()  # one step, so it needs no lock
+            except IndexError:  # another thread was quicker
+                break
+            if lane.ring.connection is connection:
                 return lane
             lane.close()
+        return None

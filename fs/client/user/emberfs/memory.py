@@ -45,12 +45,14 @@ class Region:
 
 
 class Regions:
-    """All shared memory of a client, by address.  Guarded by its owner's lock, but for `end`."""
+    """All shared memory of a client, by address.  Guarded by its owner's lock, but for `find_again` and the end of a mapping."""
 
     def __init__(self) -> None:
         self._bases: list[int] = []
         self._regions: dict[int, Region] = {}
         self._ended: deque[Region] = deque()
+        self._last: tuple[weakref.ref[memoryview], tuple[Region, int]] | None = None
+        """The view that was found last, and what was found; set and read in one step."""
 
     def add(self, mapping: mmap.mmap, region: Region) -> None:
         """Take a region in until its mapping goes."""
@@ -68,8 +70,22 @@ class Regions:
             return None
         region = self._regions[self._bases[index]]
         start = address - region.base
-        is_within = start + buffer.nbytes <= region.size and region.is_there
-        return (region, start) if is_within else None
+        if start + buffer.nbytes > region.size or not region.is_there:
+            return None
+        found = region, start
+        self._last = weakref.ref(buffer), found
+        return found
+
+    def find_again(self, buffer: memoryview) -> tuple[Region, int] | None:
+        """Return what `find` does if it is the view that was found last, which lies where it lay; None: ask `find`.
+
+        Needs no lock.
+        """
+        last = self._last
+        if last is None or last[0]() is not buffer:
+            return None
+        found = last[1]
+        return found if found[0].is_there else None
 
     def take_ended(self) -> list[Region]:
         """Forget and return the regions whose mapping has gone."""

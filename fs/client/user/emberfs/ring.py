@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from .batch import OpenMode, Transfer
 from .closing import Closing
@@ -26,7 +26,7 @@ from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
 from .protocol import LENGTH_MAX, Call, EntryFlag, Op, Priority
-from .ring_file import RingFile, checked_buffers, own_file
+from .ring_file import RingFile, checked_buffers, is_plain_read, own_file
 from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
 
 T = TypeVar("T")
@@ -282,22 +282,27 @@ class RingClient(Closing):
 
     def _read_one(self, transfer: Transfer, flags: EntryFlag) -> int | None:
         """Do a read that needs one entry, without a plan, which costs more than that; None: it needs one, and nothing is done."""
-        (buffer,) = checked_buffers(Op.READ, (transfer,), self)
-        with self.lock:
-            found = self._regions.find(buffer)
+        file, offset, buffer = transfer
+        if not isinstance(file, RingFile) or not is_plain_read(file, offset, buffer, self):
+            return None
+        found = self._regions.find_again(buffer)
+        if found is None:
+            with self.lock:
+                found = self._regions.find(buffer)
         length = buffer.nbytes
         if found is None or found[0].block_size or not 0 < length <= LENGTH_MAX:
             return None
         region, place = found
-        file = cast("RingFile", transfer.file)  # as was checked
         lane = self._lanes.take()
         try:
-            file_id, memory_id = file.id, self.region_id(region)
+            memory_id = region.id or self.region_id(region)
             result = lane.ring.move_one(
-                0, transfer.offset, place, length, file_id, memory_id, Op.READ, flags
+                0, offset, place, length, file.id, memory_id, Op.READ, flags
             )
-        finally:
+        except BaseException:
             self._lanes.give_back(lane)
+            raise
+        self._lanes.keep(lane)
         if result < 0:
             raise OSError(-result, os.strerror(-result), file.path)
         return result

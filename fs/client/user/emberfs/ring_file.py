@@ -145,3 +145,16 @@ def checked_buffers(
             raise ValueError(f"offset {offset} of {file.path!r}")
         buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
     return buffers
+
+
+def is_plain_read(file: RingFile, offset: int, buffer: memoryview, client: "RingClient") -> bool:
+    """Tell whether a read is one that `checked_buffers` lets through as it is, without saying what is wrong with another."""
+    return (
+        file.client is client
+        and type(buffer) is memoryview
+        and buffer.format == "B"
+        and buffer.ndim == 1
+        and buffer.contiguous
+        and not buffer.readonly
+        and 0 <= offset <= OFFSET_MAX
+    )

@@ -102,8 +102,10 @@ class Permits:
 
     def take(self) -> None:
         """Return with a permit; for threads."""
-        if self._has_taken(None):
-            return
+        with self._lock:  # as `_has_taken`, without a call
+            if self._free:
+                self._free -= 1
+                return
         called = threading.Event()
         if self._has_taken(called.set):
             return
