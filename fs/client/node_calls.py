@@ -102,6 +102,7 @@ class NodeCalls:
         on_end: OnReply,
         *,
         payload: Sequence[Buffer] = (),
+        is_packed: bool = False,
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)
@@ -125,6 +126,7 @@ class NodeCalls:
                 timeout_s=self._section.call_timeout_s,
                 under_way=self._under_way.setdefault((node_id, node.incarnation), set()),
                 payload=payload,
+                is_packed=is_packed,
             )
         finally:
             if begun is None:

@@ -5,8 +5,10 @@ What it has to know of chains is packed once for each routing snapshot: who may 
 Invariant: a plan is that of `StorageReads` without anything to avoid, or there is none, and the ordinary way is to be gone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from google.protobuf.message import Message
 
 from ..kernels.batches import (
     CHAIN_NODES,
@@ -35,9 +37,15 @@ _COLUMNS: Final = (
 )
 _PACKED: Final = 2
 """The wire type of a column."""
-_TAGS: Final = bytes(
-    pb.BatchReadReq.DESCRIPTOR.fields_by_name[name].number << 3 | _PACKED for name in _COLUMNS
-)
+
+
+def tags_of(message: type[Message], *names: str) -> bytes:
+    """Return what stands before each of some columns of a message on the wire."""
+    fields = message.DESCRIPTOR.fields_by_name
+    return bytes(fields[name].number << 3 | _PACKED for name in names)
+
+
+_TAGS: Final = tags_of(pb.BatchReadReq, *_COLUMNS)
 _LAYOUTS_MAX: Final = 1024
 """Files whose slots are kept."""
 
@@ -53,11 +61,11 @@ class TableRequest:
     """`fs.kernels.batches.ROW` by row."""
     info: RoutingInfo
     """What it was planned by."""
-    _made: list[Piece] = field(default_factory=list)
+    _made: list[Piece] | None = None
 
     def pieces(self, table: ReadTable) -> list[Piece]:
         """Return what is asked for as the ordinary way has it; made once."""
-        if not self._made:
+        if self._made is None:
             self._made = self._pieces(table)
         return self._made
 
@@ -146,8 +154,10 @@ class ReadPlans:
         )
         if found is None:
             return None
-        nodes = self._nodes
-        return [TableRequest(nodes[node], message, rows, info) for node, message, rows in found]
+        nodes, requests = self._nodes, []
+        for node, message, rows in found:  # a comprehension would be one call more
+            requests.append(TableRequest(nodes[node], message, rows, info))
+        return requests
 
     def _forget(self, info: RoutingInfo) -> None:
         self._info = info

@@ -31,13 +31,6 @@ class ReadTable(Sequence[FileRead]):
     def __len__(self) -> int:
         return len(self.entries) // ENTRY.size
 
-    def byte_count(self) -> int:
-        """Return how many bytes are wanted."""
-        total = 0
-        for _, _, _, length, _ in ENTRY.iter_unpack(self.entries):
-            total += length
-        return total
-
     def window(self, position: int) -> tuple[bytes, int, memoryview]:
         """Return the key of a row, where it begins in its file, and where its bytes go."""
         _, offset, place, length, key = ENTRY.unpack_from(self.entries, position * ENTRY.size)

@@ -10,12 +10,14 @@ Invariants:
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Any
 
 import trio
+from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from ..kernels.batches import ROW, have_come, windows_of
+from ..kernels.batches import ENTRY, ROW, have_come, put_reply, windows_of
 from ..node.api import RoutingView
 from ..rpc.api import Received, UnderWay
 from ..rpc.frame import decode_error
@@ -30,7 +32,7 @@ from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .node_calls import NodeCalls
 from .patience import same_error
-from .read_plans import ReadPlans, TableRequest
+from .read_plans import ReadPlans, TableRequest, tags_of
 from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import (
@@ -65,6 +67,9 @@ _FLAGS = {
     for want_checksums in (False, True)
 }
 """What stands behind the columns of a request: messages one after the other are one."""
+
+REPLY_TAGS = tags_of(pb.BatchReadRsp, "lengths", "commit_vers", "checksums")
+"""Of the columns of a reply in which nothing failed."""
 
 Failures = list[tuple[Piece, FsError]]
 
@@ -158,7 +163,10 @@ class StorageReads:
         self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
     ) -> UnderWay | None:
         """See `fs.client.api.ChunkStore.begin_read`."""
-        if table.byte_count() > BEGUN_BYTES_MAX:
+        byte_count = 0
+        for _, _, _, length, _ in ENTRY.iter_unpack(table.entries):
+            byte_count += length
+        if byte_count > BEGUN_BYTES_MAX:
             return None
         section = self._section
         verifies = section.verify_reads  # as of now: later the reply may lack checksums
@@ -169,13 +177,15 @@ class StorageReads:
         (one,) = requests
 
         # Quoted: they would be evaluated for every call.
-        def end(received: "Received[pb.BatchReadRsp] | None", _: "FsError | None") -> None:
+        def end(received: "Received[Any] | None", _: "FsError | None") -> None:
             on_end(received is not None and self._has_come(table, one, received, verifies=verifies))
 
         message = one.message + _FLAGS[is_relaxed, verifies]
         begun: UnderWay | None = None
         try:
-            begun = self._nodes.begin(one.node_id, services.STORAGE_BATCH_READ, message, end)
+            begun = self._nodes.begin(
+                one.node_id, services.STORAGE_BATCH_READ, message, end, is_packed=True
+            )
         except FsError as error:  # `read` meets it, too, and says what to do
             log.debug("a read that cannot be begun: %s", error)
         if begun is None:
@@ -187,26 +197,22 @@ class StorageReads:
         self,
         table: ReadTable,
         one: TableRequest,
-        received: Received[pb.BatchReadRsp],
+        received: Received[Any],
         *,
         verifies: bool,
     ) -> bool:
         """Put what has come where it belongs; False: `read` has to be asked."""
-        reply, payload = received.message, received.payload
+        message, payload = received.message, received.payload
         try:
-            start, lengths = 0, reply.lengths[:]
-            windows = windows_of(table.view, one.rows, lengths, len(payload))
-            if windows is None:
-                windows = scatter_list(one.pieces(table), reply, len(payload))
-            for window in windows:
+            if put_reply(table.view, one.rows, message, REPLY_TAGS, payload, verifies):
+                return True  # mostly all of it is there, whole and good
+            reply, pieces, start = pb.BatchReadRsp.FromString(message), one.pieces(table), 0
+            for window in scatter_list(pieces, reply, len(payload)):
                 end = start + len(window)
                 window[:] = payload[start:end]
                 start = end
-            checksums = reply.checksums[:] if verifies else None
-            if not reply.failures and have_come(table.view, one.rows, lengths, checksums):
-                return True
-            return not self._finish(one.pieces(table), reply, verifies=verifies)
-        except FsError as error:
+            return not self._finish(pieces, reply, verifies=verifies)
+        except (FsError, DecodeError) as error:
             log.debug("a begun read: %s", error)
         except (
             Exception

@@ -1,4 +1,4 @@
-from .batches_twin import Request
+from .batches_twin import Buffer, Request
 
 INTERFACE: int
 
@@ -31,5 +31,14 @@ def windows_of(
 ) -> list[memoryview] | None: ...
 def have_come(
     view: memoryview, rows: bytes, lengths: list[int], checksums: list[int] | None, /
+) -> bool: ...
+def put_reply(
+    view: memoryview,
+    rows: bytes,
+    message: Buffer,
+    tags: bytes,
+    payload: Buffer,
+    verifies: bool,
+    /,
 ) -> bool: ...
 def completions_of(entries: bytes, /) -> bytes: ...

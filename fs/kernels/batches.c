@@ -6,12 +6,14 @@
 #include <Python.h>
 #include <string.h>
 #include "hashing/xxh3.h"
+#include "wire.h"
 
-#define INTERFACE 2
+#define INTERFACE 3
 
 #define KEY_BYTES 16
 #define REPLICAS_MAX 7
 #define COLUMNS 6
+#define REPLY_COLUMNS 3
 #define PIECES_MAX (1 << 16)
 
 /* Layouts of what comes in packed, each in the order of its struct in batches_twin.py; all little-endian. */
@@ -227,12 +229,6 @@ static size_t varint_bytes(uint64_t value) {
     return bytes;
 }
 
-static uint8_t *put_varint(uint8_t *at, uint64_t value) {
-    for (; value >= 0x80; value >>= 7) *at++ = (uint8_t)(value | 0x80);
-    *at++ = (uint8_t)value;
-    return at;
-}
-
 /* Returns (node, message, rows) of one request. */
 static PyObject *request_of_plan(const Plan *plan, uint32_t request) {
     uint32_t count = plan->requests[request].rows, n = plan->requests[request].first;
@@ -403,6 +399,66 @@ static PyObject *have_come(PyObject *module, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyBool_FromLong(is_good);
 }
 
+typedef struct { const uint8_t *start[REPLY_COLUMNS], *stop[REPLY_COLUMNS]; } ReplyColumns; /* lengths, versions, checksums */
+
+/* Finds the columns of a reply; 0: it has other fields, too, or one of these twice. */
+static int find_reply(ReplyColumns *found, const Py_buffer *message, const Py_buffer *tags) {
+    const uint8_t *at = message->buf, *end = at + message->len;
+    while (at < end) {
+        const uint8_t *known = memchr(tags->buf, *at++, REPLY_COLUMNS);
+        uint64_t size;
+        if (known == NULL || !take_varint(&at, end, &size) || size > (uint64_t)(end - at)) return 0;
+        ptrdiff_t column = known - (const uint8_t *)tags->buf;
+        if (found->start[column] != NULL) return 0;
+        found->start[column] = at;
+        found->stop[column] = at += size;
+    }
+    return 1;
+}
+
+/* Returns 1 where all rows have come and, if that is looked at, are what was sent; they lie in `view` then.  -1: an error is set. */
+static int is_put(const Py_buffer *view, const Py_buffer *rows, Py_ssize_t count, ReplyColumns *reply, const Py_buffer *payload,
+                  int verifies) {
+    const uint8_t *sums = reply->start[2], *from = payload->buf, *end = from + payload->len;
+    if (verifies && reply->stop[2] - sums != count * (Py_ssize_t)sizeof(uint64_t)) return 0;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        Row row = RECORD(*rows, Row, n);
+        uint64_t length, wanted;
+        if (!is_inside(&row, view->len)) {
+            PyErr_SetString(PyExc_ValueError, "a row beyond the memory");
+            return -1;
+        }
+        if (!take_varint(&reply->start[0], reply->stop[0], &length)) return 0;
+        if (length != row.length || length > (uint64_t)(end - from)) return 0;
+        char *target = (char *)view->buf + row.place;
+        memcpy(target, from, length);
+        from += length;
+        if (!verifies) continue;
+        memcpy(&wanted, sums + n * (Py_ssize_t)sizeof wanted, sizeof wanted);
+        if (xxh3_64(target, length) != wanted) return 0;
+    }
+    return reply->start[0] == reply->stop[0] && from == end;
+}
+
+static PyObject *put_reply(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer view, rows, message, tags, payload;
+    int verifies, is_good = -1;
+    if (!PyArg_ParseTuple(args, "w*y*y*y*y*p", &view, &rows, &message, &tags, &payload, &verifies)) return NULL;
+    Py_ssize_t count = record_count(&rows, sizeof(Row), "rows");
+    ReplyColumns reply = {0};
+    if (tags.len != REPLY_COLUMNS)
+        PyErr_SetString(PyExc_ValueError, "not the columns of a reply");
+    else if (count >= 0)
+        is_good = find_reply(&reply, &message, &tags) ? is_put(&view, &rows, count, &reply, &payload, verifies) : 0;
+    PyBuffer_Release(&view);
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&message);
+    PyBuffer_Release(&tags);
+    PyBuffer_Release(&payload);
+    return is_good < 0 ? NULL : PyBool_FromLong(is_good);
+}
+
 static PyObject *completions_of(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer entries;
@@ -425,6 +481,7 @@ static PyMethodDef methods[] = {
     {"plan_reads", plan_reads, METH_VARARGS, NULL},
     {"windows_of", windows_of, METH_VARARGS, NULL},
     {"have_come", have_come, METH_VARARGS, NULL},
+    {"put_reply", put_reply, METH_VARARGS, NULL},
     {"completions_of", completions_of, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -31,16 +31,25 @@ __all__ = [
     "have_come",
     "kinds_of",
     "plan_reads",
+    "put_reply",
     "windows_of",
 ]
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """Counts the changes of what the compiled functions take and return; the same number stands in batches.c."""
 
 IS_COMPILED: Final = serves("_batches", INTERFACE)
 
 if IS_COMPILED:
-    from ._batches import are_within, completions_of, have_come, kinds_of, plan_reads, windows_of
+    from ._batches import (
+        are_within,
+        completions_of,
+        have_come,
+        kinds_of,
+        plan_reads,
+        put_reply,
+        windows_of,
+    )
 else:
     from .batches_twin import (
         are_within,
@@ -48,5 +57,6 @@ else:
         have_come,
         kinds_of,
         plan_reads,
+        put_reply,
         windows_of,
     )

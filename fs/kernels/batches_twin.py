@@ -34,6 +34,10 @@ _SEVEN_BITS: Final = 0x7F
 _MORE: Final = 0x80
 """Of a byte of a number in protobuf: others follow."""
 
+_REPLY_COLUMN_COUNT: Final = 3
+_SUM: Final = struct.Struct("<Q")
+
+Buffer = bytes | bytearray | memoryview
 Request = tuple[int, bytes, bytes]
 """The number of a node, the columns of the message, `ROW` by `ROW` what is asked for."""
 
@@ -289,6 +293,79 @@ def have_come(
         place + length <= len(view) and xxh3_64_intdigest(view[place : place + length]) == checksum
         for (place, length, _), checksum in zip(_records(ROW, rows), checksums, strict=True)
     )
+
+
+def put_reply(  # noqa: PLR0917 - as above
+    view: memoryview,
+    rows: bytes,
+    message: Buffer,
+    tags: bytes,
+    payload: Buffer,
+    verifies: bool,
+    /,
+) -> bool:
+    """Put the payload of a reply where it belongs; return whether all that was asked for has come, and is what was sent.
+
+    False: what lies there now is of no account; so, too, if the message has other columns than those, or other fields.
+
+    Args:
+        view: the memory.
+        rows: `ROW` by `ROW`.
+        message: of the reply, as it came.
+        tags: of its columns, which are lengths, versions and checksums.
+        payload: the bytes of all rows one after the other.
+        verifies: whether the checksum of each, xxh3-64, is compared.
+
+    Raises:
+        ValueError: a row beyond the memory, or something that is not whole.
+    """
+    count, columns = _count(ROW, rows), _reply_columns(bytes(message), tags)
+    if columns is None:
+        return False
+    numbers, sums = columns.get(0, b""), columns.get(2, b"")
+    if verifies and len(sums) != count * _SUM.size:
+        return False
+    payload, at, start = memoryview(payload), 0, 0
+    for number, (place, length, _) in enumerate(_inside(rows, len(view))):
+        found, at = _take_varint(numbers, at)
+        end = start + length
+        if found != length or end > len(payload):
+            return False
+        view[place : place + length] = payload[start:end]
+        (wanted,) = _SUM.unpack_from(sums, number * _SUM.size) if verifies else (0,)
+        if verifies and xxh3_64_intdigest(view[place : place + length]) != wanted:
+            return False
+        start = end
+    return at == len(numbers) and start == len(payload)
+
+
+def _reply_columns(message: bytes, tags: bytes) -> dict[int, bytes] | None:
+    """Return the columns of a message by the positions of their tags; None: it has other fields, or one twice."""
+    if len(tags) != _REPLY_COLUMN_COUNT:
+        raise ValueError(f"{len(tags)} tags")
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(message):
+        column = tags.find(message[at])
+        size, at = _take_varint(message, at + 1)
+        if column in found or column < 0 or size is None or at + size > len(message):
+            return None
+        found[column] = message[at : at + size]
+        at += size
+    return found
+
+
+def _take_varint(packed: bytes, at: int) -> tuple[int | None, int]:
+    """Return a number as protobuf has it, and where it ends; None: there is none."""
+    value = 0
+    for shift in range(0, 64, 7):
+        if at == len(packed):
+            break
+        byte, at = packed[at], at + 1
+        value |= (byte & _SEVEN_BITS) << shift
+        if byte < _MORE:
+            return (value if value <= _UINT64_MAX else None), at
+    return None, at
 
 
 def completions_of(entries: bytes, /) -> bytes:

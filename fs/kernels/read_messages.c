@@ -5,35 +5,17 @@
 #include <Python.h>
 #include <string.h>
 #include "hashing/xxh3.h"
+#include "wire.h"
 
 #define INTERFACE 1
 #define ROW_COLUMNS 6
 #define FLAGS_MAX 8
 #define REPLY_COLUMNS 3
-#define VARINT_BYTES 10
 #define KEY_BYTES 20
 #define OWNER_BYTES 8
 #define SUM_BYTES 8
 
 enum column { INODE_ID, CHUNK_INDEX, CHAIN_ID, CHAIN_VERSION, OFFSET, LENGTH };
-
-/* Take a varint; 0: there is none before `end`. */
-static int take_varint(const uint8_t **at, const uint8_t *end, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; shift < 64 && *at < end; shift += 7) {
-        uint8_t byte = *(*at)++;
-        if (shift == 63 && byte > 1) return 0;
-        *value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) return 1;
-    }
-    return 0;
-}
-
-static uint8_t *put_varint(uint8_t *at, uint64_t value) {
-    for (; value >= 0x80; value >>= 7) *at++ = (uint8_t)(value | 0x80);
-    *at++ = (uint8_t)value;
-    return at;
-}
 
 /* ------------------------------------------------------------------------------------------------- columns of a message */
 

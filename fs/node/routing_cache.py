@@ -32,27 +32,23 @@ class RoutingCache:
     def __init__(self, link: MgmtdLink, runtime: Runtime) -> None:
         self._link = link
         self._runtime = runtime
-        self._info = RoutingInfo()
+        self.info = RoutingInfo()
+        """The current snapshot; version 0 before the first answer.  An attribute, for every small read asks for it."""
         self._reader = RoutingReader()
         self._newer = trio.Event()
         self._refreshing: trio.Event | None = None
 
-    @property
-    def info(self) -> RoutingInfo:
-        """The current snapshot; version 0 before the first answer."""
-        return self._info
-
     async def wait_newer(self, routing_version: int) -> RoutingInfo:
         """Wait until the snapshot is newer than `routing_version`, then return it."""
-        while self._info.routing_version <= routing_version:
+        while self.info.routing_version <= routing_version:
             await self._newer.wait()
-        return self._info
+        return self.info
 
     async def refresh(self) -> RoutingInfo:
         """Ask the manager now; the known snapshot if it is silent.  Concurrent callers share one question."""
         if self._refreshing is not None:
             await self._refreshing.wait()
-            return self._info
+            return self.info
         done = self._refreshing = trio.Event()
         try:
             await self._ask(wait_s=0.0)
@@ -61,7 +57,7 @@ class RoutingCache:
         finally:
             self._refreshing = None
             done.set()
-        return self._info
+        return self.info
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Poll until cancelled."""
@@ -74,7 +70,7 @@ class RoutingCache:
                 await trio.sleep(PAUSE_S * self._runtime.random.uniform(0.5, 1.5))
 
     async def _ask(self, wait_s: float) -> None:
-        known = self._info.routing_version
+        known = self.info.routing_version
         request = GetRoutingInfoReq(known_routing_version=known, wait_s=wait_s if known else 0.0)
         reply = await self._link.call(
             MGMTD_GET_ROUTING_INFO,
@@ -90,9 +86,9 @@ class RoutingCache:
     def _take(self, reply: GetRoutingInfoRsp) -> None:
         if not reply.HasField("routing_info"):
             return
-        if reply.routing_info.routing_version <= self._info.routing_version:
+        if reply.routing_info.routing_version <= self.info.routing_version:
             return
-        self._info = self._reader.read(reply.routing_info)
-        self._link.learn(n.address for n in self._info.nodes_with_role(Role.MGMTD) if n.address)
+        self.info = self._reader.read(reply.routing_info)
+        self._link.learn(n.address for n in self.info.nodes_with_role(Role.MGMTD) if n.address)
         self._newer.set()
         self._newer = trio.Event()

@@ -132,6 +132,7 @@ class Channel(Protocol):
         timeout_s: float,
         under_way: set[UnderWay],
         payload: Sequence[Buffer] = (),
+        is_packed: bool = False,
     ) -> UnderWay | None:
         """Send one small request and return at once; `on_end` is called when it ends, as `call` would.
 
@@ -144,6 +145,7 @@ class Channel(Protocol):
             timeout_s: of the call.
             under_way: as for `call`.
             payload: of up to AT_ONCE_BYTES_MAX (framed_stream.py) with all else, which belongs to the caller again when this returns.
+            is_packed: the message of a reply that is no error is handed over as the bytes that came.
 
         Returns:
             What can give the call up; None: it was not begun, and `on_end` will not be called.

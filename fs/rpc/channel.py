@@ -115,6 +115,7 @@ class RpcChannel:
         timeout_s: float,
         under_way: set[UnderWay],
         payload: Sequence[Buffer] = (),
+        is_packed: bool = False,
     ) -> UnderWay | None:
         """Send one small request and return at once; see `fs.rpc.api.Channel.begin`."""
         connection = self._connection
@@ -127,15 +128,18 @@ class RpcChannel:
             observed = None if observer is None else observer.called(method)
             self._begun_method, self._begun_observed = method, observed
         received_before = connection.received_count
-        sent_bytes = sum(map(len, payload))
+        sent_bytes = sum(map(len, payload)) if payload else 0
 
         def end(
             call: BegunCall, error: "Exception | None"
         ) -> None:  # quoted: evaluated for every call
             under_way.discard(call)
-            received: Received[RspT] | None = None
+            received: Received[Any] | None = None
             failure: FsError | None = None
-            if error is None:
+            header = call.header
+            if is_packed and header is not None and not header.status:
+                received = Received(call.message, header.payload_bytes, call.payload or _NOTHING)
+            elif error is None:
                 try:
                     reply, size = reply_to(method, call)
                     received = Received(reply, size, call.payload or _NOTHING)
@@ -148,12 +152,12 @@ class RpcChannel:
                     connection.retire()
                 detail = f"{method} to {self.address}: no reply in {timeout_s:g} s"
                 failure = FsError(Status.RPC_TIMEOUT, detail)
+            on_end(received, failure)  # first: somebody is in a hurry for it
             if observed is not None:
                 if failure is not None:
                     observed.note_error(failure)
                 received_bytes = 0 if received is None else received.payload_bytes
                 observed.end(began_s, received_bytes, sent_bytes)
-            on_end(received, failure)
 
         call = BegunCall(began_s + timeout_s, end)
         if not connection.begin(method, request, call, timeout_s, payload):

@@ -239,7 +239,7 @@ class Connection:
         *,
         may_lend: bool,
     ) -> tuple[int, list[Buffer]]:
-        payload_bytes = sum(map(len, payload))
+        payload_bytes = sum(map(len, payload)) if payload else 0
         limits = self._limits
         if len(message) > limits.message_bytes_max or payload_bytes > limits.payload_bytes_max:
             raise FsError(

@@ -47,6 +47,7 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr("fs.client.read_plans.plan_reads", batches_twin.plan_reads)
         monkeypatch.setattr("fs.client.storage_reads.have_come", batches_twin.have_come)
         monkeypatch.setattr("fs.client.storage_reads.windows_of", batches_twin.windows_of)
+        monkeypatch.setattr("fs.client.storage_reads.put_reply", batches_twin.put_reply)
 
 
 def table_of(rows, memory_bytes=1 << 21):
@@ -291,8 +292,16 @@ class Begun:
     def __init__(self):
         self.asked = []
 
-    def begin(self, _node_id, _method, message, on_end):
-        self.asked.append((pb.BatchReadReq.FromString(message), on_end))
+    def begin(self, _node_id, _method, message, on_end, *, is_packed):
+        assert is_packed
+
+        def end(received, error):
+            if received is not None and not isinstance(received.message, bytes):
+                message = received.message.SerializeToString()
+                received = Received(message, received.payload_bytes, received.payload)
+            on_end(received, error)
+
+        self.asked.append((pb.BatchReadReq.FromString(message), end))
         return on_end
 
 
@@ -340,7 +349,7 @@ async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_
     """Else nodes that are not connected yet would be passed over for ever: who waits for a read connects."""
     nodes = Nodes()
     refused = []
-    nodes.begin = lambda node_id, *_: refused.append(node_id)
+    nodes.begin = lambda node_id, *_, **__: refused.append(node_id)
     client = client_of(nodes)
     for _ in range(6):
         table = table_of([(0, 0, 100)])
@@ -383,5 +392,7 @@ def test_a_begun_read_is_not_done_by_a_reply_that_does_not_fit():
     refused = reply_of()
     refused.message.CopyFrom(pb.BatchReadRsp(lengths=[0], commit_vers=[0], checksums=[0]))
     refused.message.failures.add(position=0, status=Status.NOT_SERVING)
-    for reply in (None, damaged, refused, reply_of(b"content", b"more"), reply_of(b"too much")):
+    garbled = Received(b"\xff", 7, memoryview(b"content"))
+    more, too_much = reply_of(b"content", b"more"), reply_of(b"too much")
+    for reply in (None, damaged, refused, garbled, more, too_much):
         assert begun(reply, (0, 0, 7))[0] is False

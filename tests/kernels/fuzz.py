@@ -11,10 +11,13 @@ Half of the calls of the batches' make sense, so that plans come of them; all th
 """
 
 import argparse
+import itertools
 import mmap
 import random
 import struct
 from pathlib import Path
+
+from xxhash import xxh3_64_digest
 
 from fs.kernels import batches, batches_twin, device, lent, read_messages, writes
 
@@ -103,6 +106,21 @@ class Differ:
             lengths[0] += 1
         self.both("windows_of", VIEW, rows, lengths, sum(lengths))
         self.both("have_come", VIEW, rows, lengths, [self.number(64) for _ in lengths])
+        size = sum(lengths)
+        if size <= len(VIEW):
+            self._put(rows, lengths, self._rng.randbytes(size))
+
+    def _put(self, rows, lengths, payload):
+        """Put a reply that is mostly good in its places, or something else."""
+        ends = itertools.accumulate(lengths)
+        sums = [
+            xxh3_64_digest(payload[e - n : e])[::-1] for e, n in zip(ends, lengths, strict=True)
+        ]
+        message = bytearray(b"\x0a" + bytes([len(lengths)]) + bytes(n & 0x7F for n in lengths))
+        message += b"\x1a" + bytes([8 * len(sums)]) + b"".join(sums)
+        if self._rng.random() < 0.5:
+            message[self._rng.randrange(len(message))] = self._rng.randrange(256)
+        self.both("put_reply", VIEW, rows, message, b"\x0a\x12\x1a", payload, True)
 
 
 def grown_bytes(call, count):

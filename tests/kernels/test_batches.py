@@ -191,6 +191,83 @@ def test_both_know_where_replies_go_and_whether_they_are_good(rows, is_fitting, 
     assert_alike("have_come", view, rows, lengths, checksums)
 
 
+TAGS = b"\x0a\x12\x1a"
+
+
+def reply_with(lengths, checksums, *, rest=b""):
+    """Return a message of two columns as protobuf would have it, the tag of the second being that of the third."""
+    numbers = b"".join(map(varint, lengths))
+    sums = b"".join(checksum.to_bytes(8, "little") for checksum in checksums)
+    parts = (TAGS[:1], varint(len(numbers)), numbers, TAGS[2:], varint(len(sums)), sums, rest)
+    return b"".join(parts)
+
+
+def varint(value):
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+@needs_compiler
+@pytest.mark.slow
+@given(
+    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 40)), max_size=5),
+    st.sampled_from(["good", "length", "checksum", "payload", "cut", "rest", "any"]),
+    st.booleans(),
+    st.data(),
+)
+def test_both_put_the_same_in_the_same_places(places, fault, verifies, data):
+    rows, sent = rows_of(*places), [bytes([n + 1]) * length for n, (_, length) in enumerate(places)]
+    lengths, checksums = list(map(len, sent)), list(map(xxh3_64_intdigest, sent))
+    if fault in {"length", "checksum"} and sent:
+        column = lengths if fault == "length" else checksums
+        column[data.draw(st.integers(0, len(sent) - 1))] ^= 1
+    rest = data.draw(st.binary(max_size=6)) if fault == "rest" else b""
+    message, payload = reply_with(lengths, checksums, rest=rest), b"".join(sent)
+    if fault == "cut":
+        message = message[: data.draw(st.integers(0, len(message)))]
+    if fault == "any":
+        message = data.draw(st.binary(max_size=40))
+    payload = payload[1:] if fault == "payload" else payload
+    views = [memoryview(bytearray(128)) for _ in range(2)]
+    asked = rows, message, TAGS, payload, verifies
+    found = [
+        said(kernel.put_reply, view, *asked)
+        for kernel, view in zip((compiled, batches_twin), views, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert views[0] == views[1]
+    if fault == "good" and all(place + length <= 128 for place, length in places):
+        assert found[0]
+
+
+def test_a_reply_is_put_in_its_places_and_checked(kernel):
+    view, rows = memoryview(bytearray(10)), rows_of((0, 3), (5, 4))
+    checksums = [xxh3_64_intdigest(b"abc"), xxh3_64_intdigest(b"defg")]
+    good = reply_with([3, 4], checksums)
+    assert kernel.put_reply(view, rows, good, TAGS, b"abcdefg", True)
+    assert bytes(view) == b"abc\0\0defg\0"
+    for wrong in (b"abcdefG", b"abcdef", b"abcdefgh"):
+        assert not kernel.put_reply(view, rows, good, TAGS, wrong, True)
+    assert kernel.put_reply(view, rows, reply_with([3, 4], []), TAGS, b"ABCDEFG", False)
+    assert bytes(view) == b"ABC\0\0DEFG\0"
+    for strange in (
+        reply_with([3, 4], []),
+        reply_with([3, 4], checksums[:1]),
+        reply_with([3, 3], checksums),
+        reply_with([3, 4, 0], checksums),
+        reply_with([3, 4], checksums, rest=b"\x22\x00"),
+        good + good,
+    ):
+        assert not kernel.put_reply(view, rows, strange, TAGS, b"abcdefg", True)
+    with pytest.raises(ValueError, match="beyond"):
+        kernel.put_reply(view, rows_of((8, 3)), good, TAGS, b"abc", False)
+    with pytest.raises(ValueError, match=r"tags|columns"):
+        kernel.put_reply(view, rows, good, TAGS[:2], b"abcdefg", True)
+
+
 def test_whichever_number_begins_every_node_is_looked_at(kernel):
     entries = [batches.ENTRY.pack(n, 65536 * n, 0, 10, KEYS[0]) for n in range(3)]
     layout = batches.FILE_LAYOUT.pack(KEYS[0], 1, 65536, 3, 0)

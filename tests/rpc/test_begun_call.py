@@ -34,7 +34,7 @@ class Begun:
         self.under_way = set()
         self.send, self.ends = trio.open_memory_channel(100)
 
-    def begin(self, data=b"x", *, payload_bytes=0, timeout_s=60.0):
+    def begin(self, data=b"x", *, payload_bytes=0, timeout_s=60.0, is_packed=False):
         request = core.EchoReq(data=data, reply_payload_bytes=payload_bytes)
         return self.channel.begin(
             ECHO,
@@ -42,6 +42,7 @@ class Begun:
             lambda received, error: self.send.send_nowait((received, error)),
             timeout_s=timeout_s,
             under_way=self.under_way,
+            is_packed=is_packed,
         )
 
     async def end(self):
@@ -75,8 +76,17 @@ async def test_the_reply_is_handed_over(connected, payload_bytes):
     assert reply.message.data == b"next"
 
 
-async def test_a_status_of_the_peer_is_handed_over(connected):
-    assert connected.begin(b"error")
+async def test_the_message_is_handed_over_as_it_came_where_that_is_wanted(connected):
+    assert connected.begin(b"hello", payload_bytes=3, is_packed=True)
+    received, _ = await connected.end()
+    assert type(received.message) is bytes
+    assert core.EchoRsp.FromString(received.message).data == b"hello"
+    assert (bytes(received.payload), received.payload_bytes) == (b"ppp", 3)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_a_status_of_the_peer_is_handed_over(connected, is_packed):
+    assert connected.begin(b"error", is_packed=is_packed)
     _, error = await connected.end()
     assert (error.status, error.detail) == (Status.NOT_EMPTY, "directory 17 holds 3 entries")
 

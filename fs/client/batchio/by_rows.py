@@ -7,17 +7,16 @@ Invariant: an entry passes here exactly if `sort_out` lets it through, with at l
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from emberfs.protocol import LENGTH_MAX
 
 from ...kernels.batches import COMPLETION, completions_of, kinds_of
-from ...rpc.api import UnderWay
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ..read_table import ReadTable
 from ..vfs.batches import Batches, BatchIo
-from .checks import READ, Share, fault_of
+from .checks import READ, UNKNOWN_FLAGS, Share
 from .jobs import RELAXED, result_of
 from .memory import Memory
 
@@ -39,37 +38,31 @@ class RowWork:
     op = READ
 
     def __init__(self, table: ReadTable, handles: Mapping[bytes, int], *, is_relaxed: bool) -> None:
-        self._table = table
-        self._handles = handles
-        self._is_relaxed = is_relaxed
+        self.table = table
+        self.handles = handles
+        self.is_relaxed = is_relaxed
         self.others: Others = ()
         """Rows of which more is to be said than that all is there."""
 
     async def do(self, batches: Batches) -> None:
         """Do them all."""
-        self.others = await batches.read_table(
-            self._table, self._handles, is_relaxed=self._is_relaxed
-        )
-
-    def begin(self, batches: Batches, on_end: Callable[[Others | None], None]) -> UnderWay | None:
-        """Begin them all if they are few and small, as `Batches.begin_table`: what `on_end` is told is `others`, if they are done."""
-        return batches.begin_table(self._table, self._handles, on_end, is_relaxed=self._is_relaxed)
+        self.others = await batches.read_table(self.table, self.handles, is_relaxed=self.is_relaxed)
 
     def results(self) -> bytes:
         """Return the completions of all."""
-        packed = completions_of(self._table.entries)
+        packed = completions_of(self.table.entries)
         if not self.others:
             return packed
         changed = bytearray(packed)
         for position, io in self.others:
-            key, _, _ = self._table.window(position)
+            key, _, _ = self.table.window(position)
             result = result_of(io, _KEY.unpack(key)[3])
             _RESULT.pack_into(changed, position * COMPLETION.size + _RESULT_OFFSET, result)
         return bytes(changed)
 
     def failures(self, error_number: int) -> bytes:
         """Return completions that say of all that they failed."""
-        changed = bytearray(completions_of(self._table.entries))
+        changed = bytearray(completions_of(self.table.entries))
         for place in range(_RESULT_OFFSET, len(changed), COMPLETION.size):
             _RESULT.pack_into(changed, place, -error_number)
         return bytes(changed)
@@ -105,9 +98,9 @@ def plain_reads(
     for key in keys:
         file_id, _, op, flags = _KEY.unpack(key)
         share = files.get(file_id)
-        if op != READ or bool(flags & RELAXED) != is_relaxed:
+        if op != READ or flags & UNKNOWN_FLAGS or bool(flags & RELAXED) != is_relaxed:
             return None
-        if share is None or fault_of(op, flags, share):
+        if share is None or not share.can_read:
             return None
         handles[key] = share.handle_id
     table = ReadTable(copied, memory.window(0, memory.size))

@@ -16,7 +16,7 @@ from ...schema.layout import MAX_FILE_LENGTH_BYTES
 READ: Final = int(Op.READ)
 WRITE: Final = int(Op.WRITE)
 _KNOWN_OPS: Final = (READ, WRITE)
-_UNKNOWN_FLAGS: Final = ~int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
+UNKNOWN_FLAGS: Final = ~int(EntryFlag.RELAXED | EntryFlag.HOLES_ARE_ERRORS)
 
 
 class Share(NamedTuple):
@@ -101,7 +101,7 @@ def sort_out(
 
 def fault_of(op: int, flags: int, share: Share | None) -> int:
     """Return why nothing of a kind can be done with a file, as an errno; 0: it can."""
-    if op not in _KNOWN_OPS or flags & _UNKNOWN_FLAGS:
+    if op not in _KNOWN_OPS or flags & UNKNOWN_FLAGS:
         return errno.EINVAL
     if share is None or not (share.can_read if op == READ else share.can_write):
         return errno.EBADF

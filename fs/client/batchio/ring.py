@@ -185,10 +185,12 @@ class Ring:
         """Hear what has rung, and begin batches that need no task; return the others, None at the end."""
         if not self._hear():
             return None
-        batches = self._take_batches()
-        if len(batches) == 1:
-            return [] if self._begin(batches[0]) else batches
-        return [one for one in batches if not self._begin(one)]
+        if not self._depth:  # what is there is one batch
+            if not self._pending:
+                return []
+            copied = self._take_batch(self._pending)
+            return [] if self._begin(copied) else [copied]
+        return [one for one in self._take_batches() if not self._begin(one)]
 
     def _hear(self) -> bool:
         """Count the entries that were announced; return False at the end."""
@@ -230,35 +232,33 @@ class Ring:
         nursery.cancel_scope.cancel()
 
     def _take_batches(self) -> list[bytes]:
-        """Return the entries of each batch that is to be done now, as they were in the ring."""
+        """Return the entries of each batch that is to be done now, as they were in the ring, where not all there is makes one."""
         batches: list[bytes] = []
         has_due = self._depth < 0
         while self._pending:
-            if not self._depth:
-                self._take_batch(batches, self._pending)
-                break
             is_overdue = has_due and trio.current_time() >= self._due_s
             count = batch_count(self._pending, self._depth, is_overdue=is_overdue)
             if count == 0:
                 break
-            self._take_batch(batches, count)
+            batches.append(self._take_batch(count))
             if has_due:
                 self._due_s = trio.current_time() + self._timeout_s
         return batches
 
-    def _take_batch(self, batches: list[bytes], count: int) -> None:
+    def _take_batch(self, count: int) -> bytes:
+        """Return the entries of the next batch, as they were in the ring."""
         first = self._taken % self._entry_count
         start = first * ENTRY.size
         until_end = min(count, self._entry_count - first)
         copied = bytes(self._view[start : start + until_end * ENTRY.size])
         if until_end < count:
             copied += bytes(self._view[: (count - until_end) * ENTRY.size])
-        batches.append(copied)
         self._taken += count
         self._batches.batch_count += 1
         self._batches.entry_count += count
         self._batches.open_count += count
         self._pending -= count
+        return copied
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -274,20 +274,20 @@ class Ring:
 
         # Quoted: it would be evaluated for every call.
         def end(others: "Others | None") -> None:
-            self._turns.end(self._uid)
-            if begun is not None:
-                self._begun.discard(begun)
             nursery = self._nursery
-            if nursery is None:
-                return
-            if others is not None:
-                work.others = others
-                self._complete(_results_of(work))
-            elif not nursery.cancel_scope.cancel_called:
+            try:
+                if nursery is not None and others is not None:
+                    work.others = others
+                    self._complete(_results_of(work))  # first: somebody waits for it
+            finally:
+                self._turns.end(self._uid)
+                if begun is not None:
+                    self._begun.discard(begun)
+            if nursery is not None and others is None and not nursery.cancel_scope.cancel_called:
                 nursery.start_soon(self._do_in_turn, [work])
 
         try:
-            begun = work.begin(batches, end)
+            begun = batches.begin_table(work.table, work.handles, end, is_relaxed=work.is_relaxed)
         except Exception:  # noqa: BLE001 - an edge, as `_do_alike`, whose way comes next
             _log.exception("bug in beginning a batch of %d entries", len(copied) // ENTRY.size)
         if begun is None:
