@@ -4,6 +4,7 @@ What is known to be absent is not asked for again for a while: the kernel asks f
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from emberfs.protocol import SOCKET_ATTRIBUTE
@@ -13,6 +14,7 @@ from ...schema.ids import InodeId
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from . import chunk_sizes
+from .change import Change, OnMade, begin, make
 from .core import VfsCore
 from .listed_names import ListedNames
 from .open_file import InodeState
@@ -59,17 +61,33 @@ class ExtendedAttributes:
             self._note_xattr_change(inode_id, name)
             return
         mode = meta_pb2.XATTR_CREATE if must_be_new else meta_pb2.XATTR_SET
+        mode = meta_pb2.XATTR_REPLACE if must_exist else mode
+        await make(self._core, self._setting(inode_id, name, value, caller, mode))
+
+    def begin_setxattr(
+        self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller, on_end: OnMade[None]
+    ) -> bool:
+        """Begin what `setxattr` does without a condition; False: nothing is done, `setxattr` has to do it."""
+        if name == chunk_sizes.NAME:
+            return False
+        change = self._setting(inode_id, name, value, caller, meta_pb2.XATTR_SET)
+        return begin(self._core, change, on_end)
+
+    def _setting(
+        self,
+        inode_id: InodeId,
+        name: bytes,
+        value: bytes,
+        caller: Caller,
+        mode: "meta_pb2.XattrMode.ValueType",
+    ) -> Change[meta_pb2.SetXattrReq, meta_pb2.SetXattrRsp, None]:
         request = meta_pb2.SetXattrReq(
-            caller=caller.to_pb(),
-            inode_id=inode_id,
-            name=name,
-            value=value,
-            mode=meta_pb2.XATTR_REPLACE if must_exist else mode,
+            caller=caller.to_pb(), inode_id=inode_id, name=name, value=value, mode=mode
         )
         self.listed.expect(request)
-        self._note_xattr_change(inode_id, name)
-        await self._core.call(services.META_SET_XATTR, request)
-        self._note_xattr_change(inode_id, name)
+        note = partial(self._note_xattr_change, inode_id, name)
+        note()
+        return Change(services.META_SET_XATTR, request, lambda _: note(), note)
 
     async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
         """Return the value of an extended attribute.

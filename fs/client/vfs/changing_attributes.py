@@ -4,15 +4,19 @@ Invariant: a change of length, or of times to now, comes after everything that w
 """
 
 import stat
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from .change import Change, OnMade, begin
 from .core import VfsCore
 from .files import Files
+from .handles import TakesTaskError
 from .looking_up import LookingUp
 from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
 from .ports import Caller
@@ -108,10 +112,82 @@ class ChangingAttributes(LookingUp):
         self.give(core.absorbed(reply.inode))
         await core.kernel.invalidate_attributes(inode_id)
 
-    async def _setattr(
-        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    def set_times_now(self, inode_id: InodeId, change: AttrChange, caller: Caller) -> Inode | None:
+        """Do what `setattr` does with times that go with a report; None: nothing is done, `setattr` has to do it."""
+        core = self._core
+        state = core.states.get(inode_id)
+        if state is None or not change.is_values_only:
+            return None
+        if not self._keep_times(state, change, caller):
+            return None
+        shown = self._shown(state)
+        core.told.note_changed(inode_id)
+        core.changes.note_inode(inode_id)
+        return shown
+
+    def _keep_times(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:
+        times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
+        return self._core.keep_times(state, caller, times)
+
+    def begin_setattr(
+        self, inode_id: InodeId, change: AttrChange, caller: Caller, on_end: OnMade[Inode]
+    ) -> bool:
+        """Begin what `setattr` does where nothing has to be sent or cut first; False: nothing is done, `setattr` has to do it.
+
+        TakesTaskError asks for `setattr` afterwards: meta has refused, and may not refuse what it asks for.
+        """
+        core = self._core
+        state = core.states.get(inode_id)
+        if change.length is not None or (
+            state is not None and (change.has_times or _sets_id(change, state))
+        ):
+            return False
+        request = self._setattr_request(inode_id, change, caller)
+        self.listed.expect(request)
+
+        def note_changed() -> None:
+            core.told.note_changed(inode_id)
+            core.changes.note_inode(inode_id)
+
+        def failed() -> None:
+            core.forget_told(inode_id)
+            note_changed()
+
+        # Quoted: they would be evaluated for every change.
+        def take(reply: "meta_pb2.InodeRsp") -> "Inode | Coroutine[Any, Any, Inode]":
+            if self._lacks_length(reply.inode) is not None:
+                return self._take_learning(reply, note_changed)
+            try:
+                return self.give(core.absorbed(reply.inode))
+            finally:
+                note_changed()
+
+        def ended(inode: "Inode | None", error: "Exception | None") -> None:
+            if change.is_times_only and isinstance(error, FsError):
+                error = TakesTaskError() if error.status is Status.NOT_PERMITTED else error
+            on_end(inode, error)
+
+        asked = Change(services.META_SET_ATTR, request, take, failed)
+        core.told.note_changed(inode_id)
+        return begin(core, asked, ended)
+
+    async def _take_learning(
+        self, reply: meta_pb2.InodeRsp, note_changed: Callable[[], None]
     ) -> Inode:
-        request = meta_pb2.SetAttrReq(
+        """Take in what a change has told of a file whose length the chains have to tell."""
+        try:
+            await self._learn_length(reply.inode)
+            return self.give(self._core.absorbed(reply.inode))
+        except BaseException:
+            self._core.forget_told(InodeId(reply.inode.inode_id))
+            raise
+        finally:
+            note_changed()
+
+    def _setattr_request(
+        self, inode_id: InodeId, change: AttrChange, caller: Caller
+    ) -> meta_pb2.SetAttrReq:
+        return meta_pb2.SetAttrReq(
             caller=caller.to_pb(),
             inode_id=inode_id,
             mode=change.mode,
@@ -124,18 +200,20 @@ class ChangingAttributes(LookingUp):
             atime_now=change.atime_now,
             mtime_now=change.mtime_now,
         )
+
+    async def _setattr(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
+        request = self._setattr_request(inode_id, change, caller)
         # Where a program cuts what it has open, the kernel says by which descriptor.
         is_by_name = change.length is not None and handle_id is None
         self.listed.expect(request, is_by_name=is_by_name)
         if change.length is not None:
             return self.give(await self._files.truncate(inode_id, request, handle_id))
         state = self._core.states.get(inode_id)
-        if state is not None and change.is_values_only:
-            times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
-            if self._core.keep_times(state, caller, times):
-                return self._shown(state)
-        sets_id = change.mode is not None and change.mode & SET_ID_BITS
-        if change.has_times or (sets_id and state is not None and state.clears_suid):
+        if state is not None and change.is_values_only and self._keep_times(state, change, caller):
+            return self._shown(state)
+        if change.has_times or (state is not None and _sets_id(change, state)):
             await self._files.settle(inode_id)
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)
@@ -160,6 +238,11 @@ class ChangingAttributes(LookingUp):
             expected_name=request.expected_name,
         )
         return await self._core.call(services.META_SET_ATTR, again)
+
+
+def _sets_id(change: AttrChange, state: InodeState) -> bool:
+    """Return whether a change sets bits that what was written before would take away again."""
+    return change.mode is not None and bool(change.mode & SET_ID_BITS) and state.clears_suid
 
 
 def mode_after_write(caller: Caller, inode: Inode) -> int:

@@ -5,17 +5,18 @@ content is provably what this mount saw last.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-
-import trio
+from functools import partial
+from typing import Any
 
 from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
-from ...schema.status import FsError, Retry, Status
+from ...schema.status import FsError, Status
+from .change import Change, begin, make
 from .closing import Closing
 from .handles import TakesTaskError
 from .open_file import FileHandle, FileSession, InodeState
@@ -204,15 +205,7 @@ class Files(Reading, Writing, Closing):
         request = self._create_request(parent, name, mode, flags, caller, umask)
         if is_unnamed:
             request.name, request.is_unnamed = b"", True
-        mark = self._core.told.mark()
-        try:
-            reply = await self._core.call(services.META_CREATE, request)
-        finally:
-            self._core.changes.note_name(parent, name)
-        opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
-        if must_forget:
-            await self._have_forgotten(inode.inode_id)
-        return opened, self._core.states[inode.inode_id].present(inode)
+        return await make(self._core, self._creation(request, flags, caller))
 
     def begin_create(  # noqa: PLR0917 - those of `create`
         self,
@@ -228,52 +221,31 @@ class Files(Reading, Writing, Closing):
 
         Meta is asked once; where that does not settle it a task goes on, under the same request id.
         """
-        core = self._core
-        if core.begins_changes is None:
-            return False
         request = self._create_request(parent, name, mode, flags, caller, umask)
-        mark, began_s = core.told.mark(), trio.current_time()
+        return begin(self._core, self._creation(request, flags, caller), on_end)
 
-        async def go_on(error: FsError) -> tuple[Opened, Inode]:
-            assert core.begins_changes is not None
-            try:
-                reply = await core.begins_changes.call_again(
-                    services.META_CREATE, request, error, began_s
-                )
-            finally:
-                core.changes.note_name(parent, name)
-            return await have_forgotten(*self._take_created(request, flags, caller, mark, reply))
+    def _creation(
+        self, request: meta_pb2.CreateReq, flags: int, caller: Caller
+    ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
+        core = self._core
+        place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
 
-        async def have_forgotten(
-            opened: Opened, inode: Inode, must_forget: bool
-        ) -> tuple[Opened, Inode]:
+        # Quoted: it would be evaluated for every file.
+        def take(
+            reply: "meta_pb2.CreateRsp",
+        ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
+            core.changes.note_name(*place)
+            opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
             if must_forget:
-                await self._have_forgotten(inode.inode_id)
+                return self._created_anew(opened, inode)
             return opened, core.states[inode.inode_id].present(inode)
 
-        # Quoted: they would be evaluated for every file.
-        def ended(reply: "meta_pb2.CreateRsp | None", error: "FsError | None") -> None:
-            core.changes.note_name(parent, name)
-            if reply is None:
-                assert error is not None
-                if error.retry is Retry.NEVER:
-                    on_end(None, error)
-                else:
-                    core.finish_in_task(go_on(error), on_end)
-                return
-            try:
-                created = self._take_created(request, flags, caller, mark, reply)
-                if created[2]:
-                    core.finish_in_task(have_forgotten(*created), on_end)
-                    return
-                opened, inode, _ = created
-                made = opened, core.states[inode.inode_id].present(inode)
-            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
-                on_end(None, failure)
-            else:
-                on_end(made, None)
+        return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
 
-        return core.begins_changes.begin_change(services.META_CREATE, request, ended)
+    async def _created_anew(self, opened: Opened, inode: Inode) -> tuple[Opened, Inode]:
+        """What a creation has found the kernel may show otherwise."""
+        await self._have_forgotten(inode.inode_id)
+        return opened, self._core.states[inode.inode_id].present(inode)
 
     def _create_request(  # noqa: PLR0917 - those of `create`
         self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int

@@ -8,14 +8,16 @@ the kernel made right before; should it have changed in between, the session is 
 """
 
 import stat
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb
-from ...schema.method import Method, ReqT
+from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from .change import Change, OnMade, begin, make
 from .changing_attributes import ChangingAttributes
 from .open_file import InodeState
 from .ports import Caller
@@ -23,6 +25,10 @@ from .ports import Caller
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
 )
+T = TypeVar("T")
+
+Place = tuple[InodeId, bytes]
+"""(parent, name)."""
 
 _TYPE_OF_MODE = {
     0: InodeType.FILE,
@@ -37,23 +43,53 @@ _TYPE_OF_MODE = {
 class Namespace(ChangingAttributes):
     """The namespace half of `Vfs`."""
 
-    async def _call_changing(
-        self, method: Method[ReqT, ChangeRspT], request: ReqT, *places: tuple[InodeId, bytes]
-    ) -> ChangeRspT:
-        """Call meta for a change of the names at `places`."""
-        mark = self._core.told.mark()
-        try:
-            reply = await self._core.call(method, request)
-        finally:
-            for place in places:
-                self._core.changes.note_name(*place)
-        self._core.note_told(reply.directories, mark)
-        return reply
+    def _change(
+        self,
+        method: Method[ReqT, ChangeRspT],
+        request: ReqT,
+        places: Sequence[Place],
+        take: Callable[[ChangeRspT], T | Coroutine[Any, Any, T]],
+    ) -> Change[ReqT, ChangeRspT, T]:
+        """Return a change of the names at `places`, whose reply `take` makes something of."""
+        core = self._core
+        mark = core.told.mark()
 
-    async def mkdir(
+        def note_places() -> None:
+            for place in places:
+                core.changes.note_name(*place)
+
+        # Quoted: it would be evaluated for every change.
+        def take_in(reply: "ChangeRspT") -> "T | Coroutine[Any, Any, T]":
+            note_places()
+            core.note_told(reply.directories, mark)
+            return take(reply)
+
+        return Change(method, request, take_in, note_places)
+
+    def _making(
+        self,
+        method: Method[ReqT, meta_pb2.InodeRsp],
+        request: ReqT,
+        parent: InodeId,
+        name: bytes,
+    ) -> Change[ReqT, meta_pb2.InodeRsp, Inode]:
+        place = parent, name
+        return self._change(
+            method, request, (place,), lambda reply: self._entry(parent, name, reply.inode)
+        )
+
+    async def make(self, change: Change[ReqT, RspT, T]) -> T:
+        """Make what another method has returned; raises what meta says."""
+        return await make(self._core, change)
+
+    def begin(self, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> bool:
+        """Begin, without a task, what another method has returned; False: nothing is done, `make` has to do it."""
+        return begin(self._core, change, on_end)
+
+    def making_directory(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
-    ) -> Inode:
-        """Create a directory; a default access control list of the parent counts instead of `umask`."""
+    ) -> Change[meta_pb2.MkdirReq, meta_pb2.InodeRsp, Inode]:
+        """Return the change that `mkdir` makes."""
         request = meta_pb2.MkdirReq(
             caller=caller.to_pb(),
             parent_inode_id=parent,
@@ -61,16 +97,26 @@ class Namespace(ChangingAttributes):
             mode=mode & 0o7777,
             umask=umask,
         )
-        reply = await self._call_changing(services.META_MKDIR, request, (parent, name))
-        return self._entry(parent, name, reply.inode)
+        return self._making(services.META_MKDIR, request, parent, name)
 
-    async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
-        """Create a symbolic link."""
+    async def mkdir(
+        self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
+    ) -> Inode:
+        """Create a directory; a default access control list of the parent counts instead of `umask`."""
+        return await self.make(self.making_directory(parent, name, mode, caller, umask=umask))
+
+    def making_symlink(
+        self, parent: InodeId, name: bytes, target: bytes, caller: Caller
+    ) -> Change[meta_pb2.SymlinkReq, meta_pb2.InodeRsp, Inode]:
+        """Return the change that `symlink` makes."""
         request = meta_pb2.SymlinkReq(
             caller=caller.to_pb(), parent_inode_id=parent, name=name, target=target
         )
-        reply = await self._call_changing(services.META_SYMLINK, request, (parent, name))
-        return self._entry(parent, name, reply.inode)
+        return self._making(services.META_SYMLINK, request, parent, name)
+
+    async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
+        """Create a symbolic link."""
+        return await self.make(self.making_symlink(parent, name, target, caller))
 
     async def mknod(
         self,
@@ -97,8 +143,7 @@ class Namespace(ChangingAttributes):
             rdev=rdev,
             umask=umask,
         )
-        reply = await self._call_changing(services.META_MKNOD, request, (parent, name))
-        return self._entry(parent, name, reply.inode)
+        return await self.make(self._making(services.META_MKNOD, request, parent, name))
 
     async def _create_closed(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int
@@ -111,8 +156,15 @@ class Namespace(ChangingAttributes):
             umask=umask,
             is_exclusive=True,
         )
-        reply = await self._call_changing(services.META_CREATE, request, (parent, name))
-        return self._entry(parent, name, reply.inode)
+        place = parent, name
+        return await self.make(
+            self._change(
+                services.META_CREATE,
+                request,
+                (place,),
+                lambda reply: self._entry(parent, name, reply.inode),
+            )
+        )
 
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
         """Give an inode one more name, or the first one to what was made without."""
@@ -125,64 +177,86 @@ class Namespace(ChangingAttributes):
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
-        reply = await self._call_link(request)
-        self._core.changes.note_inode(inode_id)
-        entry = self._entry(parent, name, reply.inode)
+        entry = await self._call_link(request)
         if unnamed is not None:
             await self._files.secure_left(unnamed)  # a close that did not know of the name yet
         return entry
 
-    async def _call_link(self, request: meta_pb2.LinkReq) -> meta_pb2.InodeRsp:
+    async def _call_link(self, request: meta_pb2.LinkReq) -> Inode:
         # The kernel tries again once: looks the name up, if it came by one, and finds what that leads to by now; or comes by the descriptor again.
-        known = self._core.known.get(InodeId(request.inode_id))
+        core, inode_id = self._core, InodeId(request.inode_id)
+        known = core.known.get(inode_id)
         self.listed.expect(request, is_by_name=known is None or not known.is_link_refused)
         place = InodeId(request.parent_inode_id), request.name
+
+        def take(reply: meta_pb2.InodeRsp) -> Inode:
+            core.changes.note_inode(inode_id)
+            return self._entry(*place, reply.inode)
+
         try:
-            reply = await self._call_changing(services.META_LINK, request, place)
+            entry = await self.make(self._change(services.META_LINK, request, (place,), take))
         except FsError as error:
             if known is not None:
                 known.is_link_refused = bool(request.expected_name) and error.status is Status.STALE
             raise
         if known is not None:
             known.is_link_refused = False
-        return reply
+        return entry
 
-    async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
-        """Remove a name; content stays readable through files that this mount has open."""
+    def removing(
+        self, parent: InodeId, name: bytes, caller: Caller
+    ) -> Change[meta_pb2.UnlinkReq, meta_pb2.RemoveRsp, None]:
+        """Return the change that `unlink` makes."""
         request = meta_pb2.UnlinkReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        state = self._open_state(parent, name)
+        place = parent, name
+        state = self._open_state(*place)
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._call_changing(services.META_UNLINK, request, (parent, name))
-        self._dentries.pop((parent, name), None)
-        if reply.HasField("removed"):
-            self.listed.note_removed(InodeId(reply.removed.inode_id), parent, name)
-            await self._note_removed(reply.removed, state, caller)
+
+        # Quoted: it would be evaluated for every change.
+        def take(reply: "meta_pb2.RemoveRsp") -> "Coroutine[Any, Any, None] | None":
+            self._dentries.pop(place, None)
+            if not reply.HasField("removed"):
+                return None
+            return self._note_removed(place, reply.removed, state, caller)
+
+        return self._change(services.META_UNLINK, request, (place,), take)
+
+    async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
+        """Remove a name; content stays readable through files that this mount has open."""
+        await self.make(self.removing(parent, name, caller))
+
+    def removing_directory(
+        self, parent: InodeId, name: bytes, caller: Caller
+    ) -> Change[meta_pb2.RmdirReq, meta_pb2.RemoveRsp, None]:
+        """Return the change that `rmdir` makes."""
+        request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        place = parent, name
+
+        # Quoted: it would be evaluated for every change.
+        def take(reply: "meta_pb2.RemoveRsp") -> None:
+            self._core.told.note_changed(InodeId(reply.removed.inode_id))
+            self._core.changes.note_inode(InodeId(reply.removed.inode_id))
+            self._note_gone(inode_from_pb(reply.removed))
+            self._dentries.pop(place, None)
+
+        return self._change(services.META_RMDIR, request, (place,), take)
 
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""
-        request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        reply = await self._call_changing(services.META_RMDIR, request, (parent, name))
-        self._core.told.note_changed(InodeId(reply.removed.inode_id))
-        self._core.changes.note_inode(InodeId(reply.removed.inode_id))
-        self._note_gone(inode_from_pb(reply.removed))
-        self._dentries.pop((parent, name), None)
+        await self.make(self.removing_directory(parent, name, caller))
 
-    async def rename(
+    def moving(
         self,
-        old: tuple[InodeId, bytes],
-        new: tuple[InodeId, bytes],
+        old: Place,
+        new: Place,
         caller: Caller,
         *,
         no_replace: bool = False,
         exchange: bool = False,
-    ) -> None:
-        """Rename (parent inode id, name) `old` to `new`, atomically.
-
-        Raises:
-            FsError: EXISTS with `no_replace`, and whatever meta says.
-        """
+    ) -> Change[meta_pb2.RenameReq, meta_pb2.RenameRsp, None]:
+        """Return the change that `rename` makes."""
         request = meta_pb2.RenameReq(
             caller=caller.to_pb(),
             old_parent_inode_id=old[0],
@@ -196,7 +270,35 @@ class Namespace(ChangingAttributes):
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
             request.keep_inode_id = state.inode_id
-        reply = await self._call_changing(services.META_RENAME, request, old, new)
+
+        # Quoted: it would be evaluated for every change.
+        def take(reply: "meta_pb2.RenameRsp") -> "Coroutine[Any, Any, None] | None":
+            self._take_moved(old, new, reply, exchange=exchange)
+            if exchange or not reply.HasField("replaced"):
+                return None
+            return self._note_removed(new, reply.replaced, state, caller)
+
+        return self._change(services.META_RENAME, request, (old, new), take)
+
+    async def rename(
+        self,
+        old: Place,
+        new: Place,
+        caller: Caller,
+        *,
+        no_replace: bool = False,
+        exchange: bool = False,
+    ) -> None:
+        """Rename (parent inode id, name) `old` to `new`, atomically.
+
+        Raises:
+            FsError: EXISTS with `no_replace`, and whatever meta says.
+        """
+        await self.make(self.moving(old, new, caller, no_replace=no_replace, exchange=exchange))
+
+    def _take_moved(
+        self, old: Place, new: Place, reply: meta_pb2.RenameRsp, *, exchange: bool
+    ) -> None:
         self._note_moved(InodeId(reply.moved.inode_id), old, new)
         if exchange and reply.HasField("replaced"):
             self._note_moved(InodeId(reply.replaced.inode_id), new, old)
@@ -213,11 +315,8 @@ class Namespace(ChangingAttributes):
         self._dentries.pop(old, None)
         if exchange:
             self._dentries.pop(new, None)
-            return
-        self.remember_dentry(*new, InodeId(reply.moved.inode_id))
-        if reply.HasField("replaced"):
-            self.listed.note_removed(InodeId(reply.replaced.inode_id), *new)
-            await self._note_removed(reply.replaced, state, caller)
+        else:
+            self.remember_dentry(*new, InodeId(reply.moved.inode_id))
 
     def _note_moved(
         self, inode_id: InodeId, old: tuple[InodeId, bytes], new: tuple[InodeId, bytes]
@@ -241,30 +340,36 @@ class Namespace(ChangingAttributes):
         if known is not None:
             known.note_names(inode)
 
-    async def _note_removed(
-        self, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
-    ) -> None:
+    def _note_removed(
+        self, place: Place, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
+    ) -> Coroutine[Any, Any, None] | None:
+        """Take in what has lost the name at a place; return what has to be awaited before anybody is told, if anything."""
         inode = inode_from_pb(removed)
+        self.listed.note_removed(inode.inode_id, *place)
         self._core.changes.note_inode(inode.inode_id)
         self._note_gone(inode)
         if inode.file is None:
-            return
+            return None
         state = self._core.states.get(inode.inode_id)
         if state is None:
             self._core.seen.pop(inode.inode_id, None)
-            return
+            return None
         state.absorb(inode)
         if inode.nlink == 0 and state is not kept and state.handles:
-            # Another client gave the name to this inode after our last lookup of it.
-            request = meta_pb2.OpenReq(
-                caller=caller.to_pb(),
-                inode_id=inode.inode_id,
-                session=self._keep_session(state),
-            )
-            try:
-                await self._core.call(services.META_OPEN, request)
-            except FsError as error:
-                if error.status is not Status.STALE:
-                    raise
-                # The reply came so late that its content is gone.  The name is, too, as asked; its readers are told.
-                state.keep_session = None
+            return self._keep_late(state, caller)
+        return None
+
+    async def _keep_late(self, state: InodeState, caller: Caller) -> None:
+        """Keep the content of what is open here and has lost its last name: another client gave that to it after our last lookup of it."""
+        request = meta_pb2.OpenReq(
+            caller=caller.to_pb(),
+            inode_id=state.inode_id,
+            session=self._keep_session(state),
+        )
+        try:
+            await self._core.call(services.META_OPEN, request)
+        except FsError as error:
+            if error.status is not Status.STALE:
+                raise
+            # The reply came so late that its content is gone.  The name is, too, as asked; its readers are told.
+            state.keep_session = None

@@ -36,6 +36,8 @@ class ChangingMeta(FakeMeta):
         """What was asked again, and after which error."""
         self.outcomes = []
         """Of tries that were begun: FsErrors, which come after the change; None, and then always: the reply."""
+        self.made = {}
+        """Replies to what was begun, which meta remembers by request id; with the requests, so that no other one gets the same place."""
         self.gate = None
         self.is_connected = True
 
@@ -55,6 +57,7 @@ class ChangingMeta(FakeMeta):
         except FsError as error:
             on_end(None, error)
         else:
+            self.made[id(request)] = request, reply
             on_end(None if lost else reply, lost)
 
     async def call_again(self, method, request, error, began_s):
@@ -66,6 +69,8 @@ class ChangingMeta(FakeMeta):
             reply = await self.call(method, request)
             assert reply.inode.inode_id == inode.inode_id
             return reply
+        if method is not META_SYNC and id(request) in self.made:
+            return self.made[id(request)][1]
         return await self.call(method, request)
 
 

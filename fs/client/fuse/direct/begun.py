@@ -14,7 +14,21 @@ from ....schema.status import FsError, Status
 from .device import Request
 from .protocol import Opcode
 
-WITH_EFFECT: Final = frozenset({Opcode.CREATE, Opcode.FLUSH, Opcode.FSYNC})
+WITH_EFFECT: Final = frozenset(
+    {
+        Opcode.CREATE,
+        Opcode.MKDIR,
+        Opcode.SYMLINK,
+        Opcode.UNLINK,
+        Opcode.RMDIR,
+        Opcode.RENAME,
+        Opcode.RENAME2,
+        Opcode.SETATTR,
+        Opcode.SETXATTR,
+        Opcode.FLUSH,
+        Opcode.FSYNC,
+    }
+)
 
 
 class NoWay:

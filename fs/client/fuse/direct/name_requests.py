@@ -3,19 +3,26 @@
 import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from ....rpc.api import UnderWay
 from ....runtime.ports import Buffer, Runtime
 from ....schema.ids import InodeId
+from ....schema.inode import Inode
 from ....schema.proto import meta_pb2
 from ....schema.status import FsError, Status
+from ...vfs.change import Change, OnMade
 from ...vfs.vfs import Vfs
 from ..callers import Callers
 from . import protocol as p
 from . import records
+from .begun import NO_WAY
 from .device import Request
+from .protocol import Opcode
 
+T = TypeVar("T")
 Reply = Sequence[Buffer]
 Handler = Callable[[Request], Awaitable[Reply]]
 Quick = Callable[[Request], Reply | None]
@@ -43,6 +50,32 @@ def names_in(body: bytes, start: int, count: int) -> list[bytes]:
     if len(names) <= count:
         raise WantsErrno(errno.EINVAL)
     return names[:count]
+
+
+def told_by(on_end: OnReply, reply_of: Callable[[T], Reply]) -> OnMade[T]:
+    """Return what is told of the end of a change and has `on_end` told of it."""
+
+    # Quoted: they would be evaluated for every change.
+    def end(made: "T | None", error: "Exception | None") -> None:
+        if error is not None:
+            on_end(NO_BYTES, error)
+            return
+        try:
+            reply = reply_of(made)  # type: ignore[arg-type]
+        except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+            on_end(NO_BYTES, failure)
+        else:
+            on_end(reply, None)
+
+    return end
+
+
+class AskedChange(NamedTuple):
+    """What is to be done for requests of one kind, by methods of `NameRequests`."""
+
+    change: Callable[["NameRequests", Request], Change[Any, Any, Any]]
+    reply: Callable[["NameRequests", Any], Reply]
+    """Makes the answer to the kernel of the result."""
 
 
 class NameRequests:
@@ -122,7 +155,23 @@ class NameRequests:
     async def _setattr(self, request: Request) -> Reply:
         change, handle_id = records.attr_change(request.body)
         inode_id, caller = InodeId(request.node_id), self._caller(request)
-        inode = await self._names.setattr(inode_id, change, handle_id, caller)
+        return self._shown(inode_id, await self._names.setattr(inode_id, change, handle_id, caller))
+
+    def _setattr_now(self, request: Request) -> Reply | None:
+        change, _ = records.attr_change(request.body)
+        if not change.is_values_only:
+            return None
+        inode_id = InodeId(request.node_id)
+        inode = self._names.set_times_now(inode_id, change, self._caller(request))
+        return None if inode is None else self._shown(inode_id, inode)
+
+    def _begin_setattr(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        change, _ = records.attr_change(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        end = told_by(on_end, partial(self._shown, inode_id))
+        return NO_WAY if self._names.begin_setattr(inode_id, change, caller, end) else None
+
+    def _shown(self, inode_id: InodeId, inode: Inode) -> Reply:
         return (self._replies.told(inode, self._names.usable_s(inode_id)),)
 
     async def _access(self, request: Request) -> Reply:
@@ -140,48 +189,76 @@ class NameRequests:
         inode = await self._names.mknod(parent, name, mode, caller, rdev=rdev, umask=umask)
         return (self._replies.entry(inode),)
 
-    async def _mkdir(self, request: Request) -> Reply:
+    async def _make(self, asked: AskedChange, request: Request) -> Reply:
+        change = asked.change(self, request)
+        return asked.reply(self, await self._names.make(change))
+
+    def _begin_making(
+        self, asked: AskedChange, request: Request, on_end: OnReply
+    ) -> UnderWay | None:
+        """Begin a change of names without a task that waits; None: it is not begun."""
+        change = asked.change(self, request)
+        reply_of = partial(asked.reply, self)
+        return NO_WAY if self._names.begin(change, told_by(on_end, reply_of)) else None
+
+    def _mkdir(self, request: Request) -> Change[Any, Any, Inode]:
         mode, umask = p.MKDIR_IN.unpack_from(request.body)
         (name,) = names_in(request.body, p.MKDIR_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        inode = await self._names.mkdir(parent, name, mode, caller, umask=umask)
-        return (self._replies.entry(inode),)
+        return self._names.making_directory(parent, name, mode, caller, umask=umask)
 
-    async def _symlink(self, request: Request) -> Reply:
+    def _symlink(self, request: Request) -> Change[Any, Any, Inode]:
         name, target = names_in(request.body, 0, 2)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        return (self._replies.entry(await self._names.symlink(parent, name, target, caller)),)
+        return self._names.making_symlink(parent, name, target, caller)
 
-    async def _unlink(self, request: Request) -> Reply:
+    def _unlink(self, request: Request) -> Change[Any, Any, None]:
         (name,) = names_in(request.body, 0, 1)
-        await self._names.unlink(InodeId(request.node_id), name, self._caller(request))
-        return NO_BYTES
+        return self._names.removing(InodeId(request.node_id), name, self._caller(request))
 
-    async def _rmdir(self, request: Request) -> Reply:
+    def _rmdir(self, request: Request) -> Change[Any, Any, None]:
         (name,) = names_in(request.body, 0, 1)
-        await self._names.rmdir(InodeId(request.node_id), name, self._caller(request))
-        return NO_BYTES
+        return self._names.removing_directory(InodeId(request.node_id), name, self._caller(request))
 
-    async def _rename(self, request: Request) -> Reply:
+    def _rename(self, request: Request) -> Change[Any, Any, None]:
         (new_parent,) = p.RENAME_IN.unpack_from(request.body)
-        return await self._rename_to(request, new_parent, 0, p.RENAME_IN.size)
+        return self._rename_to(request, new_parent, 0, p.RENAME_IN.size)
 
-    async def _rename2(self, request: Request) -> Reply:
+    def _rename2(self, request: Request) -> Change[Any, Any, None]:
         new_parent, flags, _ = p.RENAME2_IN.unpack_from(request.body)
-        return await self._rename_to(request, new_parent, flags, p.RENAME2_IN.size)
+        return self._rename_to(request, new_parent, flags, p.RENAME2_IN.size)
 
-    async def _rename_to(self, request: Request, new_parent: int, flags: int, start: int) -> Reply:
+    def _rename_to(
+        self, request: Request, new_parent: int, flags: int, start: int
+    ) -> Change[Any, Any, None]:
         if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE):
             raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
         old_name, new_name = names_in(request.body, start, 2)
-        await self._names.rename(
+        return self._names.moving(
             (InodeId(request.node_id), old_name),
             (InodeId(new_parent), new_name),
             self._caller(request),
             no_replace=bool(flags & _RENAME_NOREPLACE),
             exchange=bool(flags & _RENAME_EXCHANGE),
         )
+
+    def _made(self, inode: Inode) -> Reply:
+        return (self._replies.entry(inode),)
+
+    def _done(self, _: None) -> Reply:
         return NO_BYTES
+
+    changes: ClassVar[MappingProxyType[int, AskedChange]] = MappingProxyType(
+        {
+            Opcode.MKDIR: AskedChange(_mkdir, _made),
+            Opcode.SYMLINK: AskedChange(_symlink, _made),
+            Opcode.UNLINK: AskedChange(_unlink, _done),
+            Opcode.RMDIR: AskedChange(_rmdir, _done),
+            Opcode.RENAME: AskedChange(_rename, _done),
+            Opcode.RENAME2: AskedChange(_rename2, _done),
+        }
+    )
+    """Of names, by what the kernel asks."""
 
     async def _link(self, request: Request) -> Reply:
         (node_id,) = p.LINK_IN.unpack_from(request.body)
@@ -191,19 +268,32 @@ class NameRequests:
             self._replies.entry(await self._names.link(InodeId(node_id), parent, name, caller)),
         )
 
-    async def _setxattr(self, request: Request) -> Reply:
+    def _asked_to_set(self, request: Request) -> tuple[int, bytes, bytes]:
+        """Return flags, name and value of a SETXATTR."""
         size, flags = p.GETXATTR_IN.unpack_from(request.body)
         name, *_ = names_in(request.body, self.setxattr_head, 1)
         start = self.setxattr_head + len(name) + 1
+        return flags, name, request.body[start : start + size]
+
+    async def _setxattr(self, request: Request) -> Reply:
+        flags, name, value = self._asked_to_set(request)
         await self._names.setxattr(
             InodeId(request.node_id),
             name,
-            request.body[start : start + size],
+            value,
             self._caller(request),
             must_be_new=bool(flags & _XATTR_CREATE),
             must_exist=bool(flags & _XATTR_REPLACE),
         )
         return NO_BYTES
+
+    def _begin_setxattr(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        flags, name, value = self._asked_to_set(request)
+        if flags & (_XATTR_CREATE | _XATTR_REPLACE):
+            return None
+        inode_id, end = InodeId(request.node_id), told_by(on_end, self._done)
+        is_begun = self._names.begin_setxattr(inode_id, name, value, self._caller(request), end)
+        return NO_WAY if is_begun else None
 
     def _getxattr_now(self, request: Request) -> Reply | None:
         (name,) = names_in(request.body, p.GETXATTR_IN.size, 1)

@@ -39,6 +39,7 @@ from .name_requests import (
     Reply,
     WantsErrno,
     names_in,
+    told_by,
 )
 from .protocol import Opcode, OpenFlag
 from .together import ReadsTogether, Row
@@ -65,6 +66,7 @@ class Operations(NameRequests):
             {
                 Opcode.GETATTR: self._getattr_now,
                 Opcode.STATX: self._statx_now,
+                Opcode.SETATTR: self._setattr_now,
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
@@ -84,23 +86,20 @@ class Operations(NameRequests):
                 Opcode.CREATE: self._begin_create,
                 Opcode.FLUSH: self._begin_flush,
                 Opcode.FSYNC: self._begin_fsync,
+                Opcode.SETATTR: self._begin_setattr,
+                Opcode.SETXATTR: self._begin_setxattr,
             }
+            | {op: partial(self._begin_making, asked) for op, asked in self.changes.items()}
         )
 
     def _table(self) -> dict[int, Handler]:
-        return {
+        return {opcode: partial(self._make, asked) for opcode, asked in self.changes.items()} | {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.STATX: self._statx,
             Opcode.SETATTR: self._setattr,
             Opcode.READLINK: self._readlink,
-            Opcode.SYMLINK: self._symlink,
             Opcode.MKNOD: self._mknod,
-            Opcode.MKDIR: self._mkdir,
-            Opcode.UNLINK: self._unlink,
-            Opcode.RMDIR: self._rmdir,
-            Opcode.RENAME: self._rename,
-            Opcode.RENAME2: self._rename2,
             Opcode.LINK: self._link,
             Opcode.ACCESS: self._access,
             Opcode.CREATE: self._create,
@@ -147,18 +146,11 @@ class Operations(NameRequests):
         (name,) = names_in(request.body, p.CREATE_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
 
-        # Quoted: they would be evaluated for every file.
-        def end(made: "tuple[Opened, Inode] | None", error: "Exception | None") -> None:
-            if made is None:
-                on_end(NO_BYTES, error)
-                return
-            try:
-                reply = self._created(parent, name, *made)
-            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
-                on_end(NO_BYTES, failure)
-            else:
-                on_end(reply, None)
+        # Quoted: it would be evaluated for every file.
+        def created(made: "tuple[Opened, Inode]") -> Reply:
+            return self._created(parent, name, *made)
 
+        end = told_by(on_end, created)
         is_begun = self._files.begin_create(parent, name, mode, flags, caller, umask, end)
         return NO_WAY if is_begun else None
 

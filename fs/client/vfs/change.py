@@ -1,0 +1,91 @@
+"""Changes that are one call of meta: made by a task that waits, or begun, so that none has to.
+
+Both ways ask the same and take the same reply in; what differs is who does it, the task that asked or whoever receives the reply.
+
+Invariant: a change that was begun happens once, however often meta has to be asked: all tries have the request id of the first.
+
+Concurrency: one event loop; a reply is taken in without giving others a turn, but for what `take` leaves to be awaited.
+"""
+
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import trio
+
+from ...schema.method import Method, ReqT, RspT
+from ...schema.status import FsError, Retry
+from .shared import Shared
+
+T = TypeVar("T")
+
+
+class Change(NamedTuple, Generic[ReqT, RspT, T]):
+    """What meta is asked for, and what becomes of its reply."""
+
+    method: Method[ReqT, RspT]
+    request: ReqT
+    take: Callable[[RspT], T | Coroutine[Any, Any, T]]
+    """Takes the reply in and returns the result, or what has to be awaited for it."""
+    fail: Callable[[], None]
+    """Called when a try ended without a reply: it may have been made all the same."""
+
+
+OnMade = Callable[[T | None, Exception | None], None]
+"""Called once, with the result or with why there is none; neither waits nor raises."""
+
+
+async def make(core: Shared, change: Change[ReqT, RspT, T]) -> T:
+    """Make a change; raises FsError: what meta says, or what taking its reply in ends with."""
+    try:
+        reply = await core.call(change.method, change.request)
+    except BaseException:
+        change.fail()
+        raise
+    return await _taken(change, reply)
+
+
+async def _taken(change: Change[ReqT, RspT, T], reply: RspT) -> T:
+    taken = change.take(reply)
+    return await taken if isinstance(taken, CoroutineType) else taken  # type: ignore[return-value]
+
+
+def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> bool:
+    """Begin a change without a task; False: nothing is done, `make` has to do it.
+
+    Meta is asked once; where that does not settle it a task goes on, under the same request id.
+    """
+    begins = core.begins_changes
+    if begins is None:
+        return False
+    began_s = trio.current_time()
+
+    async def go_on(error: FsError) -> T:
+        try:
+            reply = await begins.call_again(change.method, change.request, error, began_s)
+        except BaseException:
+            change.fail()
+            raise
+        return await _taken(change, reply)
+
+    # Quoted: they would be evaluated for every change.
+    def ended(reply: "RspT | None", error: "FsError | None") -> None:
+        if reply is None:
+            assert error is not None
+            change.fail()
+            if error.retry is Retry.NEVER:
+                on_end(None, error)
+            else:
+                core.finish_in_task(go_on(error), on_end)
+            return
+        try:
+            taken = change.take(reply)
+        except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+            on_end(None, failure)
+            return
+        if isinstance(taken, CoroutineType):
+            core.finish_in_task(taken, on_end)
+        else:
+            on_end(taken, None)  # type: ignore[arg-type]
+
+    return begins.begin_change(change.method, change.request, ended)
