@@ -1,7 +1,8 @@
 """Calls to one storage node: a bound on requests under way, and an early end when it is gone or silent.
 
 Invariants:
-    - At most requests_per_node_max calls of each kind are under way to one node.
+    - At most requests_per_node_max calls of each kind are under way to one node, but for those that have waited for longer than a call's
+      limit for a node that lives: a node with one slow disk serves its others meanwhile.
     - A refused connection is reported to the manager once per node incarnation: the manager checks for
       itself and, if it is true, takes the node out of its chains at once instead of after its lease.
     - A call to a node that is judged failed meanwhile ends at once instead of after its timeout: the node
@@ -27,6 +28,21 @@ from ..schema.status import FsError, Status
 from .patience import Patience
 
 log = logging.getLogger(__name__)
+
+
+class _Place:
+    """One of the places of a limiter, given back once."""
+
+    __slots__ = ("_limiter",)
+
+    def __init__(self, limiter: QuickSemaphore) -> None:
+        self._limiter: QuickSemaphore | None = limiter
+
+    def give_back(self) -> None:
+        """Let another one have it."""
+        limiter, self._limiter = self._limiter, None
+        if limiter is not None:
+            limiter.give_back()
 
 
 class NodeCalls:
@@ -85,14 +101,15 @@ class NodeCalls:
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
         if not limiter.take_now():
             await limiter.take()
+        place = _Place(limiter)
         try:
             node = self._routing.info.node(node_id)
             if node.state is NodeState.FAILED:
                 detail = f"{method}: node {node_id} is judged failed"
                 raise FsError(Status.RPC_CONNECT_FAILED, detail)
-            return await self._call(node, method, request, payload, into)
+            return await self._call(node, method, request, payload, into, place)
         finally:
-            limiter.give_back()
+            place.give_back()
 
     def begin(
         self,
@@ -138,19 +155,26 @@ class NodeCalls:
         self._limiters[node_id, method.name] = limiter
         return limiter
 
-    async def _call(
+    async def _call(  # noqa: PLR0917 - those of `call`
         self,
         node: Node,
         method: Method[ReqT, RspT],
         request: ReqT | bytes,
         payload: Sequence[Buffer],
         into: Into | None,
+        place: _Place,
     ) -> Received[RspT]:
         key = node.node_id, node.incarnation
         under_way = self._under_way.setdefault(key, set())
         try:
             return await self._patience.call(
-                node, method, request, payload=payload, into=into, under_way=under_way
+                node,
+                method,
+                request,
+                payload=payload,
+                into=into,
+                under_way=under_way,
+                on_slow=place.give_back,
             )
         except ConnectionRefused:
             await self._report_unreachable(node)

@@ -17,7 +17,7 @@ Does not: repeat anything; retry.py says for how long.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -86,8 +86,9 @@ class Patience:
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
         under_way: set[UnderWay],
+        on_slow: Callable[[], None] = lambda: None,
     ) -> Received[RspT]:
-        """Call a node.
+        """Call a node; `on_slow` is told when a call has waited for its limit, and the node lives and goes on with it.
 
         Raises:
             FsError: what the channel raises; a `SlowPeerError` if the node lives and needed too long.
@@ -97,7 +98,9 @@ class Patience:
         key = node.node_id, node.incarnation, method.name
         try:
             if self._slow_until_s and self._slow_until_s.get(key, 0.0) > began_s:
-                return await self._call_patiently(node, method, request, payload, into, under_way)
+                return await self._call_patiently(
+                    node, method, request, payload, into, under_way, on_slow
+                )
             return await channel.call(
                 method,
                 request,
@@ -131,11 +134,12 @@ class Patience:
         payload: Sequence[Buffer],
         into: Into | None,
         under_way: set[UnderWay],
+        on_slow: Callable[[], None],
     ) -> Received[RspT]:
         """As `call`, of a node that is known to be slow."""
         began_s = current_time()
         async with open_background() as nursery:
-            nursery.start_soon(self._watch, node, nursery.cancel_scope)
+            nursery.start_soon(self._watch, node, nursery.cancel_scope, on_slow)
             return await self._channels.get(node.address, node_id=node.node_id).call(
                 method,
                 request,
@@ -157,11 +161,15 @@ class Patience:
         }
         self._slow_until_s[key] = now_s + SLOW_S
 
-    async def _watch(self, node: Node, scope: trio.CancelScope) -> None:
-        """Cancel when the node does not say that it lives."""
+    async def _watch(
+        self, node: Node, scope: trio.CancelScope, on_slow: Callable[[], None]
+    ) -> None:
+        """Cancel when the node does not say that it lives; tell when it has."""
         while True:
             await trio.sleep(self._section.call_timeout_s)
-            if not await self._lives(node):
+            if await self._lives(node):
+                on_slow()
+            else:
                 scope.cancel()
 
     async def _lives(self, node: Node) -> bool:

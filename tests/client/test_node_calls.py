@@ -8,12 +8,14 @@ import pytest
 import trio
 
 from fs.client.node_calls import NodeCalls
-from fs.rpc.api import ConnectionRefused
+from fs.client.patience import SlowPeerError
+from fs.rpc.api import ConnectionRefused, Received
 from fs.rpc.call_under_way import CallUnderWay
 from fs.schema import services
 from fs.schema.config import ClientSection
 from fs.schema.ids import NodeId
 from fs.schema.proto import storage_pb2 as pb
+from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role, RoutingInfo
 from fs.schema.status import FsError, Status
 
@@ -166,3 +168,42 @@ async def test_a_node_that_was_never_waited_for_can_be_asked_at_once():
     peers.ends.pop(0)(None, None)
     assert ended == [(None, None)]
     assert begin() is not None
+
+
+class SlowDisk:
+    """Channels to a node of which one disk needs minutes, and the other nothing."""
+
+    def get(self, _address, *, node_id):
+        assert node_id in {0, 1}
+        return self
+
+    async def call(self, method, request, *, timeout_s, **_options):
+        if method is services.CORE_GET_INFO:
+            return Received(GetInfoRsp(incarnation=NODE.incarnation))
+        with trio.move_on_after(timeout_s):
+            await trio.sleep(200.0 if request == b"slow disk" else 0.0)
+            return Received(method.reply_type())
+        raise FsError(Status.RPC_TIMEOUT, "no reply")
+
+
+async def test_calls_that_wait_for_a_slow_disk_leave_their_places_to_others(autojump_clock):
+    nodes = calls(Routing(), SlowDisk(), requests_per_node_max=2, call_timeout_s=10.0)
+    ended = []
+
+    async def call(request):
+        try:
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, request)
+        except SlowPeerError:
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, request)
+        ended.append((request, trio.current_time()))
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(call, b"slow disk")
+        await trio.sleep(25.0)
+        nursery.start_soon(call, b"other disk")
+    assert [request for request, _ in ended] == [b"other disk", *[b"slow disk"] * 4]
+    assert ended[0][1] - began_s < 60.0
+    limiters = nodes._limiters.values()
+    assert [limiter.value for limiter in limiters] == [2]

@@ -18,6 +18,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .batch import BatchFile, OpenMode, Transfer, need_view
@@ -336,8 +337,11 @@ class PosixClient(Closing):
         run = _Run(act, cut(transfers))
         helpers: list[Future[None]] = []
         try:
-            for _ in range(min(self._helpers, run.waiting() - 1)):
-                helpers.append(self._pool().submit(run.work))  # noqa: PERF401 - those begun are awaited
+            with suppress(
+                RuntimeError
+            ):  # the interpreter ends: no thread can be had, and this one does all
+                for _ in range(min(self._helpers, run.waiting() - 1)):
+                    helpers.append(self._pool().submit(run.work))  # noqa: PERF401 - those begun are awaited
             run.work()
         finally:
             run.stop()
