@@ -2,10 +2,7 @@
 
     python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
-To be run with kernels built by sanitizers, too, in a copy of the tree:
-
-    CFLAGS="-fsanitize=address,undefined -g" LDFLAGS="-fsanitize=address,undefined" python setup.py build_ext --inplace
-    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc python -m tests.kernels.fuzz
+`python -m tests.kernels.sanitized` runs it with kernels built by sanitizers, too.
 
 Half of the calls of the batches' make sense, so that plans come of them; all the others have numbers from anywhere.
 """
@@ -28,6 +25,13 @@ KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
 NODE_COUNT = 4
 TAGS = bytes(range(6))
 VIEW = memoryview(bytearray(256))
+FUZZERS = {
+    "writes": (writes, WritesFuzzer),
+    "device": (device, DeviceFuzzer),
+    "lent": (lent, LentFuzzer),
+    "read_messages": (read_messages, MessagesFuzzer),
+}
+"""Of all kernels but the batches': the module, and what makes calls."""
 
 
 class Differ:
@@ -141,15 +145,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    fuzzers = {
-        "writes": (writes, WritesFuzzer),
-        "device": (device, DeviceFuzzer),
-        "lent": (lent, LentFuzzer),
-        "read_messages": (read_messages, MessagesFuzzer),
-    }
-    parser.add_argument("--kernel", choices=["batches", *fuzzers], default="batches")
+    parser.add_argument("--kernel", choices=["batches", *FUZZERS], default="batches")
     given = parser.parse_args()
-    kernel, make = fuzzers.get(given.kernel, (batches, None))
+    kernel, make = FUZZERS.get(given.kernel, (batches, None))
     assert kernel.IS_COMPILED, "not compiled: python setup.py build_ext --inplace"
     if make is None:
         differ = Differ(batches, given.seed)
