@@ -21,7 +21,7 @@ from ..vfs.ports import Caller
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
-from .mount_point import check_mount_point, set_read_ahead, umount
+from .mount_point import check_mount_point, mark_mount_point, set_read_ahead, umount
 
 _log = logging.getLogger(__name__)
 _OF_MOUNT = Caller(0, 0)
@@ -58,6 +58,7 @@ async def run_mount(
     told: list[Source] = [] if sources is None else sources
     told += [vfs.say, frontend.say]
     check_mount_point(mount_point)
+    mark_mount_point(mount_point, cluster_id)
     frontend.mount(mount_point, cluster_id)
     served = trio.Event()
     is_unmounted = False

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from emberfs.protocol import MOUNT_POINT_ATTRIBUTE
+
 from ...schema.status import FsError, Status
 
 _log = logging.getLogger(__name__)
@@ -52,6 +54,14 @@ def check_mount_point(mount_point: Path) -> None:
     except OSError as error:
         hint = "; a dead mount? try: umount -l" if error.errno == errno.ENOTCONN else ""
         raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}{hint}") from error
+
+
+def mark_mount_point(mount_point: Path, cluster_id: str) -> None:
+    """Leave word on what will lie beneath the mount, for who comes while nothing is mounted; some file systems keep none."""
+    try:
+        os.setxattr(mount_point, MOUNT_POINT_ATTRIBUTE, cluster_id.encode())
+    except OSError as error:
+        _log.info("%s is not marked as a mount point: %s", mount_point, error.strerror)
 
 
 def set_read_ahead(mount_point: Path, count: int) -> None:

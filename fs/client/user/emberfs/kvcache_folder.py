@@ -5,6 +5,7 @@ A segment is an ordinary file with the right name; what else lies in the folder 
 What this module does not do: open files; the batch client does.
 """
 
+import errno
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from .batch import BatchClient
 from .posix import PosixClient
+from .protocol import MOUNT_POINT_ATTRIBUTE
 from .ring import RingClient
 
 if TYPE_CHECKING:
@@ -44,6 +46,10 @@ class Folder(Protocol):
         """Return what the batch client opens."""
         ...
 
+    def require_same(self) -> None:
+        """Raise OSError when something else lies there than when it was opened: nothing is to be made in it."""
+        ...
+
     def segments(self) -> list[Listed]:
         """Return all segments."""
         ...
@@ -58,16 +64,46 @@ class Folder(Protocol):
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, which may be there already, but none above it; raises OSError."""
-    Path(path).mkdir(exist_ok=True)
+    """Make a folder, which may be there already, but none above it.
+
+    Raises:
+        OSError: it cannot be made; ENOTCONN: it is on, or below, the mount point of a file system that is not mounted.
+    """
+    folder = Path(path).absolute()
+    for place in (folder, *folder.parents):
+        if is_unmounted(place):
+            what = f"EmberFS is not mounted at {place}, and what is written there would fill another disk"
+            raise OSError(errno.ENOTCONN, what, path)
+    folder.mkdir(exist_ok=True)
+
+
+def is_unmounted(place: Path) -> bool:
+    """Return whether a directory is a mount point on which nothing is mounted now."""
+    try:
+        os.getxattr(place, MOUNT_POINT_ATTRIBUTE)
+    except OSError:  # not there, without the mark, or a file system that has none: whoever uses it is told what is wrong
+        return False
+    return True
 
 
 class OsFolder:
-    """See `Folder`; makes the folder if it is not there."""
+    """See `Folder`; makes the folder if it is not there.
+
+    Invariant: no segment is made where the folder lay when the file system that it is on is mounted no more.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         make_folder(path)
+        self._began = os.stat(path)  # noqa: PTH116 - as is compared below
+
+    def require_same(self) -> None:
+        """See `Folder`."""
+        now = os.stat(self._path)  # noqa: PTH116
+        # A file system that is mounted again has the same inode, and maybe another device.
+        if now.st_ino != self._began.st_ino and now.st_dev != self._began.st_dev:
+            what = "another file system is here than when the cache was opened"
+            raise OSError(errno.ENOTCONN, what, self._path)
 
     def path(self, name: str) -> str:
         """See `Folder`."""
@@ -113,6 +149,9 @@ class NativeFolder:
         with os_errors(path):
             if not client.fs().exists(self._path):
                 client.fs().makedirs(self._path)
+
+    def require_same(self) -> None:
+        """See `Folder`: it is of this cluster."""
 
     def path(self, name: str) -> str:
         """See `Folder`."""

@@ -299,8 +299,9 @@ class Segments:
         """Make a segment and have it be the own one.
 
         Raises:
-            OSError: FileNotFoundError: another process has dropped it at once.
+            OSError: FileNotFoundError: another process has dropped it at once; ENOTCONN: the folder's file system is not mounted.
         """
+        self.folder.require_same()
         header = Header(os.urandom(ID_BYTES), self.geometry, now_ms)
         name = segment_name(header.id)
         path = self.folder.path(name)

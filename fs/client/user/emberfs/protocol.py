@@ -14,6 +14,8 @@ CHUNK_SIZE_ATTRIBUTE: Final = "ember.chunk_size"
 """Extended attribute of a directory: how large the chunks of new files in it are, in bytes, as decimal digits."""
 SOCKET_ATTRIBUTE: Final = "ember.batch"
 """Extended attribute of every path of a mount: the name of the daemon's socket; a leading @ stands for a zero byte."""
+MOUNT_POINT_ATTRIBUTE: Final = "user.ember.mount_point"
+"""Extended attribute of a directory on which a file system was mounted, to be seen only while none is: what is written there fills another disk."""
 
 IOCTL_TICKET: Final = 0x80104542
 """On an open file: `TICKET`, which the daemon takes once, as a proof that the file is open."""
