@@ -87,7 +87,7 @@ def main():
     entries = [python, "-m", "tests.client.batchio.fuzz", *random_calls]
     steps["random entries of rings"] = [*entries, "--entries", str(options.calls)]
     workers = ["-n", "2"] if find_spec("xdist") else []
-    steps["tests"] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, *options.tests]  # fmt: skip
+    steps["tests"] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not mount", *workers, *options.tests]  # fmt: skip
     failed = []
     with tempfile.TemporaryDirectory(prefix="ember-sanitized-") as made:
         tree = Path(made)
