@@ -6,12 +6,12 @@ pieces of one flush do, go together from the start.  Each has its own tag, and i
 others may be repeated by itself, or with others.
 
 Where many writes are under way to a few chains, a chain with nothing under way waits as well, until it has its share of them: with sixteen writers and six
-chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decision 0132).
+chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decisions 0132, 0143).
 
 Invariants:
-    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, and
-      SHARE_WAIT_S: so it never waits with none under way, nor for one that nobody is going to make, and requests that a slow or silent
-      node holds up hold nobody else up.
+    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, and twice the
+      median of what requests took: so it never waits with none under way, nor for one that nobody is going to make, and requests that a
+      slow or silent node holds up hold nobody else up.
     - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
     - A request of one write is sent as every release knows it.
     - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
@@ -53,8 +53,18 @@ ENOUGH_BYTES: Final = GROUP_BYTES_MAX // 2
 SMALL_BYTES_MAX: Final = 64 * 1024
 """Writes that are no larger, on average, wait for no share: a replica makes them on its event loop, but groups of them in a thread."""
 
-SHARE_WAIT_S: Final = 0.02
-"""No write waits longer for a share.  Some requests last longer; who waited for one of them has saved nothing, but lost no more than this."""
+WAITING_SHARE_MIN: Final = 1.5
+"""Writes of each chain.  Where there are fewer, who waits for another write to its chain mostly waits in vain, for as long as a request takes."""
+
+SHARE_WAIT_S_MIN: Final = 0.02
+"""So long a write waits for a share, or for as long as two requests usually take.  Some last longer; who waited for one of them has saved
+nothing, but lost no more."""
+
+SHARE_WAIT_S_MAX: Final = 0.2
+"""No write waits longer, however slow all nodes are."""
+
+TOOK_COUNT: Final = 15
+"""Requests that tell how long one usually takes."""
 
 _PAGE_BYTES: Final = 4096
 
@@ -98,7 +108,7 @@ class _Write:
 class _Load:
     """What a client has to write just now, on all chains."""
 
-    __slots__ = ("began_s", "ended", "lines", "writes")
+    __slots__ = ("_took_s", "began_s", "ended", "lines", "patience_s", "writes")
 
     def __init__(self) -> None:
         self.lines: dict[_Key, _Line] = {}
@@ -109,22 +119,31 @@ class _Load:
         """Of each request under way."""
         self.ended = 0
         """Requests, ever."""
+        self.patience_s = SHARE_WAIT_S_MIN
+        """So long a write waits for a share at most."""
+        self._took_s: deque[float] = deque([0.0] * TOOK_COUNT, TOOK_COUNT)
+        """Of the last requests; the median, so that those of a slow node count for nothing while most are quick."""
 
     @property
     def share(self) -> int:
-        """Writes of each chain, on average, rounded up."""
-        return -(-self.writes // max(1, len(self.lines)))
+        """Writes of each chain, on average, rounded up; 1 if there are hardly more writes than chains."""
+        chains = max(1, len(self.lines))
+        return -(-self.writes // chains) if self.writes >= WAITING_SHARE_MIN * chains else 1
 
     @property
     def soon_ended(self) -> int:
         """Requests under way that may end soon, since they have not taken long yet."""
-        since_s = current_time() - SHARE_WAIT_S
+        since_s = current_time() - self.patience_s
         return sum(began_s > since_s for began_s in self.began_s)
 
     def end(self, key: "_Key", line: "_Line", group: Sequence[_Write]) -> None:
         """The request of a group has ended: have others made for which it is time."""
         share = self.share  # whoever has been answered is likely to go on
-        self.began_s.remove(group[0].began_s)
+        began_s = group[0].began_s
+        self.began_s.remove(began_s)
+        self._took_s.append(current_time() - began_s)
+        usual_s = sorted(self._took_s)[TOOK_COUNT // 2]
+        self.patience_s = min(max(SHARE_WAIT_S_MIN, 2 * usual_s), SHARE_WAIT_S_MAX)
         self.ended += 1
         self.writes -= len(group)
         line.under_way -= 1
@@ -166,6 +185,11 @@ class _Line:
         self.waiting_bytes += len(write.data)
         load.writes += 1
         self.start(load.share)
+
+    @property
+    def patience_s(self) -> float:
+        """So long a write waits for its share from now on, at most."""
+        return self._load.patience_s
 
     def waits_for_share(self) -> bool:
         """Return whether nothing but other chains' requests keeps what waits from being sent."""
@@ -320,7 +344,7 @@ async def _wait_in(line: _Line, write: _Write) -> None:
         if not line.waits_for_share():
             await _sleep_in(line, write)
             continue
-        with trio.move_on_after(SHARE_WAIT_S) as patience:
+        with trio.move_on_after(line.patience_s) as patience:
             await _sleep_in(line, write)
         if patience.cancelled_caught:
             line.go(write)

@@ -15,8 +15,10 @@ from fs.client.write_groups import (
     ENOUGH_BYTES,
     GROUP_BYTES_MAX,
     GROUP_COUNT_MAX,
-    SHARE_WAIT_S,
+    SHARE_WAIT_S_MAX,
+    SHARE_WAIT_S_MIN,
     SMALL_BYTES_MAX,
+    TOOK_COUNT,
     WriteGroups,
 )
 from fs.rpc.api import Received
@@ -251,7 +253,7 @@ async def test_a_chain_that_is_held_up_does_not_hold_up_another(autojump_clock, 
     assert nodes.sent == [[0]]
     await writers.write([10], size=1 << 20, chain_id=2)
     assert nodes.sent == [[0]], "it waits for its share, as long as the other may end"
-    await trio.sleep(1.5 * SHARE_WAIT_S)
+    await trio.sleep(1.5 * SHARE_WAIT_S_MIN)
     assert nodes.sent == [[0], [10]]
     await nodes.end(1)
     assert writers.told == {10: 11}
@@ -268,7 +270,7 @@ async def test_writes_of_a_chain_that_has_waited_for_long_enough_go_together(
     await writers.write(range(8), size=1 << 20)
     await writers.write([10, 11], size=1 << 20, chain_id=2)
     writers.scopes[10].cancel()
-    await trio.sleep(2 * SHARE_WAIT_S)
+    await trio.sleep(2 * SHARE_WAIT_S_MIN)
     assert nodes.sent == [[0], [11]], "the next one's patience ends, too"
     await nodes.end_all()
     assert 10 not in writers.told
@@ -285,7 +287,7 @@ async def test_who_begins_to_wait_for_a_share_behind_a_request_of_the_chain_is_n
     await nodes.end(1)
     assert nodes.sent == [[0], [10]], "they wait for their share now, as long as the other may end"
     writers.scopes[11].cancel()
-    await trio.sleep(1.5 * SHARE_WAIT_S)
+    await trio.sleep(1.5 * SHARE_WAIT_S_MIN)
     assert nodes.sent[2:] == [[12]]
     await nodes.end_all()
     assert writers.told == {k: k + 1 for k in (*range(4), 10, 12)}
@@ -299,11 +301,65 @@ async def test_whose_patience_ends_as_the_last_that_waits_is_cancelled_is_still_
     for base in range(0, 400, 20):  # whichever of the three is run first
         await writers.write(range(base, base + 8), LARGE)
         await writers.write([base + 10, base + 11, base + 12], LARGE, chain_id=2)
-        writers.scopes[base + 12].deadline = trio.current_time() + SHARE_WAIT_S
-        await trio.sleep(2 * SHARE_WAIT_S)
+        patience_s = writers.groups._load.patience_s
+        writers.scopes[base + 12].deadline = trio.current_time() + patience_s
+        await trio.sleep(2 * patience_s)
         await nodes.end_all()
         assert {base + 10, base + 11} <= writers.told.keys()
         assert nothing_is_left(writers)
+
+
+async def have_taken(writers, seconds):
+    """Have the last requests taken so long, each in turn."""
+    for position, took_s in enumerate(seconds):
+        await writers.write([1000 + position], LARGE)
+        await trio.sleep(took_s)
+        await writers.nodes.end()
+    writers.nodes.sent.clear()
+    writers.told.clear()
+
+
+async def waits_for_its_share(writers, patience_s):
+    """Check how long a chain waits for its share beside one that does not answer."""
+    await writers.write(range(4), LARGE)
+    await writers.write([10], LARGE, chain_id=2)
+    await trio.sleep(0.9 * patience_s)
+    assert writers.nodes.sent == [[0]]
+    await trio.sleep(0.2 * patience_s)
+    assert writers.nodes.sent == [[0], [10]]
+    await writers.nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "patience_s"),
+    [(0.001, SHARE_WAIT_S_MIN), (0.04, 0.08), (3.0, SHARE_WAIT_S_MAX)],
+)
+async def test_a_chain_waits_for_its_share_as_long_as_two_requests_usually_take(
+    autojump_clock, writers, took_s, patience_s
+):
+    await have_taken(writers, [took_s] * TOOK_COUNT)
+    await waits_for_its_share(writers, patience_s)
+
+
+async def test_requests_of_a_slow_node_make_nobody_wait_longer_while_most_are_quick(
+    autojump_clock, writers
+):
+    await have_taken(writers, [5.0, 0.02] * (TOOK_COUNT // 2) + [0.02])
+    await waits_for_its_share(writers, 0.04)
+
+
+async def test_where_there_are_hardly_more_writes_than_chains_nobody_waits_for_a_share(
+    autojump_clock, writers
+):
+    nodes = writers.nodes
+    for chain_id in range(4):
+        await writers.write([chain_id], LARGE, chain_id=chain_id)
+    await writers.write([10], LARGE, chain_id=0)
+    await writers.write([11], LARGE, chain_id=4)
+    assert nodes.sent == [[0], [1], [2], [3], [11]], "six writes, five chains: few would ever meet"
+    await nodes.end_all()
+    assert nothing_is_left(writers)
 
 
 async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(
