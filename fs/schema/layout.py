@@ -67,6 +67,8 @@ class FileRef:
     """Stripe slots 0..dyn_stripe-1 may hold chunks; at least 1."""
     finished_cut: int = 0
     """The newest truncation of the file that is known to be over, by its `truncate_ver`; writes tell it to storage."""
+    truncate_ver: int = 0
+    """Of the file when its reader learnt its length: only as long as there is no later one, what is not there is a hole."""
 
 
 @dataclass(frozen=True, slots=True)

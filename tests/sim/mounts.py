@@ -17,7 +17,7 @@ from msgspec import structs
 
 from fs.client.native import EmberFs
 from fs.client.vfs import chunk_sizes
-from fs.client.vfs.files import Opened
+from fs.client.vfs.creating import Opened
 from fs.client.vfs.handles import TakesTaskError
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from fs.client.vfs.files import Opened
+from fs.client.vfs.creating import Opened
 from fs.schema.ids import ROOT_INODE_ID, InodeId
 from fs.schema.status import FsError, Status
 

@@ -13,7 +13,7 @@ from ...runtime.ports import Buffer, Runtime
 from ...schema.ids import InodeId
 from ...schema.inode import NAME_BYTES_MAX, Inode
 from ...schema.status import FsError, Status
-from ..vfs.files import Opened
+from ..vfs.creating import Opened
 from ..vfs.vfs import Vfs
 from .answers import BLOCK_BYTES, errno_of
 from .attributes import attr_change, entry_attributes

@@ -21,6 +21,7 @@ from ...schema.ids import ChainTableId, InodeId
 from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..holes import CutMeanwhileError
 from ..patience import same_error
 from ..read_table import ReadTable
 from ..side_by_side import each_or_error
@@ -120,6 +121,17 @@ class Batches:
 
     async def read(self, ios: Sequence[BatchIo], *, is_relaxed: bool = False) -> None:
         """Fill all buffers, in as few requests as possible; each says for itself how it went."""
+        await self._read_once(ios, is_relaxed=is_relaxed)
+        await self._read_cut(ios, is_relaxed=is_relaxed)
+
+    async def _read_cut(self, ios: Sequence[BatchIo], *, is_relaxed: bool) -> None:
+        """Read once more, by the new length, what was cut off while it was read."""
+        while ios := [io for io in ios if isinstance(io.error, CutMeanwhileError)]:
+            for io in ios:
+                io.error, io.count, io.hole_bytes = None, 0, 0
+            await self._read_once(ios, is_relaxed=is_relaxed)
+
+    async def _read_once(self, ios: Sequence[BatchIo], *, is_relaxed: bool) -> None:
         owners: list[BatchIo] = []
         reads: list[FileRead] = []
         known: dict[int, tuple[InodeState, FileRef, int]] = {}
@@ -176,7 +188,11 @@ class Batches:
             return list(enumerate(ios))
         try:
             await self._core.store.read(table, is_relaxed=is_relaxed)
-            await self._core.require_still_there(table.made.values())
+            await self._core.require_holes(table.made.values())
+        except CutMeanwhileError:
+            ios = _ios(table, handles)
+            await self.read(ios, is_relaxed=is_relaxed)
+            return list(enumerate(ios))
         except FsError as error:
             ios = _ios(table, handles)
             for position, io in enumerate(ios):
@@ -185,6 +201,7 @@ class Batches:
                 ios[0].error = same_error(error)
             else:
                 await self._read_singly([(io, io) for io in ios], is_relaxed=is_relaxed)
+                await self._read_cut(ios, is_relaxed=is_relaxed)
             return list(enumerate(ios))
         return _with_holes(table)
 
@@ -220,10 +237,9 @@ class Batches:
         def end(is_done: bool) -> None:
             made = table.made
             if made:  # holes, or what is not as it was asked for
-                # whether a file with holes is still there, has to be asked for
+                # whether what is not there is a hole, has to be asked for
                 is_done &= all(
-                    not read.hole_bytes or self._core.is_surely_there(read.file.inode_id)
-                    for read in made.values()
+                    not read.hole_bytes or self._core.is_known_hole(read) for read in made.values()
                 )
                 if not is_done:
                     made.clear()

@@ -18,8 +18,9 @@ from .core import VfsCore
 from .files import Files
 from .handles import TakesTaskError
 from .looking_up import LookingUp
-from .open_file import SET_ID_BITS, FileHandle, InodeState, SetTimes
+from .open_file import SET_ID_BITS, FileHandle, InodeState
 from .ports import Caller
+from .set_times import SetTimes
 
 
 @dataclass(frozen=True, slots=True)

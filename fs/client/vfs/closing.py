@@ -13,7 +13,8 @@ from ...schema.inode import inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .handles import Handles, TakesTaskError
-from .open_file import FileHandle, Flush, InodeState
+from .open_file import FileHandle, InodeState
+from .unsent import Flush
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ Not atomic: others may see a part, and what they write to either file meanwhile 
 
 from dataclasses import dataclass
 
-from ...schema.layout import MIB
+from ...schema.layout import MIB, FileRef
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..holes import CutMeanwhileError
 from .allocation import Allocation
 from .core import VfsCore
 from .files import Files
@@ -47,7 +48,8 @@ class Copying:
             raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
         await self._core.drain(source.state)
         await self._core.settle_length(source.state)
-        count = min(count, COPY_BYTES_MAX, source.state.local_length() - offset)
+        ref, length = source.state.ref, source.state.local_length()
+        count = min(count, COPY_BYTES_MAX, length - offset)
         if count <= 0:
             return 0
         if source.state is target.state and abs(offset - place) < count:
@@ -58,8 +60,11 @@ class Copying:
             while progress.reached < place + count and not progress.is_stopped:
                 start = offset + progress.reached - place
                 wanted = min(_BATCH_BYTES, offset + count - start)
-                await self._copy_batch(_pieces(source, start, wanted), progress)
+                await self._copy_batch(_pieces(ref, start, wanted), progress)
             await self._make_hole(progress)
+        except CutMeanwhileError:
+            if progress.settled == place:  # 0 bytes would say that the source has ended
+                return await self.copy(source_id, offset, target_id, place, count)
         except FsError:
             # An error of an earlier write is told once: it must not get lost.
             if progress.settled == place or target.seen_error_count != seen:
@@ -101,9 +106,8 @@ class _Progress:
     is_stopped: bool = False
 
 
-def _pieces(source: FileHandle, offset: int, count: int) -> list[FileRead]:
+def _pieces(ref: FileRef, offset: int, count: int) -> list[FileRead]:
     """Return reads that lie within one chunk each: what they find there begins with all its data."""
-    ref = source.state.ref
     unit = min(ref.layout.chunk_size_bytes, _PIECE_BYTES_MAX)
     reads, end = [], offset + count
     while offset < end:

@@ -5,10 +5,10 @@ content is provably what this mount saw last.
 """
 
 import os
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
 
 from ...rpc.api import UnderWay
 from ...schema import services
@@ -16,36 +16,20 @@ from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from .change import Change, begin, make
 from .closing import Closing
+from .creating import FMODE_EXEC, Creating, OnOpened, Opened
 from .handles import TakesTaskError
-from .open_file import FileHandle, FileSession, InodeState
+from .open_file import FileHandle, InodeState
 from .ports import Caller
 from .reading import Reading
 from .writing import Writing
 
 _OF_MOUNT = Caller(0, 0)
-_FMODE_EXEC = 0x20
-"""Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
+CUT_TOLD_S = 0.005
+"""From when a truncation is answered until the thread that waited for it has most likely run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What the kernel is told of an open file."""
-
-    handle_id: int
-    keep_cache: bool
-    direct_io: bool
-
-
-OnOpened = Callable[[Opened | None, Exception | None], None]
-"""Called once, with what was opened or with why nothing was."""
-
-OnCreated = Callable[[tuple[Opened, Inode] | None, Exception | None], None]
-"""As `OnOpened`, with the attributes of the file."""
-
-
-class Files(Reading, Writing, Closing):
+class Files(Creating, Reading, Writing, Closing):
     """The file half of `Vfs`."""
 
     async def open(self, inode_id: InodeId, flags: int, caller: Caller) -> Opened:
@@ -62,7 +46,7 @@ class Files(Reading, Writing, Closing):
         request = meta_pb2.OpenReq(
             caller=caller.to_pb(),
             inode_id=inode_id,
-            wants_read=flags & os.O_ACCMODE != os.O_WRONLY and not flags & _FMODE_EXEC,
+            wants_read=flags & os.O_ACCMODE != os.O_WRONLY and not flags & FMODE_EXEC,
             wants_write=wants_write or is_truncate,
             is_truncate=is_truncate,
             session=session or self._session_of_unnamed(inode_id),
@@ -77,7 +61,7 @@ class Files(Reading, Writing, Closing):
                 if state.has_unreported:
                     # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
                     await self._core.report(state, is_durable=False)
-                with state.cutting():
+                with self._cutting(state):
                     inode, is_metered = await self._open_at_meta(request)
                     state.absorb(inode)
         else:
@@ -130,7 +114,7 @@ class Files(Reading, Writing, Closing):
         if is_listed or (state is not None and not state.inode.nlink):
             return None
         request = meta_pb2.OpenReq(
-            caller=caller.to_pb(), inode_id=inode_id, wants_read=not flags & _FMODE_EXEC
+            caller=caller.to_pb(), inode_id=inode_id, wants_read=not flags & FMODE_EXEC
         )
         mark = core.changes.mark()
 
@@ -183,115 +167,6 @@ class Files(Reading, Writing, Closing):
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
         return inode, reply.is_metered if reply.HasField("is_metered") else None
 
-    async def create(
-        self,
-        parent: InodeId,
-        name: bytes,
-        mode: int,
-        flags: int,
-        caller: Caller,
-        *,
-        umask: int = 0,
-        is_unnamed: bool = False,
-    ) -> tuple[Opened, Inode]:
-        """Create a regular file, or open the existing one unless O_EXCL is set.
-
-        With `is_unnamed` the file has no name; O_EXCL then says that it never gets one, and `name` is ignored.
-        A default access control list of the parent counts instead of `umask`.
-
-        Raises:
-            FsError: EXISTS with O_EXCL, and whatever meta says.
-        """
-        request = self._create_request(parent, name, mode, flags, caller, umask)
-        if is_unnamed:
-            request.name, request.is_unnamed = b"", True
-        return await make(self._core, self._creation(request, flags, caller))
-
-    def begin_create(  # noqa: PLR0917 - those of `create`
-        self,
-        parent: InodeId,
-        name: bytes,
-        mode: int,
-        flags: int,
-        caller: Caller,
-        umask: int,
-        on_end: OnCreated,
-    ) -> bool:
-        """Begin what `create` does, without a task; False: nothing is done, `create` has to do it.
-
-        Meta is asked once; where that does not settle it a task goes on, under the same request id.
-        """
-        request = self._create_request(parent, name, mode, flags, caller, umask)
-        return begin(self._core, self._creation(request, flags, caller), on_end)
-
-    def _creation(
-        self, request: meta_pb2.CreateReq, flags: int, caller: Caller
-    ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
-        core = self._core
-        place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
-
-        # Quoted: it would be evaluated for every file.
-        def take(
-            reply: "meta_pb2.CreateRsp",
-        ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
-            core.changes.note_name(*place)
-            opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
-            if must_forget:
-                return self._created_anew(opened, inode)
-            return opened, core.states[inode.inode_id].present(inode)
-
-        return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
-
-    async def _created_anew(self, opened: Opened, inode: Inode) -> tuple[Opened, Inode]:
-        """What a creation has found the kernel may show otherwise."""
-        await self._have_forgotten(inode.inode_id)
-        return opened, self._core.states[inode.inode_id].present(inode)
-
-    def _create_request(  # noqa: PLR0917 - those of `create`
-        self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int
-    ) -> meta_pb2.CreateReq:
-        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
-        return meta_pb2.CreateReq(
-            caller=caller.to_pb(),
-            parent_inode_id=parent,
-            name=name,
-            mode=mode & 0o7777,
-            umask=umask,
-            is_exclusive=bool(flags & os.O_EXCL),
-            is_truncate=bool(flags & os.O_TRUNC),
-            session=self._new_session(wants_write=wants_write),
-            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
-            wants_write=wants_write,
-        )
-
-    def _take_created(
-        self,
-        request: meta_pb2.CreateReq,
-        flags: int,
-        caller: Caller,
-        mark: int,
-        reply: meta_pb2.CreateRsp,
-    ) -> tuple[Opened, Inode, bool]:
-        """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
-        core, inode = self._core, inode_from_pb(reply.inode)
-        core.changes.note_inode(inode.inode_id)
-        core.note_told(reply.directories, mark)
-        session = request.session if request.HasField("session") else None
-        opened, must_forget = self._handed_out(inode, flags, session, caller)
-        state = core.states[inode.inode_id]
-        if reply.HasField("is_metered"):
-            state.note_metering(reply.is_metered, inode)
-        if reply.was_created:
-            state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
-            # Nor extended attributes: saves a call before the first write to every new file.
-            state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
-        return opened, inode, must_forget
-
-    def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
-        if not wants_write:
-            return None
-        return meta_pb2.FileSessionPb(session_id=self._core.new_session_id(), is_write=True)
-
     def _is_unkept(self, inode_id: InodeId) -> bool:
         """Return whether this mount knows that an inode has no name, and has no session yet that keeps it."""
         state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
@@ -316,59 +191,30 @@ class Files(Reading, Writing, Closing):
         caller: Caller,
     ) -> Opened:
         opened, must_forget = self._handed_out(inode, flags, session, caller)
-        if must_forget:
+        # An open that truncates makes the kernel forget by itself; to be told before it would make it take no notice of how short
+        # the answers are to reads that are under way, and show zeros instead.
+        if must_forget and not flags & os.O_TRUNC:
             await self._have_forgotten(inode.inode_id)
         return opened
 
-    async def _have_forgotten(self, inode_id: InodeId) -> None:
-        """Have the kernel forget the attributes of a known inode."""
-        known = self._core.known[inode_id]
-        given = known.given_count, known.unsure_until_s
-        await self._core.kernel.invalidate_attributes(inode_id)
-        # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
-        if (known.given_count, known.unsure_until_s) == given:
-            known.given_length, known.unsure_until_s = -1, 0.0
+    @contextmanager
+    def _cutting(self, state: InodeState) -> Iterator[None]:
+        """Have reads wait while a truncation is under way, and on until the kernel has most likely acted on its answer.
 
-    def _handed_out(
-        self,
-        inode: Inode,
-        flags: int,
-        session: meta_pb2.FileSessionPb | None,
-        caller: Caller,
-    ) -> tuple[Opened, bool]:
-        """Make a handle; return also whether the kernel has to forget attributes before it is told."""
-        core = self._core
-        state = core.state_of(inode, caller)
-        can_write = flags & os.O_ACCMODE != os.O_RDONLY
-        is_append = can_write and bool(flags & os.O_APPEND)
-        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
-        is_direct = is_append or bool(flags & os.O_DIRECT)
-        handle = FileHandle(
-            handle_id=core.new_handle_id(),
-            state=state,
-            caller=caller,
-            can_read=flags & os.O_ACCMODE != os.O_WRONLY,
-            can_write=can_write,
-            is_append=is_append,
-            file_session=FileSession(SessionId(session.session_id)) if session else None,
-            is_direct=is_direct,
-            is_run=bool(flags & _FMODE_EXEC),
-            seen_error_count=state.error_count,
-        )
-        if can_write:
-            state.writer = caller
-        self._add_handle(handle)
-        data_ver = state.file.data_ver
-        keep_cache = state.cached_ver == data_ver
-        if not keep_cache:
-            # The kernel drops its pages now; what others had read ahead must not fill them again.
-            state.note_foreign_content()
-        state.cached_ver = data_ver
-        known, shown = core.known.get(inode.inode_id), state.present(state.inode)
-        must_forget = known is not None and known.may_show_other(
-            shown.length, shown.mtime_ns, core.now_s()
-        )
-        return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
+        The answer to a READ that is shorter than the file the kernel knows counts only if nothing has changed the attributes that it has
+        since it sent the READ, and no SETATTR of the length is under way; else it shows zeros.  By CUT_TOLD_S after its answer to the
+        truncation it knows the new length.
+        """
+        state.cuts_under_way += 1
+        before = state.local_length()
+        try:
+            yield
+        finally:
+            is_read = any(handle.can_read for handle in state.handles.values())
+            if is_read and state.local_length() < before:
+                self._core.finish_in_task(_told(), lambda *_: state.end_cut())
+            else:
+                state.end_cut()
 
     def share(self, handle_id: int) -> int:
         """Return a further handle of what is open, with the same rights; to be flushed and released as any other.
@@ -420,7 +266,7 @@ class Files(Reading, Writing, Closing):
             elif state.has_unreported:
                 await core.report(state, is_durable=False)
             before_ver, seq = state.file.data_ver, state.acked_seq
-            with state.cutting():
+            with self._cutting(state):
                 reply = await core.call(services.META_SET_ATTR, request)
                 inode = inode_from_pb(reply.inode)
                 # The request carried what was written before, and a truncation counts as new content.
@@ -480,3 +326,7 @@ class Files(Reading, Writing, Closing):
             state.note_foreign_content()
             state.cached_ver = state.file.data_ver
             await self._core.kernel.invalidate_content(inode_id)
+
+
+async def _told() -> None:
+    await trio.sleep(CUT_TOLD_S)

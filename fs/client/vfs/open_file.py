@@ -12,138 +12,24 @@ states are "up to which acked_seq", so that a flush that ends during a report is
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import trio
 
-from ...runtime.ports import Buffer
 from ...runtime.quick_lock import QuickLock
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import FilePart, Inode
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
-from .dirty_ranges import RUN_BYTES_MAX, DirtyRanges
+from ..holes import KnownHoles
 from .ports import Caller
 from .readahead import Readahead
+from .set_times import SetTimes
+from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, WriteStream
 
 SET_ID_BITS = 0o6000
-
-
-class Flush:
-    """Bytes on their way to storage; once it is `done`, `failure` says whether they arrived.
-
-    One run, of whatever chunks; or several of one chunk, which joined it while it waited for an earlier one.
-    """
-
-    __slots__ = (
-        "chunk_end",
-        "chunk_first",
-        "done",
-        "failure",
-        "is_begun",
-        "is_durable",
-        "is_held",
-        "ranges",
-        "told",
-        "truncate_ver",
-        "waits_for",
-    )
-
-    def __init__(
-        self, run: WriteRun, chunk_size_bytes: int, truncate_ver: int, *, is_durable: bool
-    ) -> None:
-        self.ranges = DirtyRanges(run)
-        self.chunk_first = run.offset // chunk_size_bytes
-        self.chunk_end = -(-run.end // chunk_size_bytes)
-        self.truncate_ver = truncate_ver
-        self.is_begun = False
-        """Its bytes may have left: no others join them."""
-        self.is_held = False
-        """Nothing sends it yet; it is in `InodeState.held`."""
-        self.is_durable = is_durable
-        """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
-        self.done = trio.Event()
-        self.told: list[Callable[[], None]] = []
-        """Called right after `done`; they neither wait nor raise."""
-        self.failure: FsError | None = None
-        self.waits_for: list[Flush] = []
-
-    def touches(self, other: "Flush") -> bool:
-        """True when both hold bytes of one chunk."""
-        return self.chunk_first < other.chunk_end and other.chunk_first < self.chunk_end
-
-    @property
-    def is_small(self) -> bool:
-        """True for a run of one chunk that others may join."""
-        return self.chunk_end == self.chunk_first + 1 and self.ranges.length <= RUN_BYTES_MAX
-
-    def joins(self, earlier: "Flush") -> bool:
-        """Have an earlier one take our run along, if both are of the same single chunk; False: nothing is done."""
-        return (
-            not earlier.is_begun
-            and earlier.chunk_first == self.chunk_first
-            and earlier.chunk_end == self.chunk_end == self.chunk_first + 1
-            and earlier.truncate_ver == self.truncate_ver
-            and earlier.is_durable == self.is_durable
-            and earlier.ranges.add(self.ranges.runs[0])
-        )
-
-
-@dataclass(slots=True)
-class AppendBuffer:
-    """Whole records of O_APPEND writers, in the order of their write() calls; offsets are not known yet."""
-
-    pieces: list[Buffer] = field(default_factory=list)
-    length: int = 0
-    """Of all records that have no place yet, also of those whose reservation is under way."""
-    assumed_offset: int = 0
-    """Where the kernel believes the first record to be."""
-    reserving_length: int = 0
-    reserving_end: int = 0
-    """Of the records whose reservation is under way: where they would end."""
-
-    def begin_reservation(self, length: int, end: int) -> None:
-        """Note that records of an earlier buffer are being given their place."""
-        self.length += length
-        self.reserving_length, self.reserving_end = length, end
-
-    def end_reservation(self) -> None:
-        """They have their place, or are lost."""
-        self.length -= self.reserving_length
-        self.reserving_length = self.reserving_end = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimes:
-    """Times that a program set after its last write, and that meta is told of with that write; None: not set."""
-
-    atime_ns: int | None
-    mtime_ns: int | None
-    set_ns: int
-    """When, by this mount's clock."""
-    atime_seen_ns: int = 0
-    mtime_seen_ns: int = 0
-    """What meta had then, as far as this mount knew, or has from this mount since: other ones may have been set later, on another mount."""
-
-    def after(self, before: "SetTimes") -> "SetTimes":
-        """Return these times together with those that were set before them and are not set anew."""
-        atime = self if self.atime_ns is not None else before
-        mtime = self if self.mtime_ns is not None else before
-        return SetTimes(
-            atime.atime_ns, mtime.mtime_ns, self.set_ns, atime.atime_seen_ns, mtime.mtime_seen_ns
-        )
-
-    def reported(self, inode: Inode) -> "SetTimes":
-        """Return these times when meta has taken them over into `inode`, or some of them."""
-        return replace(
-            self,
-            atime_seen_ns=inode.atime_ns if inode.atime_ns == self.atime_ns else self.atime_seen_ns,
-            mtime_seen_ns=inode.mtime_ns if inode.mtime_ns == self.mtime_ns else self.mtime_seen_ns,
-        )
 
 
 class _OwnLock:
@@ -170,7 +56,6 @@ class InodeState:
         "clears_suid",
         "content_seq",
         "cut_ended",
-        "cut_seq",
         "cuts_under_way",
         "durable_seq",
         "error_count",
@@ -178,6 +63,7 @@ class InodeState:
         "foreign_count",
         "handles",
         "held",
+        "holes",
         "inode",
         "inode_id",
         "is_length_unknown",
@@ -193,7 +79,6 @@ class InodeState:
         "ref",
         "reported_seq",
         "run",
-        "seen_there_s",
         "set_times",
         "space_counted_s",
         "stream",
@@ -214,8 +99,14 @@ class InodeState:
         self.inode_id: InodeId = inode.inode_id
         self.inode = inode
         self.ref = FileRef(
-            inode.inode_id, inode.file.layout, inode.file.dyn_stripe, inode.file.finished_cut
+            inode.inode_id,
+            inode.file.layout,
+            inode.file.dyn_stripe,
+            inode.file.finished_cut,
+            inode.file.truncate_ver,
         )
+        """Goes with `local_length`: who reads takes both at once."""
+        self.holes = KnownHoles()
         self.handles: dict[int, FileHandle] = {}
         self.keep_session: SessionId | None = None
         self.writer = caller
@@ -226,9 +117,7 @@ class InodeState:
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
         self.cuts_under_way = 0
-        """Truncations that this mount has asked for: bytes within the length may be gone already."""
-        self.cut_seq = 0
-        """How many it has begun."""
+        """Truncations that this mount has asked for, up to when the kernel knows of their end: reads wait."""
         self.cut_ended = trio.Event()
         """Set, and replaced, when none is under way any more."""
         self.held: list[Flush] = []
@@ -245,8 +134,6 @@ class InodeState:
         """How often meta was found to have lost a length that it had told."""
         self.is_metered = False
         self.space_counted_s = -math.inf
-        self.seen_there_s = -math.inf
-        """When meta was last asked whether it still has the file, and had it."""
         self.is_space_unsure = False
         """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
         self.promised_length = 0
@@ -327,22 +214,16 @@ class InodeState:
         placed_end = max(self.known_end(), append.reserving_end)
         return placed_end + append.length - append.reserving_length
 
-    @contextmanager
-    def cutting(self) -> Iterator[None]:
-        """While a truncation is under way: its bytes are gone before its answer says so, and would be read as zeros that never were."""
-        self.cuts_under_way += 1
-        self.cut_seq += 1
-        try:
-            yield
-        finally:
-            self.cuts_under_way -= 1
-            self.content_seq += 1  # what was read ahead meanwhile is of no use
-            if not self.cuts_under_way:
-                ended, self.cut_ended = self.cut_ended, trio.Event()
-                ended.set()
+    def end_cut(self) -> None:
+        """One truncation of `cuts_under_way` is over."""
+        self.cuts_under_way -= 1
+        self.content_seq += 1  # what was read ahead meanwhile is of no use
+        if not self.cuts_under_way:
+            ended, self.cut_ended = self.cut_ended, trio.Event()
+            ended.set()
 
     def settled_length(self) -> int:
-        """Return `local_length`, or -1 while `is_dirty`, `cutting`, or while the chains have to tell; what every begun read asks for, with one call."""
+        """Return `local_length`, or -1 while `is_dirty`, `cuts_under_way`, or while the chains have to tell; what every begun read asks for, with one call."""
         if self.run is not None or self.flushes or self.append.length > 0 or self.is_length_unknown:
             return -1
         if self.cuts_under_way:
@@ -373,6 +254,7 @@ class InodeState:
             return False
         self.inode = inode
         if inode.file.truncate_ver != old.truncate_ver:
+            self.ref = replace(self.ref, truncate_ver=inode.file.truncate_ver)
             self.forget_length()
         return inode.ctime_ns > self.unsure_ctime_ns
 

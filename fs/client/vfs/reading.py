@@ -1,17 +1,23 @@
 """Reading open files: own writes first, then what was read ahead, else straight from storage."""
 
+import logging
+
 from ...runtime.ports import Buffer
 from ...schema import services
+from ...schema.ids import InodeId
 from ...schema.inode import inode_from_pb
 from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..holes import CutMeanwhileError
 from ..read_table import ReadTable
 from .handles import Handles
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
+
+_log = logging.getLogger(__name__)
 
 TOGETHER_BYTES_MAX = 128 * KIB
 """Larger reads go by themselves: what they cost grows with their bytes."""
@@ -30,6 +36,13 @@ class Reading(Handles):
         """
         # 1. who reads
         handle = self.readable(handle_id)
+        while True:
+            try:
+                return await self._read(handle, offset, count)
+            except CutMeanwhileError as error:  # 5. once more, by the length that is known now
+                _log.debug("%s", error)
+
+    async def _read(self, handle: FileHandle, offset: int, count: int) -> Buffer:
         state = handle.state
         # 2. own writes first
         if state.is_dirty:
@@ -38,26 +51,26 @@ class Reading(Handles):
             await self._core.settle_length(state)
         while state.cuts_under_way:
             await state.cut_ended.wait()
-        cut_seq = state.cut_seq
         # 3. clip to the length
         if handle.is_append and offset + count > state.local_length():
             await self._refresh(state, handle.caller)
-        length = state.local_length()
+        ref, length = state.ref, state.local_length()
         end = min(offset + count, length)
+        if end < offset + count:
+            self._note_short(state.inode_id, length)
         if end <= offset:
             return b""
         # 4. readahead, else straight from storage
         self._fetch_ahead(handle, offset, end, length)
         blocks = handle.readahead.covering(offset, end)
         found = await _assemble(blocks, offset, end) if blocks else None
-        if found is not None and state.cut_seq == cut_seq:
+        if found is not None:
             self._core.ahead_hit_count += 1
             return found
         self._core.ahead_miss_count += 1
         view = self._core.memory.take(end - offset)
-        await self._core.read_stored([FileRead(state.ref, offset, view)])
-        # 5. once more, if what was within the length has been cut off meanwhile
-        return view if state.cut_seq == cut_seq else await self.read(handle_id, offset, count)
+        await self._core.read_stored([FileRead(ref, offset, view)])
+        return view
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
         """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
@@ -73,6 +86,8 @@ class Reading(Handles):
             return None
         length = state.local_length()
         end = min(offset + count, length)
+        if end < offset + count:
+            self._note_short(state.inode_id, length)
         if end <= offset:
             return b""
         blocks = handle.readahead.covering(offset, end)
@@ -98,6 +113,8 @@ class Reading(Handles):
         end = min(offset + count, length)
         if not 0 < end - offset <= TOGETHER_BYTES_MAX:
             return None
+        if end < offset + count:
+            self._note_short(state.inode_id, length)
         self._core.ahead_miss_count += 1
         # what it fetches lies behind: there were no blocks
         self._fetch_ahead(handle, offset, end, length)
@@ -107,11 +124,18 @@ class Reading(Handles):
         """Read what `begin_read` returned, of any files, with one request to each storage node.
 
         Raises:
+            CutMeanwhileError: of one the file was truncated meanwhile: `read` has to do each.
             FsError: as `read`, for any of them.
         """
         await self._core.store.read(table)
         if table.made:
-            await self._core.require_still_there(table.made.values())
+            await self._core.require_holes(table.made.values())
+
+    def _note_short(self, inode_id: InodeId, length: int) -> None:
+        """The kernel is about to be shown the end of a file."""
+        known = self._core.known.get(inode_id)
+        if known is not None:
+            known.note_short(length)
 
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)
@@ -138,15 +162,15 @@ class Reading(Handles):
                 ahead.add(block)
                 core.readahead_bytes += stop - start
                 core.fetched_ahead_bytes += stop - start
-                core.spawn(self._fetch, state, block)
+                core.spawn(self._fetch, state.ref, block)
             core.forget_ahead(ahead)  # what the reader has overtaken
 
-    async def _fetch(self, state: InodeState, block: Block[FetchedBlock]) -> None:
+    async def _fetch(self, ref: FileRef, block: Block[FetchedBlock]) -> None:
         content = block.content
         # Whatever ends this task early, a bug or the end of the mount, nobody may take zeros for the content.
         content.error = FsError(Status.IO_ERROR, "the mount stopped while it read")
         try:
-            await self._core.read_stored([FileRead(state.ref, block.offset, content.view)])
+            await self._core.read_stored([FileRead(ref, block.offset, content.view)])
             content.error = None
         except FsError as error:
             content.error = error

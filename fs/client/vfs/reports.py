@@ -13,8 +13,9 @@ from ...schema import services
 from ...schema.inode import FilePart, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from .open_file import InodeState, SetTimes
+from .open_file import InodeState
 from .ports import Caller
+from .set_times import SetTimes
 from .write_back import WriteBack
 
 _log = logging.getLogger(__name__)

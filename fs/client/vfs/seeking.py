@@ -7,14 +7,18 @@ the chains are asked where there is data again, for files may be holes of millio
 What other mounts write meanwhile may be seen or not.
 """
 
+import logging
 import os
 from collections.abc import Iterable
 
 from ...schema.status import FsError, Status
 from ..api import FileRead
+from ..holes import CutMeanwhileError
 from .core import VfsCore
 from .files import Files
 from .open_file import InodeState
+
+_log = logging.getLogger(__name__)
 
 PROBE_COUNT = 256
 """Chunks that are looked at in one batch."""
@@ -39,6 +43,13 @@ class Seeking:
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise FsError(Status.INVALID_ARGUMENT, f"whence {whence}")
         state = self._files.open_state(handle_id)
+        while True:
+            try:
+                return await self._seek(state, offset, whence)
+            except CutMeanwhileError as error:  # by the new length
+                _log.debug("%s", error)
+
+    async def _seek(self, state: InodeState, offset: int, whence: int) -> int:
         await self._core.drain(state)
         await self._core.settle_length(state)
         length = state.local_length()

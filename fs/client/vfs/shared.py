@@ -20,6 +20,7 @@ from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
+from ..holes import CutMeanwhileError
 from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
@@ -119,6 +120,11 @@ class Known:
         self.given_length, self.given_mtime_ns = inode.length, inode.mtime_ns
         self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
+
+    def note_short(self, length: int) -> None:
+        """A read is answered that ends the file sooner than the kernel has been told: it shows a shorter file from now on, or soon."""
+        if self.given_length > length:
+            self.unsure_until_s = max(self.unsure_until_s, self.given_until_s + TAKEN_LATER_S)
 
     def may_show_other(self, length: int, mtime_ns: int, now_s: float) -> bool:
         """Return whether the kernel may show another length than this one, or another time of change."""
@@ -257,26 +263,53 @@ class Shared:
         return self.meta.call(method, request)
 
     async def read_stored(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
-        """Fill buffers from storage, as `ChunkStore.read`; a removed file is not shown as a hole.
+        """Fill buffers from storage, as `ChunkStore.read`; what was removed or cut off is not shown as a hole.
 
         Raises:
+            CutMeanwhileError: the read is to be done again, by the length that is known now.
             FsError: STALE also: a file is gone that no session of this mount kept; and as `ChunkStore.read`.
         """
         await self.store.read(reads, is_relaxed=is_relaxed)
-        await self.require_still_there(reads)
+        await self.require_holes(reads)
 
-    async def require_still_there(self, reads: Iterable[FileRead]) -> None:
-        """Return if no hole that was read is what is left of a removed file; raises FsError(STALE)."""
-        doubted = [read for read in reads if read.hole_bytes]
-        for read in doubted:
+    async def require_holes(self, reads: Iterable[FileRead]) -> None:
+        """Return if what storage has just called holes in these reads are holes of their files as their readers know them.
+
+        Raises:
+            CutMeanwhileError: not so, since a file was truncated: `InodeState` knows it by now.
+            FsError: STALE: not so, since a file was removed; and others of meta.
+        """
+        doubted: dict[InodeId, list[FileRead]] = {}
+        for read in reads:
+            if read.hole_bytes and not self.is_known_hole(read):
+                doubted.setdefault(read.file.inode_id, []).append(read)
+        cut: InodeId | None = None
+        for inode_id, of_file in doubted.items():
+            if await self._is_cut(inode_id, of_file):
+                cut = inode_id
+        if cut is not None:
+            raise CutMeanwhileError(cut)
+
+    def is_known_hole(self, read: FileRead) -> bool:
+        """Return whether a hole that was read is no reason to ask if it is one: that was done a moment ago."""
+        state = self.states.get(read.file.inode_id)
+        return state is not None and state.holes.have(read, self.now_s())
+
+    async def _is_cut(self, inode_id: InodeId, reads: Sequence[FileRead]) -> bool:
+        """Ask meta whether a file has been truncated since the length was learnt that reads went by; raises FsError, also STALE."""
+        until_s = self.now_s() + SEEN_THERE_S
+        inode = await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
+        assert inode.file is not None
+        state = self.states.get(inode_id)
+        if state is not None:
+            self.note_inode(state, inode)
+        if any(inode.file.truncate_ver > read.file.truncate_ver for read in reads):
+            return True
+        for read in reads:
             self._look_at_hole(read)
-        for inode_id in dict.fromkeys(read.file.inode_id for read in doubted):
-            if not self.is_surely_there(inode_id):
-                asked_s = self.now_s()
-                await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
-                state = self.states.get(inode_id)
-                if state is not None:
-                    state.seen_there_s = asked_s
+            if state is not None:
+                state.holes.note(read, until_s)
+        return False
 
     def _look_at_hole(self, read: FileRead) -> None:
         """Say in the log what storage calls a hole in a file that should have none; it may be quite new, or a power loss may have made it."""
@@ -298,18 +331,6 @@ class Shared:
             state.file.data_ver,
             state.file.truncate_ver,
         )
-
-    def is_surely_there(self, inode_id: InodeId) -> bool:
-        """Return whether a hole in a file is no reason to ask if its content is there still.
-
-        A session of this mount keeps it. But sessions end without a word while a mount is stopped, or cut off from the managers, for longer than they
-        last: so what has no name, and what should have no hole, is asked for each time, and the rest now and then.
-        """
-        state = self.states.get(inode_id)
-        if state is None or not state.is_kept or not state.inode.nlink:
-            return False
-        may_have_holes = state.file.has_holes or state.is_space_unsure or state.has_unreported
-        return may_have_holes and self.now_s() < state.seen_there_s + SEEN_THERE_S
 
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""

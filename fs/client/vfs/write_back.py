@@ -14,8 +14,9 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import GoOn
 from ..patience import same_error
-from .open_file import AppendBuffer, Flush, InodeState
+from .open_file import InodeState
 from .shared import Shared, stopped
+from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, flush_unit_bytes
 
 _log = logging.getLogger(__name__)

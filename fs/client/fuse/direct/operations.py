@@ -17,10 +17,11 @@ from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX, Inode
 from ....schema.status import FsError, Status
+from ...holes import CutMeanwhileError
 from ...read_table import ReadTable
 from ...vfs.changing_attributes import AttrChange
+from ...vfs.creating import Opened
 from ...vfs.directory import DirectoryEntry
-from ...vfs.files import Opened
 from ...vfs.handles import TakesTaskError
 from ...vfs.locks import LockWish
 from ...vfs.vfs import Vfs
@@ -198,6 +199,14 @@ class Operations(NameRequests):
     async def read_together(self, table: ReadTable) -> None:
         """Do what `begin_read` added; see `Reading.read_together`."""
         await self._files.read_together(table)
+
+    async def read_begun(self, request: Request, table: ReadTable) -> Reply:
+        """Do a READ that `begin_read` added, alone, and that has become the only row of a table."""
+        try:
+            await self._files.read_together(table)
+        except CutMeanwhileError:
+            return await self._read(request)
+        return (table.view,)
 
     async def _read(self, request: Request) -> Reply:
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)

@@ -371,9 +371,8 @@ class Server:
         """Do a read that nothing else arrived with."""
         table = reads.table(self._memory)
 
-        async def handler(_: Request) -> Sequence[Buffer]:
-            await self._operations.read_together(table)
-            return (table.view,)
+        async def handler(request: Request) -> Sequence[Buffer]:
+            return await self._operations.read_begun(request, table)
 
         await self._serve(request_of(reads.rows[0]), scope, handler)
 

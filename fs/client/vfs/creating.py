@@ -1,0 +1,198 @@
+"""Creating regular files, and the handles of what is opened or created."""
+
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...schema import services
+from ...schema.ids import InodeId, SessionId
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.proto import meta_pb2
+from .change import Change, begin, make
+from .handles import Handles
+from .open_file import FileHandle, FileSession
+from .ports import Caller
+
+FMODE_EXEC = 0x20
+"""Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the kernel is told of an open file."""
+
+    handle_id: int
+    keep_cache: bool
+    direct_io: bool
+
+
+OnOpened = Callable[[Opened | None, Exception | None], None]
+"""Called once, with what was opened or with why nothing was."""
+
+OnCreated = Callable[[tuple[Opened, Inode] | None, Exception | None], None]
+"""As `OnOpened`, with the attributes of the file."""
+
+
+class Creating(Handles):
+    """See module head."""
+
+    async def create(
+        self,
+        parent: InodeId,
+        name: bytes,
+        mode: int,
+        flags: int,
+        caller: Caller,
+        *,
+        umask: int = 0,
+        is_unnamed: bool = False,
+    ) -> tuple[Opened, Inode]:
+        """Create a regular file, or open the existing one unless O_EXCL is set.
+
+        With `is_unnamed` the file has no name; O_EXCL then says that it never gets one, and `name` is ignored.
+        A default access control list of the parent counts instead of `umask`.
+
+        Raises:
+            FsError: EXISTS with O_EXCL, and whatever meta says.
+        """
+        request = self._create_request(parent, name, mode, flags, caller, umask)
+        if is_unnamed:
+            request.name, request.is_unnamed = b"", True
+        return await make(self._core, self._creation(request, flags, caller))
+
+    def begin_create(  # noqa: PLR0917 - those of `create`
+        self,
+        parent: InodeId,
+        name: bytes,
+        mode: int,
+        flags: int,
+        caller: Caller,
+        umask: int,
+        on_end: OnCreated,
+    ) -> bool:
+        """Begin what `create` does, without a task; False: nothing is done, `create` has to do it.
+
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+        """
+        request = self._create_request(parent, name, mode, flags, caller, umask)
+        return begin(self._core, self._creation(request, flags, caller), on_end)
+
+    def _creation(
+        self, request: meta_pb2.CreateReq, flags: int, caller: Caller
+    ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
+        core = self._core
+        place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
+
+        # Quoted: it would be evaluated for every file.
+        def take(
+            reply: "meta_pb2.CreateRsp",
+        ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
+            core.changes.note_name(*place)
+            opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
+            if must_forget:
+                return self._created_anew(opened, inode)
+            return opened, core.states[inode.inode_id].present(inode)
+
+        return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
+
+    async def _created_anew(self, opened: Opened, inode: Inode) -> tuple[Opened, Inode]:
+        """What a creation has found the kernel may show otherwise."""
+        await self._have_forgotten(inode.inode_id)
+        return opened, self._core.states[inode.inode_id].present(inode)
+
+    def _create_request(  # noqa: PLR0917 - those of `create`
+        self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int
+    ) -> meta_pb2.CreateReq:
+        wants_write = flags & os.O_ACCMODE != os.O_RDONLY
+        return meta_pb2.CreateReq(
+            caller=caller.to_pb(),
+            parent_inode_id=parent,
+            name=name,
+            mode=mode & 0o7777,
+            umask=umask,
+            is_exclusive=bool(flags & os.O_EXCL),
+            is_truncate=bool(flags & os.O_TRUNC),
+            session=self._new_session(wants_write=wants_write),
+            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
+            wants_write=wants_write,
+        )
+
+    def _take_created(
+        self,
+        request: meta_pb2.CreateReq,
+        flags: int,
+        caller: Caller,
+        mark: int,
+        reply: meta_pb2.CreateRsp,
+    ) -> tuple[Opened, Inode, bool]:
+        """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
+        core, inode = self._core, inode_from_pb(reply.inode)
+        core.changes.note_inode(inode.inode_id)
+        core.note_told(reply.directories, mark)
+        session = request.session if request.HasField("session") else None
+        opened, must_forget = self._handed_out(inode, flags, session, caller)
+        state = core.states[inode.inode_id]
+        if reply.HasField("is_metered"):
+            state.note_metering(reply.is_metered, inode)
+        if reply.was_created:
+            state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
+            # Nor extended attributes: saves a call before the first write to every new file.
+            state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
+        return opened, inode, must_forget
+
+    def _new_session(self, *, wants_write: bool) -> meta_pb2.FileSessionPb | None:
+        if not wants_write:
+            return None
+        return meta_pb2.FileSessionPb(session_id=self._core.new_session_id(), is_write=True)
+
+    async def _have_forgotten(self, inode_id: InodeId) -> None:
+        """Have the kernel forget the attributes of a known inode."""
+        known = self._core.known[inode_id]
+        given = known.given_count, known.unsure_until_s
+        await self._core.kernel.invalidate_attributes(inode_id)
+        # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
+        if (known.given_count, known.unsure_until_s) == given:
+            known.given_length, known.unsure_until_s = -1, 0.0
+
+    def _handed_out(
+        self,
+        inode: Inode,
+        flags: int,
+        session: meta_pb2.FileSessionPb | None,
+        caller: Caller,
+    ) -> tuple[Opened, bool]:
+        """Make a handle; return also whether the kernel has to forget attributes before it is told."""
+        core = self._core
+        state = core.state_of(inode, caller)
+        can_write = flags & os.O_ACCMODE != os.O_RDONLY
+        is_append = can_write and bool(flags & os.O_APPEND)
+        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
+        is_direct = is_append or bool(flags & os.O_DIRECT)
+        handle = FileHandle(
+            handle_id=core.new_handle_id(),
+            state=state,
+            caller=caller,
+            can_read=flags & os.O_ACCMODE != os.O_WRONLY,
+            can_write=can_write,
+            is_append=is_append,
+            file_session=FileSession(SessionId(session.session_id)) if session else None,
+            is_direct=is_direct,
+            is_run=bool(flags & FMODE_EXEC),
+            seen_error_count=state.error_count,
+        )
+        if can_write:
+            state.writer = caller
+        self._add_handle(handle)
+        data_ver = state.file.data_ver
+        keep_cache = state.cached_ver == data_ver
+        if not keep_cache:
+            # The kernel drops its pages now; what others had read ahead must not fill them again.
+            state.note_foreign_content()
+        state.cached_ver = data_ver
+        known, shown = core.known.get(inode.inode_id), state.present(state.inode)
+        must_forget = known is not None and known.may_show_other(
+            shown.length, shown.mtime_ns, core.now_s()
+        )
+        return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
