@@ -4,7 +4,7 @@ A node's failure domains are its tags `rack` and `host`; without a tag the node 
 has two members on one node, and a move never puts more of its members into one rack, or onto one host, than there
 were before it.
 
-Among the disks allowed, the best is in the fewest domains of other members, has the fewest moves coming to its node,
+Among the disks allowed, the best is none that was given up lately, in the fewest domains of other members, has the fewest moves coming to its node,
 then fewest members of chains for its size, then a node that shares the fewest chains with the other members (so that
 the next failure is carried by many), then most room.
 """
@@ -58,6 +58,8 @@ class Cluster:
     disks: Mapping[NodeId, Mapping[int, Disk]]
     free_fraction_min: float
     """Of a disk's capacity; a move leaves so much free."""
+    given_up: frozenset[Site] = frozenset()
+    """Where joining targets were given up lately: most likely others would be, too."""
 
     @cached_property
     def incoming(self) -> list[Move]:
@@ -204,6 +206,7 @@ def _badness(
     is_home = site.node_id == cluster.info.target(want.leaving).node_id
     disk = cluster.sites[site]
     return (
+        site in cluster.given_up,
         _conflicts(cluster.info.nodes[site.node_id], want.others),
         is_home,  # elsewhere, the old copy stays a member until the new one serves
         busy.get(site.node_id, 0),

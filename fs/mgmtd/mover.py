@@ -15,7 +15,7 @@ from ..schema.ids import ChainId, TargetId
 from ..schema.routing import Chain, Target
 from ..schema.status import FsError
 from . import orders
-from .destinations import Cluster
+from .destinations import Cluster, Site
 from .moves import Order, Steps, View, next_steps
 from .state import ClusterState, membership_change
 from .store import BookChange, Change
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S: Final = 0.5
 ORDER_PAUSE_S: Final = 2.0
 """Before an order is repeated whose effect no heartbeat has shown."""
+
+GIVEN_UP_S: Final = 3600.0
+"""For so long a disk on which a joining target was given up is the last choice, and nothing is moved there to be more even."""
 
 UNSEEN_S_MAX: Final = 2.0
 """A look so late means that this manager was stopped or its lease in doubt: that time does not count."""
@@ -45,6 +48,7 @@ class Mover:
         self._absent_since_s: dict[TargetId, float] = {}
         self._looked_s = primary.now_s
         self._ordering: set[TargetId] = set()
+        self._given_up_until_s: dict[Site, float] = {}
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
@@ -68,8 +72,11 @@ class Mover:
                 self.problems = ()
                 return
             section = primary.section
-            cluster = cluster_of(primary.state, section.move_free_fraction_min)
+            fraction = section.move_free_fraction_min
+            cluster = cluster_of(primary.state, fraction, self._given_up())
             steps = next_steps(View(cluster, absent_s, section))
+            until_s = self._looked_s + GIVEN_UP_S
+            self._given_up_until_s |= dict.fromkeys(steps.given_up, until_s)
             change = step_change(primary.state, steps)
             if change:
                 self._log(steps)
@@ -79,6 +86,11 @@ class Mover:
             if order.target_id not in self._ordering:
                 self._ordering.add(order.target_id)
                 nursery.start_soon(self._carry_out, order)
+
+    def _given_up(self) -> frozenset[Site]:
+        kept = {s: t for s, t in self._given_up_until_s.items() if t > self._primary.now_s}
+        self._given_up_until_s = kept
+        return frozenset(kept)
 
     def _watch(self) -> dict[TargetId, float]:
         """Return how long each member or joining target that is offline has been so."""
@@ -134,7 +146,9 @@ class Mover:
             logger.info("move %d has ended", move_id)
 
 
-def cluster_of(state: ClusterState, free_fraction_min: float) -> Cluster:
+def cluster_of(
+    state: ClusterState, free_fraction_min: float, given_up: frozenset[Site] = frozenset()
+) -> Cluster:
     """Return what placing is decided on now."""
     info = replace(state.info, targets=state.heard_targets)
     return Cluster(
@@ -143,6 +157,7 @@ def cluster_of(state: ClusterState, free_fraction_min: float) -> Cluster:
         {t: state.local_state(t, target) for t, target in info.targets.items()},
         {node_id: health.disks for node_id, health in state.health.items()},
         free_fraction_min,
+        given_up,
     )
 
 

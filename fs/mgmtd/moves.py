@@ -79,6 +79,8 @@ class Steps:
     orders: list[Order] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What cannot be done, and why; for the log and for people."""
+    given_up: list[Site] = field(default_factory=list)
+    """Where a target that was to join is given up just now, because it has been away for too long."""
 
 
 def next_steps(view: View) -> Steps:
@@ -154,6 +156,8 @@ def _step_joining(view: View, steps: Steps, move: Move) -> None:
     elif move.joining not in chain.keepers:
         is_stalled = view.absent_s.get(move.joining, 0.0) > view.section.move_stall_s
         is_gone = chain.state_of(move.joining) is None
+        if is_stalled:
+            steps.given_up.append(Site(move.node_id, move.disk_index))
         if is_gone or is_stalled or (_is_back(view, move) and not _is_far(view, move)):
             _set(steps, move, MoveState.CANCELLING)
     else:
@@ -394,7 +398,7 @@ def _most_useful(steps: Steps, cluster: Cluster) -> tuple[Chain, TargetId, Site]
             for target_id in chain.serving:
                 movable.setdefault(cluster.site_of(target_id), []).append((chain_id, target_id))
     by_fill = sorted(cluster.sites, key=lambda site: (cluster.fill(site), site))
-    with_room = [site for site in by_fill if cluster.has_room(site, 0)]
+    with_room = [s for s in by_fill if cluster.has_room(s, 0) and s not in cluster.given_up]
     for source in reversed(by_fill):
         for site in with_room:
             if not _evens_out(cluster, source, site):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from fs.mgmtd.chain_state import is_legal
+from fs.mgmtd.destinations import Site
 from fs.mgmtd.move_book import MoveBook
 from fs.mgmtd.mover import cluster_of, step_change
 from fs.mgmtd.moves import Order, OrderKind, View, next_steps
@@ -57,6 +58,8 @@ class StorageNode:
     start_count: int = 1
     version: int = 0
     failed_disks: set[int] = field(default_factory=set)
+    misfit_disks: set[int] = field(default_factory=set)
+    """Whose targets go out of service as soon as they are to get anything."""
     targets: dict[int, HeldTarget] = field(default_factory=dict)
     info: RoutingInfo = field(default_factory=RoutingInfo)
 
@@ -124,6 +127,8 @@ class World:
         self.orders: list[Order] = []
         self.problems: list[str] = []
         self.absent_since_s: dict[TargetId, float] = {}
+        self.given_up: frozenset[Site] = frozenset()
+        """Forgotten with a reign; before that, never."""
         info = self._first_info(replica_counts)
         self.state = ClusterState(Loaded(info, MoveBook()), SECTION, 0.0)
         for node in self.nodes.values():
@@ -195,7 +200,7 @@ class World:
                 self.settle(self.state.judge(known, is_gone=True))
         if self.now_s - self.state.started_s < SECTION.node_failed_after_s:
             return
-        cluster = cluster_of(self.state, SECTION.move_free_fraction_min)
+        cluster = cluster_of(self.state, SECTION.move_free_fraction_min, self.given_up)
         watched = {m.target_id for c in self.info.chains.values() for m in c.targets}
         watched |= {m.joining for m in self.book.moves.values() if m.is_open}
         absent = {t for t in watched if cluster.local_states.get(t, OFF) is OFF}
@@ -203,6 +208,7 @@ class World:
         waited = {t: self.now_s - since_s for t, since_s in self.absent_since_s.items()}
         before = self.info
         steps = next_steps(View(cluster, waited, SECTION))
+        self.given_up |= set(steps.given_up)
         self.settle(step_change(self.state, steps))
         for chain in before.chains.values():  # the planner itself takes nobody out that serves
             assert set(chain.serving) <= set(self.info.chain(chain.chain_id).serving)
@@ -225,6 +231,7 @@ class World:
         info = replace(self.info, targets=targets, nodes=nodes)
         self.state = ClusterState(Loaded(info, self.book), SECTION, self.now_s)
         self.absent_since_s = {}
+        self.given_up = frozenset()
         self.settle(Change())
 
     # ---- nodes
@@ -264,7 +271,11 @@ class World:
             if source is None or target is None:
                 continue
             knows = all(n.info.chains.get(chain.chain_id) == chain for n in (source[0], target[0]))
-            if knows and source[1].local is UP and target[1].local is ON:
+            is_ready = knows and source[1].local is UP and target[1].local is ON
+            if is_ready and target[1].disk_index in target[0].misfit_disks:
+                target[1].local = OFF
+                self.beat(target[0])
+            elif is_ready:
                 target[1].content, target[1].used = source[1].content, source[1].used
                 target[1].local = UP
                 self.beat(target[0])

@@ -226,6 +226,20 @@ def test_a_target_that_returns_late_ends_the_move_and_nothing_is_left_of_it():
     assert sum(len(n.targets) for n in world.nodes.values()) == 6
 
 
+def test_a_disk_on_which_nothing_can_join_is_given_up_for_another():
+    """Though by itself it would be chosen each time."""
+    world = world_of(node_count=5, replica_counts=(3,))
+    assert nodes_of(world, 1) == {2, 3, 4}
+    world.nodes[1].misfit_disks.add(0)
+    kill(world, 3)
+    rounds(world, 33)
+    assert {move.node_id for move in world.book.moves.values()} == {1}
+    rounds(world, 60)
+    assert nodes_of(world, 1) == {2, 4, 5}
+    assert not world.nodes[1].targets
+    assert world.given_up == {(1, 0)}
+
+
 def test_without_a_place_it_says_so():
     world = world_of(node_count=3)
     kill(world, 3)
