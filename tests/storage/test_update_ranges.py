@@ -13,6 +13,7 @@ from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 from .faults import block, status_of
 
 OLD = bytes(range(200)) * 10
+NEW = b"new" * 100
 RANGES = [(10, 5), (500, 100), (1990, 50), (3000, 7)]
 
 
@@ -251,3 +252,31 @@ async def test_who_does_not_see_the_ranges_refuses_the_write(mock_clock):
         refused = await status_of(send, client, (request, data), method=method)
         assert refused is Status.RPC_BAD_REQUEST
         assert content(cluster, 1, 0) is None
+
+
+@pytest.mark.parametrize("is_pending_below", [False, True])
+async def test_a_late_repeat_has_no_effect_after_failovers_there_and_back(
+    mock_clock, is_pending_below
+):
+    """From head 1 to 2 or 3 and back to 1, which had the update pending when it died, and has it from resync since."""
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, OLD, 0)
+        block(cluster, *((2, 3) if is_pending_below else (1, 2)))
+        made = ranged(client)
+        assert await status_of(send, client, made, timeout_s=0.5) is Status.RPC_TIMEOUT
+        await cluster.nodes[1].kill()
+        cluster.network.heal()
+        await cluster.wait_judged(1)
+        assert (await send(client, made)).update_ver == 2
+        await cluster.start_node(1)
+        await cluster.wait_all_serving()
+        expected = overlaid(OLD, RANGES, made[1])
+        assert content(cluster, 1, 0) == (2, 0, expected)
+        client.channel_id += 1
+        await client.write(0, NEW, 0)
+        for node_id in (2, 3):
+            await cluster.nodes[node_id].kill()
+            await cluster.wait_judged(node_id)
+        assert cluster.chain.serving == (101,)
+        assert (await send(client, made)).update_ver == 2
+        assert content(cluster, 1, 0) == (3, 0, NEW + expected[len(NEW) :])
