@@ -255,7 +255,9 @@ def test_a_service_that_cannot_start_is_named_and_nothing_is_left(ember):
 @needs_fuse
 @pytest.mark.mount
 def test_data_survives_a_restart(ember):
+    began_s = time.monotonic()
     ember.up("--mount", ember.mount)
+    first_s = time.monotonic() - began_s
     content = random.Random(1).randbytes(3_000_001)
     (ember.mount / "folder").mkdir()
     (ember.mount / "folder/file").write_bytes(content)
@@ -264,7 +266,8 @@ def test_data_survives_a_restart(ember):
     assert os.listdir(ember.mount) == []
     began_s = time.monotonic()
     ember.up("--mount", ember.mount)
-    assert time.monotonic() - began_s < 45  # 3 s on an idle machine
+    # 3 s on an idle machine, as the first time; where that took long, this may, too.
+    assert time.monotonic() - began_s < 30 + 5 * first_s
     assert (ember.mount / "link").read_bytes() == content
 
 

@@ -112,7 +112,8 @@ def test_reserving_keeps_content_and_punching_zeroes_it(files) -> None:
     free = files.free_bytes()
     files.reserve(FILE, 0, 256 * KIB)
     assert read(files, 64 * KIB, 4)[1] == [b"xxxx"]
-    assert files.free_bytes() <= free
+    if isinstance(files, SimulatedDataFiles):  # others give and take on a real disk meanwhile
+        assert files.free_bytes() == free - 128 * KIB
     files.punch(FILE, 64 * KIB, 64 * KIB)
     assert read(files, 64 * KIB - 2, 4)[1] == [b"xx\0\0"]
     assert read(files, 128 * KIB - 1, 4)[1] == [b"\0" * 4]

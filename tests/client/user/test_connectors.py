@@ -26,7 +26,7 @@ from hf3fs_fuse.io import (
     register_fd,
 )
 
-from tests.client.user.serving import NEEDS_MOUNT, Server
+from tests.client.user.serving import NEEDS_MOUNT
 
 pytestmark = NEEDS_MOUNT
 PAGE = 16 << 10
@@ -34,13 +34,8 @@ ENTRIES = 8
 
 
 @pytest.fixture(scope="module")
-def mnt(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("connectors") / "mnt")
-    yield str(server.mount_point)
-    try:
-        server.stop()
-    finally:
-        server.close()
+def mnt(mount_point):
+    return str(mount_point)
 
 
 class PageStore:

@@ -23,7 +23,7 @@ from hf3fs_fuse.io import (
     register_fd,
 )
 
-from tests.client.user.serving import NEEDS_MOUNT, Server
+from tests.client.user.serving import NEEDS_MOUNT
 
 pytestmark = NEEDS_MOUNT
 PAGE = 16 * 1024
@@ -31,13 +31,8 @@ ENTRIES = 8
 
 
 @pytest.fixture(scope="module")
-def mnt(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("hf3fs") / "mnt")
-    yield str(server.mount_point)
-    try:
-        server.stop()
-    finally:
-        server.close()
+def mnt(mount_point):
+    return str(mount_point)
 
 
 class Store:
