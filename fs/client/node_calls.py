@@ -91,8 +91,9 @@ class NodeCalls:
         *,
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
+        may_be_lent: bool = False,
     ) -> Received[RspT]:
-        """Call a node by id.
+        """Call a node by id; the last three as of `Channel.call`.
 
         Raises:
             FsError: what `Patience.call` raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
@@ -107,7 +108,9 @@ class NodeCalls:
             if node.state is NodeState.FAILED:
                 detail = f"{method}: node {node_id} is judged failed"
                 raise FsError(Status.RPC_CONNECT_FAILED, detail)
-            return await self._call(node, method, request, payload, into, place)
+            return await self._call(
+                node, method, request, payload, into, place, may_be_lent=may_be_lent
+            )
         finally:
             place.give_back()
 
@@ -163,6 +166,8 @@ class NodeCalls:
         payload: Sequence[Buffer],
         into: Into | None,
         place: _Place,
+        *,
+        may_be_lent: bool,
     ) -> Received[RspT]:
         key = node.node_id, node.incarnation
         under_way = self._under_way.setdefault(key, set())
@@ -175,6 +180,7 @@ class NodeCalls:
                 into=into,
                 under_way=under_way,
                 on_slow=place.give_back,
+                may_be_lent=may_be_lent,
             )
         except ConnectionRefused:
             await self._report_unreachable(node)

@@ -87,6 +87,7 @@ class Patience:
         into: Into | None = None,
         under_way: set[UnderWay],
         on_slow: Callable[[], None] = lambda: None,
+        may_be_lent: bool = False,
     ) -> Received[RspT]:
         """Call a node; `on_slow` is told when a call has waited for its limit, and the node lives and goes on with it.
 
@@ -108,6 +109,7 @@ class Patience:
                 into=into,
                 timeout_s=limit_s,
                 under_way=under_way,
+                may_be_lent=may_be_lent,
             )
         except FsError as error:
             failure = error

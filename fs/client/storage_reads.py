@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 BEGUN_BYTES_MAX = 4 * 1024
 """What `Channel.begin` is for."""
 
+LENT_BYTES_MIN = 64 * 1024
+"""Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
+
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
 
@@ -129,17 +132,24 @@ class StorageReads:
         self, table: ReadTable, requests: Sequence[TableRequest], is_relaxed: bool
     ) -> Failures:
         failures: Failures = []
+        byte_count = sum(length for _, _, _, length, _ in ENTRY.iter_unpack(table.entries))
+        how = is_relaxed, byte_count >= LENT_BYTES_MIN, failures
         if len(requests) == 1:
-            await self._run_rows(table, requests[0], is_relaxed, failures)
+            await self._run_rows(table, requests[0], *how)
             return failures
         async with trio.open_nursery() as nursery:
             for request in requests[1:]:
-                nursery.start_soon(self._run_rows, table, request, is_relaxed, failures)
-            await self._run_rows(table, requests[0], is_relaxed, failures)  # a task less
+                nursery.start_soon(self._run_rows, table, request, *how)
+            await self._run_rows(table, requests[0], *how)  # a task less
         return failures
 
     async def _run_rows(
-        self, table: ReadTable, one: TableRequest, is_relaxed: bool, failures: Failures
+        self,
+        table: ReadTable,
+        one: TableRequest,
+        is_relaxed: bool,
+        may_be_lent: bool,
+        failures: Failures,
     ) -> None:
         """Do as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
         verifies = self._section.verify_reads
@@ -150,6 +160,7 @@ class StorageReads:
                 services.STORAGE_BATCH_READ,
                 request,
                 into=partial(_windows, table, one),
+                may_be_lent=verifies and may_be_lent,
             )
             reply = received.message
             checksums = reply.checksums[:] if verifies else None
@@ -297,7 +308,11 @@ class StorageReads:
         into = partial(scatter_list, pieces)
         try:
             received = await self._nodes.call(
-                batch.node_id, services.STORAGE_BATCH_READ, request, into=into
+                batch.node_id,
+                services.STORAGE_BATCH_READ,
+                request,
+                into=into,
+                may_be_lent=verifies and batch.bytes >= LENT_BYTES_MIN,
             )
             failures += self._finish(pieces, received.message, verifies=verifies)
         except FsError as error:

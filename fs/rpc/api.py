@@ -110,11 +110,13 @@ class Channel(Protocol):
         into: Into | None = None,
         timeout_s: float | None = None,
         under_way: set[UnderWay] | None = None,
+        may_be_lent: bool = False,
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
 
         The request may be the message that it is on the wire.  While it lasts the call is in `under_way`, for those who may have to
-        give it up.
+        give it up.  The payload of a reply that `may_be_lent` is not used before it matches a checksum of the message: it may be read where the
+        server has it.
 
         Raises:
             FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;

@@ -26,9 +26,10 @@ from ..schema.status import FsError, Status
 from .api import ConnectionRefused, Identity, Into, OnReply, Received, UnderWay
 from .begun_call import BegunCall
 from .call_under_way import CallUnderWay, TimeUpError
-from .connection import Connection, reply_to
+from .connection import Connection
 from .credentials import NONCE_BYTES, Secret
 from .observer import MethodObserver, RpcObserver
+from .reply_messages import reply_to
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +82,19 @@ class RpcChannel:
         into: Into | None = None,
         timeout_s: float | None = None,
         under_way: set[UnderWay] | None = None,
+        may_be_lent: bool = False,
     ) -> Received[RspT]:
         """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
         observer = self._pool.observer
         span = self._begin_span(method) if tracing.live.count else None
+        options = timeout_s, under_way, may_be_lent
         if observer is None and span is None:
-            return await self._call(method, request, payload, into, timeout_s, under_way)
+            return await self._call(method, request, payload, into, *options)
         observed = None if observer is None else observer.called(method)
         began_s = 0.0 if observed is None else observed.begin()
         received: Received[RspT] | None = None
         try:
-            received = await self._call(method, request, payload, into, timeout_s, under_way)
+            received = await self._call(method, request, payload, into, *options)
         except BaseException as error:
             if observed is not None:
                 observed.note_error(error if isinstance(error, FsError) else None)
@@ -182,6 +185,7 @@ class RpcChannel:
         into: Into | None,
         timeout_s: float | None,
         under_way: set[UnderWay] | None,
+        may_be_lent: bool,
     ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
         call = CallUnderWay(current_time() + limit_s)
@@ -198,7 +202,9 @@ class RpcChannel:
             else:
                 received_before = connection.received_count
             used = connection
-            return await connection.call(method, request, payload, into, call)
+            return await connection.call(
+                method, request, payload, into, call, may_be_lent=may_be_lent
+            )
         except TimeUpError:
             if used is None:
                 detail = f"{self.address}: not connected within {limit_s:g} s"

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Final
 
 import trio
-from google.protobuf.message import DecodeError
 
 from ..kernels.frames import make_header
 from ..runtime import tracing
@@ -46,6 +45,8 @@ from .frame import (
 from .framed_stream import SMALL_PAYLOAD_BYTES_MAX, FramedStream
 from .greeting import greet
 from .lending import Lender
+from .lent_replies import RETURN_S, ReplyBorrower
+from .reply_messages import buffers_for, parse_reply, reply_to
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Connection:
         self._address = address
         self._framed = FramedStream(stream, self._limits, self._spawn)
         self._lender = Lender(stream.peer_memory, limits.lend_bytes_min)
+        self._borrower = ReplyBorrower(stream.peer_memory, limits.lend_bytes_min)
         self._calls: dict[int, CallUnderWay | BegunCall] = {}
         self._next_look_s = math.inf
         self._next_look = trio.CancelScope()
@@ -92,8 +94,9 @@ class Connection:
         self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
     ) -> None:
         """Exchange hellos, and proofs if we hold secrets, before anything else; raises as `greet`."""
-        framed, lender = self._framed, self._lender
-        greeted = await greet(framed, self._identity, expected_node_id, secrets, nonce, lender)
+        framed = self._framed
+        own = self._lender, self._borrower
+        greeted = await greet(framed, self._identity, expected_node_id, secrets, nonce, *own)
         self.peer, self.key_id = greeted
         framed.serve_whole = self._hand_out_whole
 
@@ -141,6 +144,8 @@ class Connection:
         payload: Sequence[Buffer],
         into: Into | None,
         call: CallUnderWay,
+        *,
+        may_be_lent: bool = False,
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
 
@@ -151,7 +156,12 @@ class Connection:
         message = request if isinstance(request, bytes) else request.SerializeToString()
         timeout_s = call.deadline_s - current_time()
         request_id, frame = self._encode_request(
-            method, message, payload, timeout_s, may_lend=bool(payload)
+            method,
+            message,
+            payload,
+            timeout_s,
+            may_lend=bool(payload),
+            flags=self._borrower.flag if may_be_lent else 0,
         )
         self._calls[request_id] = call
         if into is not None:
@@ -160,7 +170,7 @@ class Connection:
             self._next_look_s = self._next_look.deadline = call.deadline_s
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
-            if not self._framed.send_at_once(frame, call_count=len(self._calls)):
+            if not self._borrower.send_along(self._framed, frame, len(self._calls)):
                 await call.within(self._framed.send(frame))
             await call.wait()
             if call.header is not None and call.header.status == Status.RPC_NOT_LENT:
@@ -179,6 +189,9 @@ class Connection:
             )  # so that buffers go when their owner is done with them
             if self._lender.under_way:
                 self._lender.end(request_id)
+            if call.header is not None and call.header.flags & FLAG_LENT:
+                self._borrower.reading_count -= 1
+                self._owe(request_id)
             if self._calls.pop(request_id, None) is not None:
                 self._spawn(self._send_cancel, request_id)
             if self._is_retired:
@@ -212,7 +225,7 @@ class Connection:
         )
         self._calls[request_id] = call
         try:
-            is_sent = self._framed.send_at_once(frame, call_count=len(self._calls))
+            is_sent = self._borrower.send_along(self._framed, frame, len(self._calls))
         except _BROKEN:
             is_sent = False
         if not is_sent:
@@ -238,6 +251,7 @@ class Connection:
         timeout_s: float,
         *,
         may_lend: bool,
+        flags: int = 0,
     ) -> tuple[int, list[Buffer]]:
         payload_bytes = sum(map(len, payload)) if payload else 0
         limits = self._limits
@@ -256,11 +270,10 @@ class Connection:
                 f" this side have {self._framed.version} in common: upgrade it before its callers",
             )
         request_id = self._last_id = self._last_id + 1
-        flags = 0
         if tracing.live.count and self._framed.version >= FLAGS_VERSION_MIN:
             span = tracing.current()
             if span is not None:
-                flags, message = FLAG_TRACED, span.wire + message
+                flags, message = flags | FLAG_TRACED, span.wire + message
         lent = self._lender.lent(method, payload, payload_bytes) if may_lend else b""
         if lent and len(lent) + len(message) <= limits.message_bytes_max:
             flags, message, payload = flags | FLAG_LENT, lent + message, ()
@@ -280,6 +293,8 @@ class Connection:
                 await call.within(self._framed.receive_payload(call.buffers))
             assert call.header is not None
             return Received(call.reply, call.header.payload_bytes)
+        if call.header is not None and call.header.flags & FLAG_LENT:
+            return await self._take_lent(method, call, into)
         reply, size = reply_to(method, call)
         if not size:
             return Received(reply)
@@ -289,7 +304,7 @@ class Connection:
             view = memoryview(bytearray(size))
             await call.within(self._framed.receive_payload([view]))
             return Received(reply, size, view)
-        buffers = _buffers(method, into, reply, size)
+        buffers = buffers_for(method, into, reply, size)
         if call.payload is None:
             await call.within(self._framed.receive_payload(buffers))
             return Received(reply, size)
@@ -299,6 +314,31 @@ class Connection:
             buffer[:] = call.payload[start:end]
             start = end
         return Received(reply, size)
+
+    async def _take_lent(
+        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
+    ) -> Received[RspT]:
+        """Decode a lent reply, and read its payload where it lies."""
+        assert call.header is not None
+        size = call.header.payload_bytes
+        pieces, message = self._borrower.split(call.header, call.message)
+        reply = parse_reply(method, message)
+        if into is None:
+            view = memoryview(bytearray(size))
+            await call.within(self._borrower.read(pieces, [view]))
+            return Received(reply, size, view)
+        buffers = buffers_for(method, into, reply, size)
+        await call.within(self._borrower.read(pieces, buffers))
+        return Received(reply, size)
+
+    def _owe(self, request_id: int) -> None:
+        """A lent reply is to be returned: with the next request, or soon."""
+        owed = self._borrower.owed
+        if not owed:
+            look_s = current_time() + RETURN_S
+            if look_s < self._next_look_s:
+                self._next_look_s = self._next_look.deadline = look_s
+        owed.append(request_id)
 
     def _fill(
         self,
@@ -310,8 +350,8 @@ class Connection:
     ) -> None:
         """Put what has come of a payload where it belongs, which spares turns of the event loop."""
         try:
-            reply = _parse(method, message)
-            buffers = _buffers(method, into, reply, header.payload_bytes)
+            reply = parse_reply(method, message)
+            buffers = buffers_for(method, into, reply, header.payload_bytes)
         except Exception:  # noqa: BLE001 - the calling task meets it, too, and it is its own
             return
         call.buffers = self._framed.receive_payload_now(buffers)
@@ -347,13 +387,21 @@ class Connection:
         is_first = True
         while (found := framed.take_whole()) is not None:
             header, message = found
-            if header.kind != Kind.REPLY or header.payload_bytes > SMALL_PAYLOAD_BYTES_MAX:
+            is_lent = header.flags & FLAG_LENT
+            if header.kind != Kind.REPLY or (
+                header.payload_bytes > SMALL_PAYLOAD_BYTES_MAX and not is_lent
+            ):
                 framed.put_back(header)
                 return
             self.received_count += is_first
             is_first = False
+            if is_lent:
+                self._borrower.check(header)
             call = calls.pop(header.request_id, None)
-            if header.payload_bytes:
+            if is_lent:
+                self._hand_out_lent(call, header, message)
+                call = None
+            elif header.payload_bytes:
                 payload = framed.take_small_payload()
                 if call is not None:
                     call.payload = payload
@@ -369,7 +417,11 @@ class Connection:
         framed = self._framed
         message = await framed.receive_message(header.message_bytes)
         call = self._calls.get(header.request_id)
-        if isinstance(call, BegunCall):
+        if header.flags & FLAG_LENT:
+            self._borrower.check(header)
+            self._calls.pop(header.request_id, None)
+            self._hand_out_lent(call, header, message)
+        elif isinstance(call, BegunCall):
             await self._end_begun(call, header, message)
         elif call is not None:
             if header.payload_bytes:
@@ -383,6 +435,19 @@ class Connection:
             if call.payload_taken is not None:
                 await call.payload_taken.wait()
         await framed.drain_payload()
+
+    def _hand_out_lent(
+        self, call: CallUnderWay | BegunCall | None, header: Header, message: Buffer
+    ) -> None:
+        """Give a lent reply to its call, which reads the payload, or return it."""
+        if isinstance(call, CallUnderWay):
+            self._borrower.reading_count += 1
+            call.replied(header, message)
+            return
+        self._owe(header.request_id)
+        if call is not None:
+            detail = f"{self._address}: a lent reply where few bytes were asked for"
+            call.fail(FsError(Status.RPC_BAD_FRAME, detail))
 
     async def _end_begun(self, call: BegunCall, header: Header, message: Buffer) -> None:
         """Give a reply to a call that nobody waits for, unless it ends while the payload comes."""
@@ -412,8 +477,10 @@ class Connection:
             now_s = current_time()
             for call in list(self._calls.values()):
                 call.look_at_time(now_s)
+            self._borrower.return_owed(self._framed)
             later = (c.deadline_s for c in self._calls.values() if c.deadline_s > now_s)
-            self._next_look_s = min(later, default=math.inf)
+            again_s = now_s + RETURN_S if self._borrower.owed else math.inf
+            self._next_look_s = min(again_s, min(later, default=math.inf))
 
     # ---- small things ------------------------------------------------------------------------
 
@@ -430,38 +497,8 @@ class Connection:
             log.debug("cancel to %s not sent: %s", self._address, error)
 
     def _close_if_idle(self) -> None:
-        if not self._calls:
+        if not self._calls and not self._borrower.reading_count:
             self._spawn(self._close_retired)
 
     async def _close_retired(self) -> None:
         await self.aclose("replaced by a newer connection")
-
-
-def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tuple[RspT, int]:
-    """Return the reply to a call that has one, and the bytes of its payload; raises the FsError that it says."""
-    header = call.header
-    assert header is not None
-    if header.status:
-        raise decode_error(header.status, call.message)
-    try:  # as `_parse`, without a call
-        reply: RspT = method.reply_type.FromString(bytes(call.message))
-    except DecodeError as error:
-        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
-    return reply, header.payload_bytes
-
-
-def _buffers(
-    method: Method[ReqT, RspT], into: Into, reply: RspT, size: int
-) -> Sequence[memoryview]:
-    buffers = into(reply, size)
-    found = sum(map(len, buffers))
-    assert found == size, f"{method}: buffers for {found} bytes given, {size} come"
-    return buffers
-
-
-def _parse(method: Method[ReqT, RspT], message: Buffer) -> RspT:
-    try:
-        reply: RspT = method.reply_type.FromString(bytes(message))
-    except DecodeError as error:
-        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
-    return reply

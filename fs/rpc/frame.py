@@ -6,8 +6,8 @@ numbers are little-endian:
     offset  size  field
          0     4  magic "EMBR"
          4     1  protocol version
-         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend
-         6     2  flags: 1 traced, 2 lent   (request, since version 2); else 0
+         5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend, 8 return
+         6     2  flags, since version 2: 1 traced (request), 2 lent (request, reply), 4 borrows (request); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
         18     2  method number       (request)
@@ -25,7 +25,8 @@ message nor payload; nothing answers it.
 The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id, and the
 8 of the id of the span that asks (fs/runtime/tracing.py).  Who keeps no traces cuts them off.
 
-A lent request says where its payload lies, which does not follow: fs/rpc/lending.py.
+A lent request says where its payload lies, which does not follow: fs/rpc/lending.py.  So does a lent reply, to a request that borrows; a
+return frame gives it back: fs/rpc/lent_replies.py.
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.
@@ -56,6 +57,7 @@ HELLO_VERSION: Final = 1
 
 FLAG_TRACED: Final = 1
 FLAG_LENT: Final = 2
+FLAG_BORROWS: Final = 4
 TRACE_BYTES: Final = 24
 
 TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -71,10 +73,15 @@ class Kind(IntEnum):
     GOODBYE = 5
     PROOF = 6
     LEND = 7
+    RETURN = 8
 
 
 KIND_MAX: Final = max(Kind)
 """The greatest that a header may have."""
+
+
+_FLAGS: Final = {Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS, Kind.REPLY: FLAG_LENT}
+"""Of each kind that may have some."""
 
 
 class Header(NamedTuple):
@@ -200,7 +207,7 @@ def decode_header(data: Buffer, limits: FrameLimits, version: int = VERSION_MAX)
 def _may_flag(data: Buffer, version: int) -> bool:
     """Tell whether a header may have the flags that it has."""
     _, _, kind, flags, *_, message_bytes, _ = BODY.unpack_from(data)
-    is_known = kind == Kind.REQUEST and not flags & ~(FLAG_TRACED | FLAG_LENT)
+    is_known = not flags & ~_FLAGS.get(kind, 0)
     is_whole = not flags & FLAG_TRACED or message_bytes >= TRACE_BYTES
     return is_known and is_whole and version >= FLAGS_VERSION_MIN
 

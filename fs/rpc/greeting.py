@@ -24,6 +24,7 @@ from .handshake import (
     negotiate,
 )
 from .lending import Lender
+from .lent_replies import ReplyBorrower
 
 
 async def greet(  # noqa: PLR0917 - what both sides may want to know
@@ -33,6 +34,7 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
     secrets: Sequence[Secret],
     nonce: bytes,
     lender: Lender,
+    borrower: ReplyBorrower,
 ) -> tuple[Identity, bytes]:
     """Exchange hellos, and proofs if we hold secrets.
 
@@ -43,6 +45,7 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
         secrets: what we can prove, preferred first; then the listener has to prove it, too.
         nonce: fresh random bytes, with secrets.
         lender: says whether we lend, and where we have what a listener wants to find.
+        borrower: says what we want to find in the listener's memory, and learns whether it is there.
 
     Returns:
         What the listener said of itself, and the id of the secret that both sides proved; empty: none.
@@ -53,7 +56,13 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
         trio.BrokenResourceError: the listener went away.
     """
     key_ids = [secret.key_id for secret in secrets]
-    own, spoken = encode_hello(identity, key_ids=key_ids, nonce=nonce, lends=lender.offers)
+    own, spoken = encode_hello(
+        identity,
+        key_ids=key_ids,
+        nonce=nonce,
+        lends=lender.offers,
+        reply_nonce=borrower.nonce(),
+    )
     await framed.send((own, spoken))
     heard = await _next(framed, Kind.HELLO)
     hello = decode_hello(heard)
@@ -71,6 +80,7 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
         key_id = secret.key_id
     check_node(peer, expected_node_id)
     framed.version = version
+    borrower.hear(hello, framed.stream.peer_name)
     lend = lender.frame_for(hello.lend_nonce, version)
     if lend:
         await framed.send(lend)

@@ -59,6 +59,8 @@ def encode_hello(
     nonce: bytes = b"",
     lends: bool = False,
     lend_nonce: bytes = b"",
+    reply_nonce: bytes = b"",
+    reply_place: int = 0,
     version_min: int = VERSION_MIN,
     version_max: int = VERSION_MAX,
 ) -> tuple[Buffer, bytes]:
@@ -75,6 +77,8 @@ def encode_hello(
         nonce=nonce,
         lends=lends,
         lend_nonce=lend_nonce,
+        reply_nonce=reply_nonce,
+        reply_place=reply_place,
     ).SerializeToString()
     header = encode_header(Kind.HELLO, 0, message_bytes=len(message), version=HELLO_VERSION)
     return header, message

@@ -107,7 +107,7 @@ class Lender:
         ):
             return b""
         assert self._memory is not None
-        return _COUNT.pack(count) + self._memory.pieces_of(payload)
+        return packed_pieces(self._memory.pieces_of(payload))
 
 
 class Borrower:
@@ -155,17 +155,9 @@ class Borrower:
         Raises:
             FsError: RPC_BAD_FRAME: they are not whole, or nothing was to be lent.
         """
-        (count,) = (
-            _COUNT.unpack_from(message) if len(message) >= _COUNT.size else (PIECE_COUNT_MAX + 1,)
-        )
-        end = _COUNT.size + count * PIECE.size
-        trace = TRACE_BYTES if header.flags & FLAG_TRACED else 0
-        if self._place < 0 or count > PIECE_COUNT_MAX or end + trace > len(message):
+        if self._place < 0:
             raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id} lends what it cannot")
-        pieces = bytes(message[_COUNT.size : end])
-        if sum(length for _, length in PIECE.iter_unpack(pieces)) != header.payload_bytes:
-            raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id} lends something else")
-        return pieces, message[end:]
+        return split_pieces(header, message, TRACE_BYTES if header.flags & FLAG_TRACED else 0)
 
     async def read(self, pieces: bytes, view: memoryview) -> None:
         """Read a lent payload into `view`, which may hold anything if this raises.
@@ -184,3 +176,26 @@ class Borrower:
                 raise FsError(
                     Status.RPC_NOT_LENT, f"{len(view)} bytes of payload: {error}"
                 ) from error
+
+
+def packed_pieces(pieces: bytes) -> bytes:
+    """Return what the message of a lent request or reply begins with."""
+    return _COUNT.pack(len(pieces) // PIECE.size) + pieces
+
+
+def split_pieces(header: Header, message: Buffer, rest_bytes_min: int) -> tuple[bytes, Buffer]:
+    """Return the pieces of a lent request or reply, and the rest of its message, at least so many bytes.
+
+    Raises:
+        FsError: RPC_BAD_FRAME: they are not whole, or not of the payload that the header tells.
+    """
+    count = PIECE_COUNT_MAX + 1
+    if len(message) >= _COUNT.size:
+        (count,) = _COUNT.unpack_from(message)
+    end = _COUNT.size + count * PIECE.size
+    if count > PIECE_COUNT_MAX or end + rest_bytes_min > len(message):
+        raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id}: {count} pieces")
+    pieces = bytes(message[_COUNT.size : end])
+    if sum(length for _, length in PIECE.iter_unpack(pieces)) != header.payload_bytes:
+        raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id} lends something else")
+    return pieces, message[end:]

@@ -5,7 +5,7 @@ Part of fs/rpc/server_connection.py, which says when.
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import trio
 from google.protobuf.message import Message
@@ -13,8 +13,10 @@ from google.protobuf.message import Message
 from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
-from .frame import FrameLimits, Kind, encode_error
+from .api import Reply
+from .frame import FLAG_LENT, FrameLimits, Kind, encode_error
 from .framed_stream import FramedStream, Spawn
+from .lent_replies import ReplyLender
 from .serving import Work
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,14 @@ class Replies:
         limits: FrameLimits,
         spawn: Spawn,
         under_way: Mapping[int, object],
+        lender: ReplyLender,
     ) -> None:
-        """Send on `framed`; `spawn` starts tasks that live as long as the connection, whose requests that wait are `under_way`."""
+        """Send on `framed`; `spawn` starts tasks that live as long as the connection, whose requests that wait are `under_way`; what may be lent `lender` lends."""
         self._framed = framed
         self._limits = limits
         self._spawn = spawn
         self._under_way = under_way
+        self._lender = lender
         self._refusal_count = 0
         """Under way."""
 
@@ -92,12 +96,13 @@ class Replies:
         except BROKEN:
             log.debug("connection from %s broke before a reply", self._framed.stream.peer_name)
 
-    async def send(
-        self, work: Work, reply: Message | bytes, payload: Sequence[Buffer] = ()
-    ) -> None:
+    async def send(self, work: Work, reply: Message | Reply[Any]) -> None:
         """Send a reply, or the error that it is too large; say in `work` how many bytes it has."""
         request_id = work.header.request_id
-        frame, size = self.frame_of(request_id, reply, payload)
+        if isinstance(reply, Reply):
+            frame, size = self.frame_for(work, reply)
+        else:
+            frame, size = self.frame_of(request_id, reply, ())
         message_bytes = len(frame[1])
         if not self.fits(message_bytes, size):
             detail = (
@@ -108,7 +113,7 @@ class Replies:
         framed = self._framed
         if not (framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._under_way))):
             await framed.send(frame)
-        work.sent_bytes = size
+        work.sent_bytes = size + work.lent_bytes
 
     def tell(self, work: Work, reply: Message) -> bool:
         """See `Call.tell`."""
@@ -123,6 +128,19 @@ class Replies:
             return False
         work.is_told, work.sent_bytes = True, size
         return True
+
+    def frame_for(self, work: Work, reply: Reply[Any]) -> tuple[list[Buffer], int]:
+        """Do as `frame_of`, and lend the payload if that may be: then it is not in the frame."""
+        if not work.lent_bytes:
+            work.lent_bytes = self._lender.lend(work.header, reply)
+        if not work.lent_bytes:
+            return self.frame_of(work.header.request_id, reply.message, reply.payload)
+        message = reply.message
+        assert isinstance(message, bytes)
+        request_id, sizes = work.header.request_id, (len(message), work.lent_bytes)
+        version = self._framed.version
+        header = make_header(version, Kind.REPLY, FLAG_LENT, request_id, 0, 0, 0, 0, *sizes)
+        return [header, message], len(message)
 
     def frame_of(
         self, request_id: int, reply: Message | bytes, payload: Sequence[Buffer]

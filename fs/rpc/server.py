@@ -36,6 +36,7 @@ from .api import Handler, Identity
 from .buffer_pool import BufferPool
 from .frame import FrameLimits
 from .guard import Guard
+from .lent_replies import LentTotals
 from .observer import RpcObserver
 from .refusal_log import RefusalLog
 from .server_connection import ServerConnection
@@ -108,6 +109,7 @@ class Server:
         self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
         self.lent_bytes = 0
         """Of payloads that were read where their callers have them."""
+        self.lent_replies = LentTotals()
         self._bindings: dict[tuple[int, int], Binding] = {}
         self._connections: set[ServerConnection] = set()
 
@@ -131,6 +133,8 @@ class Server:
         """Say how much is connected and buffered."""
         figures.note(metrics.SERVER_CONNECTIONS, self.connection_count)
         figures.note(metrics.SERVER_LENT, self.lent_bytes)
+        figures.note(metrics.SERVER_LENT_REPLIES, self.lent_replies.lent_bytes)
+        figures.note(metrics.SERVER_LENT_HELD, self.lent_replies.held_bytes)
         figures.note(metrics.SERVER_BUFFERS_USED, self.pool.used_bytes)
         figures.note(metrics.SERVER_BUFFERS_IDLE, self.pool.idle_bytes)
 

@@ -21,10 +21,11 @@ from ..schema.status import FsError, Status
 from .api import Reply
 from .begun_requests import NOBODYS, BegunRequests
 from .buffer_pool import Lease
-from .frame import FLAG_LENT, FLAG_TRACED, Header, Kind, encode_error, encode_header
+from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_TRACED, Header, Kind, encode_error, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
 from .lending import Borrower
+from .lent_replies import ReplyLender
 from .method_runs import MethodRuns
 from .replies import BROKEN, Replies
 from .serving import Binding, Turn, Work
@@ -63,7 +64,9 @@ class ServerConnection:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._followers = Followers()
         self._runs = MethodRuns(server, stream.peer_name)
-        self._borrower = Borrower(stream.peer_memory, server.limits.lend_bytes_min)
+        memory, bytes_min = stream.peer_memory, server.limits.lend_bytes_min
+        self._borrower = Borrower(memory, bytes_min)
+        self._lender = ReplyLender(memory, bytes_min, server.frame_limits, server.lent_replies)
         self._is_accepted = False
         self._framed: FramedStream
         self._replies: Replies
@@ -87,7 +90,11 @@ class ServerConnection:
                     self._stream, self._server.frame_limits, nursery.start_soon
                 )
                 self._replies = Replies(
-                    self._framed, self._server.frame_limits, nursery.start_soon, self._scopes
+                    self._framed,
+                    self._server.frame_limits,
+                    nursery.start_soon,
+                    self._scopes,
+                    self._lender,
                 )
                 self._runs.replies = self._replies
                 self._begun = BegunRequests(
@@ -106,15 +113,18 @@ class ServerConnection:
                     self._begun.has_ended = True  # before the nursery takes no more tasks
                 nursery.cancel_scope.cancel()
         finally:
+            self._lender.end()
             if self._is_accepted and self._server.on_disconnect is not None:
                 self._server.on_disconnect(self._runs.peer)
             await self._framed.aclose()
 
     async def end_if_stuck(self) -> None:
-        """End the connection if a frame has not moved since the last call: the peer holds our buffers."""
+        """End the connection if a frame has not moved, or a lent reply has not come back, since the last call: the peer holds our buffers."""
         framed = self._framed
-        if framed.is_inside_frame and framed.progress == self._progress_seen:
-            log.warning("connection from %s is stuck inside a frame", self._stream.peer_name)
+        has_stuck = self._lender.has_stuck()
+        if has_stuck or (framed.is_inside_frame and framed.progress == self._progress_seen):
+            what = "keeps lent replies" if has_stuck else "is stuck inside a frame"
+            log.warning("connection from %s %s", self._stream.peer_name, what)
             await framed.aclose()
         self._progress_seen = framed.progress
 
@@ -140,7 +150,9 @@ class ServerConnection:
         """Exchange hellos; False when the peer left without a word."""
         server, framed = self._server, self._framed
         with trio.move_on_after(server.limits.handshake_timeout_s):
-            welcomed = await welcome(framed, server.identity, server.guard, self._borrower)
+            welcomed = await welcome(
+                framed, server.identity, server.guard, self._borrower, self._lender
+            )
             if welcomed is None:
                 return False
             self._runs.peer, self._runs.grant, framed.version = welcomed
@@ -214,6 +226,9 @@ class ServerConnection:
         if header.kind == Kind.LEND:
             await self._hear_of_memory(header)
             return True
+        if header.kind == Kind.RETURN:
+            self._lender.take_back(await self._framed.receive_message(header.message_bytes))
+            return True
         if header.kind != Kind.CANCEL:
             raise FsError(Status.RPC_BAD_FRAME, f"frame of kind {header.kind} from a caller")
         scope = self._scopes.get(header.request_id)
@@ -280,12 +295,17 @@ class ServerConnection:
             if found is None:
                 return
             header, message = found
+            if header.kind == Kind.RETURN:
+                self._lender.take_back(message)
+                if not framed.has_more:
+                    return
+                continue
             request_id = header.request_id
             binding = self._bindings.get((header.service, header.method))
             if (
                 binding is None
                 or header.kind != Kind.REQUEST
-                or header.flags
+                or header.flags not in {0, FLAG_BORROWS}
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
                 or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)
@@ -396,14 +416,14 @@ class ServerConnection:
         if isinstance(result, FsError):
             frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
         elif isinstance(result, Reply):
-            frame, size = self._replies.frame_of(request_id, result.message, result.payload)
+            frame, size = self._replies.frame_for(work, result)
             if size > SMALL_REPLY_BYTES_MAX:
                 return self._is_begun_at_once(work, frame, size)
         else:
             frame, size = self._replies.frame_of(request_id, result, ())
         try:
             if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
-                work.sent_bytes = size
+                work.sent_bytes = size + work.lent_bytes
                 return True
         except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", work, error)
@@ -421,7 +441,7 @@ class ServerConnection:
             return True
         if rest is None:
             return False
-        work.sent_bytes = size
+        work.sent_bytes = size + work.lent_bytes
         if rest:
             work.is_run = work.has_waited = True
             self._scopes[work.header.request_id] = NOBODYS
@@ -490,8 +510,6 @@ class ServerConnection:
                 return
             if isinstance(result, FsError):
                 await self._replies.send_error(work.header.request_id, result)
-            elif isinstance(result, Reply):
-                await self._replies.send(work, result.message, result.payload)
             elif result is not None:
                 await self._replies.send(work, result)
         except BROKEN as error:

@@ -51,6 +51,7 @@ class Work:
         "is_run",
         "is_told",
         "lease",
+        "lent_bytes",
         "result",
         "sent_bytes",
         "span",
@@ -71,6 +72,8 @@ class Work:
         self.result: Any = None
         """What the method returned, or an FsError to answer with; None: it was given up."""
         self.sent_bytes = 0
+        self.lent_bytes = 0
+        """Of the payload of its result, if the caller reads it where it is."""
         self.would_block = False
         """Its quick form has found out that it has to wait."""
         self.has_waited = False

@@ -23,13 +23,18 @@ from .handshake import (
     negotiate,
 )
 from .lending import Borrower
+from .lent_replies import ReplyLender
 
 HELLO_BYTES_MAX: Final = 64 * 1024
 """Of a peer that has not said yet who it is."""
 
 
 async def welcome(
-    framed: FramedStream, identity: Identity, guard: Guard | None, borrower: Borrower
+    framed: FramedStream,
+    identity: Identity,
+    guard: Guard | None,
+    borrower: Borrower,
+    lender: ReplyLender,
 ) -> tuple[Identity, Grant, int] | None:
     """Exchange hellos; return what the peer said of itself, what it may, and the protocol version to be spoken.
 
@@ -38,6 +43,7 @@ async def welcome(
         identity: our own.
         guard: judges peers; None: everybody may everything.
         borrower: learns whether payloads may be lent to us.
+        lender: learns whether we may lend payloads of replies.
 
     Returns:
         None when the peer left without a word.
@@ -51,10 +57,10 @@ async def welcome(
     hello = decode_hello(heard)
     version = negotiate(hello)
     peer = check_hello(hello, identity)
-    nonce = borrower.nonce_for(hello)
+    lends = borrower.nonce_for(hello), lender.place_for(hello, version)
     if guard is not None:
-        return peer, await _challenge(framed, identity, guard, heard, hello, peer, nonce), version
-    await framed.send(encode_hello(identity, lend_nonce=nonce))
+        return peer, await _challenge(framed, identity, guard, heard, hello, peer, lends), version
+    await framed.send(encode_hello(identity, lend_nonce=lends[0], reply_place=lends[1]))
     return peer, OPEN_GRANT, version
 
 
@@ -77,9 +83,9 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
     heard: bytes,
     hello: HelloPb,
     peer: Identity,
-    nonce: bytes,
+    lends: tuple[bytes, int],
 ) -> Grant:
-    """Prove to a caller that we know its key, and have it prove it, too.
+    """Prove to a caller that we know its key, and have it prove it, too; say what concerns lending.
 
     Raises:
         FsError: RPC_UNAUTHENTICATED when it does not.
@@ -87,7 +93,11 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
     challenge = await guard.challenge(hello.key_ids, peer)
     check_nonce(hello)
     header, said = encode_hello(
-        identity, key_ids=[challenge.key_id], nonce=guard.nonce(), lend_nonce=nonce
+        identity,
+        key_ids=[challenge.key_id],
+        nonce=guard.nonce(),
+        lend_nonce=lends[0],
+        reply_place=lends[1],
     )
     transcript = transcript_of(heard, said)
     proof = challenge.verifier.listener_proof(transcript)

@@ -63,8 +63,8 @@ class RpcSection(Section, frozen=True):
     connection_count_max: Count = 4096
     inflight_per_connection_max: Count = 1024
     lend_bytes_min: Annotated[int, Meta(ge=0, le=1024 * MIB)] = 256 * KIB
-    """Payloads of requests from this size on that a process of this machine and user is asked to read from the caller's memory, in place
-    of sending them over the Unix socket.  0: none; a server of that setting reads none either."""
+    """Payloads from this size on that a process of this machine and user is asked to read from the memory of who has them, in place of
+    sending them over the Unix socket: of requests from the caller's, of replies from the server's.  0: none; who has that setting reads none either."""
     handshake_timeout_s: Seconds = 5.0
     connect_timeout_s: Seconds = 3.0
     call_timeout_s: Seconds = 30.0

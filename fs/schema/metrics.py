@@ -127,6 +127,16 @@ SERVER_LENT: Final = _counter(
     "Payloads that were read from the memory of callers on the same machine, in place of being sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
+SERVER_LENT_REPLIES: Final = _counter(
+    "ember_rpc_server_lent_reply_bytes_total",
+    _ALL,
+    "Payloads of replies that callers on the same machine read from the memory of this process, in place of being sent (rpc.lend_bytes_min).",
+    occasion="not for mount daemons",
+)
+SERVER_LENT_HELD: Final = _gauge(
+    "ember_rpc_server_lent_reply_held_bytes", _ALL, "Of these, what callers have not returned yet.",
+    occasion="not for mount daemons",
+)  # fmt: skip
 SERVER_BUFFERS_USED: Final = _gauge(
     "ember_rpc_server_buffer_used_bytes", _ALL, "Receive buffers that hold payloads.",
     occasion="not for mount daemons",

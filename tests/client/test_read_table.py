@@ -76,7 +76,7 @@ class Nodes:
         self.spoil = spoil
         self.asked = []
 
-    async def call(self, node_id, method, request, *, into):  # noqa: ARG002 - as NodeCalls has it
+    async def call(self, node_id, method, request, *, into, may_be_lent):  # noqa: ARG002 - as NodeCalls has it
         message = request if isinstance(request, bytes) else request.SerializeToString()
         request = pb.BatchReadReq.FromString(message)
         self.asked.append((node_id, request))

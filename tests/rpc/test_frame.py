@@ -76,15 +76,19 @@ def test_golden_bytes_of_a_traced_request():
     [
         (Kind.REQUEST, {"flags": 1, "message_bytes": TRACE_BYTES - 1}),
         (Kind.REQUEST, {"flags": 3, "message_bytes": TRACE_BYTES - 1}),
-        (Kind.REQUEST, {"flags": 4, "message_bytes": TRACE_BYTES}),
-        (Kind.REQUEST, {"flags": 6, "message_bytes": TRACE_BYTES}),
-        (Kind.REPLY, {"flags": 2}),
+        (Kind.REQUEST, {"flags": 8, "message_bytes": TRACE_BYTES}),
+        (Kind.REQUEST, {"flags": 12, "message_bytes": TRACE_BYTES}),
+        (Kind.REPLY, {"flags": 4}),
+        (Kind.REPLY, {"flags": 3, "message_bytes": TRACE_BYTES}),
+        (Kind.RETURN, {"flags": 2}),
         (Kind.LEND, {"flags": 2}),
         (Kind.REPLY, {"flags": 1, "message_bytes": TRACE_BYTES}),
         (Kind.HELLO, {"flags": 1, "message_bytes": TRACE_BYTES}),
         (Kind.CANCEL, {"flags": 1}),
         (Kind.REQUEST, {"flags": 1, "message_bytes": TRACE_BYTES, "version": 1}),
         (Kind.REQUEST, {"flags": 2, "version": 1}),
+        (Kind.REQUEST, {"flags": 4, "version": 1}),
+        (Kind.REPLY, {"flags": 2, "version": 1}),
     ],
 )
 def test_flags_stand_only_where_they_may(kind, fields):
@@ -154,7 +158,7 @@ def test_refusals(fields, status):
     assert caught.value.status is status
 
 
-@pytest.mark.parametrize("kind", [0, 8, 255])
+@pytest.mark.parametrize("kind", [0, 9, 255])
 def test_unknown_kinds(kind):
     with pytest.raises(FsError, match=f"kind {kind}"):
         decode_header(encode_header(kind, 1), LIMITS)
