@@ -24,12 +24,14 @@ from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
 from ..node.membership import Membership
 from ..node.user_guard import ask_manager
+from ..runtime.background import open_background
 from ..schema.config import is_on_this_machine
 from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import ListMovesRsp
 from ..schema.routing import Role
 from .compose import Process, main
 from .kept_settings import begin_from_store
+from .kept_store import check_there, note_there
 from .starting import wait_for_store
 from .status_page import Taken, documents
 from .store import boot_number, open_store
@@ -44,7 +46,9 @@ async def run(process: Process) -> None:
 
 async def run_roles(process: Process, roles: frozenset[Role]) -> None:
     """Run the given services over the configured store until asked to stop."""
-    async with open_store(process, waits=True) as engine:
+    check_there(process.config)
+    async with open_store(process, waits=True) as engine, open_background() as nursery:
+        nursery.start_soon(note_there, process.config, process.runtime)
         await begin_from_store(process, engine)
         await serve_control(process, roles, engine)
 

@@ -8,18 +8,21 @@ import trio
 from ..kv.remote_server import KvService
 from ..schema.config import check_message_size
 from .compose import Process, main
+from .kept_store import check_there, note_there
 from .store import boot_number, open_local_store
 
 
 async def run(process: Process) -> None:
     """Serve the store in kv.path until asked to stop."""
     check_message_size(process.config)
+    check_there(process.config)
     async with open_local_store(process) as engine:
         service = KvService(engine, process.runtime, boot=boot_number())
         process.sources.append(service.say)
         server = process.server({"Kv": service})
         server.on_disconnect = service.forget
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(note_there, process.config, process.runtime)
             await nursery.start(service.run)
             await nursery.start(server.run, process.runtime.network, process.config.process.listen)
             process.ready()

@@ -34,6 +34,7 @@ from ..schema.routing import (
 )
 from ..schema.standing import Standing, standing_from_pb
 from ..schema.status import FsError, Status
+from .births import Births
 from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
@@ -98,6 +99,7 @@ class ClusterState:
         self.standings: dict[TargetId, Standing | None] = {}
         """What each target heard in this reign has noted on its disk; None: nothing."""
         self.watermarks = Watermarks(loaded.watermarks)
+        self.births = Births()
         self._index()
 
     # ---- publishing ----------------------------------------------------------------------------
@@ -211,9 +213,9 @@ class ClusterState:
         return {t: self.local_state(t, self.info.target(t)) for t in members}
 
     def local_state(self, target_id: TargetId, target: Target) -> LocalState:
-        """Return what is known, else presumed, of a target; a last server whose disk is too old counts as away."""
+        """Return what is known, else presumed, of a target; one whose disk is too old, or of another store, counts as away."""
         chain = self.info.chains.get(target.chain_id)
-        if self.watermarks.is_refused(target_id, chain):
+        if self.watermarks.is_refused(target_id, chain) or self.births.refusal(target_id):
             return LocalState.OFFLINE
         known = self._local.get(target_id)
         if known is not None:
@@ -432,7 +434,9 @@ class ClusterState:
         target_id = target.target_id
         local = LocalState(report.local_state or LocalState.OFFLINE)
         chain = self.info.chains.get(target.chain_id)
-        if self.watermarks.hear(target_id, report.watermark) and chain is not None:
+        has_changed = self.births.hear(chain, report)
+        has_changed |= self.watermarks.hear(target_id, report.watermark)
+        if has_changed and chain is not None:
             self._unsettled.add(chain.chain_id)
         if not report.watermark and local is LocalState.UPTODATE:
             self.watermarks.forget(
@@ -443,12 +447,12 @@ class ClusterState:
         elif target_id not in self._local:  # stale, and all that is known: go on presuming
             self._set_local(target_id, self.local_state(target_id, target))
         told = self._soft.get(target_id, target)
-        heard = with_report(told, report)
-        is_refused = self.watermarks.is_refused(target_id, chain)
-        heard = replace(heard, has_old_image=is_refused)
-        if is_refused:
-            heard = replace(heard, trouble=str(self.watermarks.refusal(target_id)))
-            if not told.has_old_image:
+        is_old = self.watermarks.is_refused(target_id, chain)
+        refusal = self.watermarks.refusal(target_id) if is_old else self.births.refusal(target_id)
+        heard = replace(with_report(told, report), has_old_image=is_old)
+        if refusal is not None:
+            heard = replace(heard, trouble=str(refusal))
+            if is_old and not told.has_old_image:
                 logger.error("chain %d waits: %s", target.chain_id, heard.trouble)
         if heard != told:
             self._soft[target_id] = heard

@@ -163,6 +163,8 @@ class Chain:
     """Wall time in ns of the restore from which its record comes; 0: none."""
     restored: Standing | None = None
     """What its backup said; set while nobody may serve since it is not known yet who has the newest data."""
+    birth_ns: int = 0
+    """Wall time at which the first chains of its store were made, also after a restore; 0: by a release that did not note it."""
 
     @property
     def losses(self) -> int:
@@ -189,7 +191,14 @@ class Chain:
     def standing(self) -> Standing:
         """What is remembered of this version."""
         joining = next((t for t in self.writable if t not in self.serving), None)
-        return Standing(self.chain_id, self.generation, self.chain_version, self.keepers, joining)
+        return Standing(
+            self.chain_id,
+            self.generation,
+            self.chain_version,
+            self.keepers,
+            joining,
+            self.birth_ns,
+        )
 
     @property
     def writable(self) -> tuple[TargetId, ...]:
@@ -393,6 +402,7 @@ def chain_to_pb(chain: Chain) -> pb.ChainPb:
         loss_count=chain.loss_count,
         generation=chain.generation,
         restored=standing_to_pb(chain.restored) if chain.restored else None,
+        birth_ns=chain.birth_ns,
     )
 
 
@@ -409,6 +419,7 @@ def chain_from_pb(message: pb.ChainPb) -> Chain:
         message.loss_count,
         message.generation,
         standing_from_pb(message.restored) if message.HasField("restored") else None,
+        message.birth_ns,
     )
 
 

@@ -22,11 +22,17 @@ class Standing:
     """Those that served, else the last that did."""
     joining: TargetId | None = None
     """Who was being brought up to date, and may have served next."""
+    birth_ns: int = 0
+    """Wall time at which the first chains of its store were made: tells one store from another; 0: not known."""
 
     @property
     def heirs(self) -> tuple[TargetId, ...]:
         """From whom those descend that kept the newest data of any later version."""
         return self.keepers if self.joining is None else (*self.keepers, self.joining)
+
+    def is_of_other_store(self, birth_ns: int) -> bool:
+        """Return whether it was noted under chains of another store than the one that was born then; not where one is not known."""
+        return bool(self.birth_ns and birth_ns) and self.birth_ns != birth_ns
 
     @property
     def age_key(self) -> tuple[int, int]:
@@ -42,6 +48,7 @@ def standing_to_pb(standing: Standing) -> pb.StandingPb:
         chain_version=standing.chain_version,
         keepers=standing.keepers,
         joining=standing.joining or 0,
+        birth_ns=standing.birth_ns,
     )
 
 
@@ -50,5 +57,10 @@ def standing_from_pb(message: pb.StandingPb) -> Standing:
     keepers = tuple(TargetId(t) for t in message.keepers)
     joining = TargetId(message.joining) if message.joining else None
     return Standing(
-        ChainId(message.chain_id), message.generation, message.chain_version, keepers, joining
+        ChainId(message.chain_id),
+        message.generation,
+        message.chain_version,
+        keepers,
+        joining,
+        message.birth_ns,
     )

@@ -4,8 +4,9 @@ Invariants:
     - An update is acknowledged by a serving target only after its disk says, durably, who is written with it,
       as far as anybody has gone since (`is_noted`; write_path.py and forward.py wait for it).
     - A target is brought up to date only by one whose disk says that it is joining (resync.py).
+    - What was noted under chains of another store stays: the manager has to see it (fs/mgmtd/births.py).
 
-Source: decision 0059; read by fs/mgmtd/restored.py.
+Source: decisions 0059 and 0140; read by fs/mgmtd/restored.py and births.py.
 """
 
 import logging
@@ -52,6 +53,8 @@ def is_noted(place: Place) -> bool:
         return True
     if (noted.chain_id, noted.generation) != (chain.chain_id, chain.generation):
         return False
+    if noted.is_of_other_store(chain.birth_ns):
+        return False
     return noted.chain_version == chain.chain_version or all(
         t in chain.writable for t in noted.heirs
     )
@@ -77,6 +80,12 @@ async def wait_noted(targets: Targets, deadline_s: float) -> None:
         raise FsError(Status.OUTCOME_UNKNOWN, "who serves the chain could not be noted in time")
 
 
+def _may_be_noted(place: Place) -> bool:
+    noted = place.target.standing
+    is_ours = noted is None or not noted.is_of_other_store(place.chain.birth_ns)
+    return place.public_state is PublicState.SERVING and is_ours
+
+
 async def run(targets: Targets) -> None:
     """Note every change until cancelled."""
     async with trio.open_nursery() as nursery:
@@ -85,7 +94,7 @@ async def run(targets: Targets) -> None:
             wanted = targets.looked
             for place in targets.places():
                 target = place.target
-                is_wanted = place.public_state is PublicState.SERVING and not target.disk.is_failed
+                is_wanted = _may_be_noted(place) and not target.disk.is_failed
                 if is_wanted and target not in writing and target.standing != place.chain.standing:
                     writing.add(target)
                     nursery.start_soon(_write, targets, target, writing)
@@ -97,7 +106,7 @@ async def _write(targets: Targets, target: LocalTarget, writing: set[LocalTarget
     try:
         while True:
             place = next((p for p in targets.places() if p.target is target), None)
-            if place is None or place.public_state is not PublicState.SERVING:
+            if place is None or not _may_be_noted(place):
                 return
             standing = place.chain.standing
             if target.standing == standing:

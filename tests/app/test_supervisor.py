@@ -163,7 +163,7 @@ async def test_what_the_state_file_has_lost_is_adopted(directory):
     """The disk was full when it was to be written, or somebody emptied its folder."""
     directory.record_path.write_text("{}")
     config = directory.config_path("storage-1")
-    line = [sys.executable, "-c", SERVES, "fs.app.storage", str(config)]
+    line = [sys.executable, "-c", SERVES, str(config), "fs.app.storage", str(config)]
     async with trio.open_nursery() as nursery:
         begin = partial(
             trio.run_process,

@@ -280,7 +280,9 @@ class FakeStorage(Process):
                 for target_id, public in publics.items():
                     if public is S:
                         chain = info.chain(info.target(target_id).chain_id)
-                        self.cluster.standings[target_id] = chain.standing
+                        noted = self.cluster.standings.get(target_id)
+                        if noted is None or not noted.is_of_other_store(chain.birth_ns):
+                            self.cluster.standings[target_id] = chain.standing
                     local = self.local[target_id]
                     if public is S and local is LocalState.ONLINE:
                         self.local[target_id] = LocalState.UPTODATE

@@ -26,16 +26,17 @@ async def set_chains(primary: Primary, request: SetChainsReq) -> SetChainsRsp:
     """
     async with primary.lock:
         primary.check_acting()
-        new = _plan(primary.info, request.chains)
+        new = _plan(primary.info, request.chains, primary.wall_ns)
         await primary.settle(new, why="new chains were asked for")
     return SetChainsRsp(created_count=len(new.chains))
 
 
-def _plan(info: RoutingInfo, asked: Iterable[NewChainPb]) -> Change:
+def _plan(info: RoutingInfo, asked: Iterable[NewChainPb], now_ns: int) -> Change:
+    birth_ns = next((c.birth_ns for c in info.chains.values()), now_ns)
     chains: dict[ChainId, Chain] = {}
     targets: dict[TargetId, Target] = {}
     for one in asked:
-        chain = _chain(one)
+        chain = _chain(one, birth_ns)
         existing = info.chains.get(chain.chain_id) or chains.get(chain.chain_id)
         if existing is not None:
             _check_same(existing, chain)
@@ -48,7 +49,7 @@ def _plan(info: RoutingInfo, asked: Iterable[NewChainPb]) -> Change:
     return Change(chains=chains, targets=targets)
 
 
-def _chain(asked: NewChainPb) -> Chain:
+def _chain(asked: NewChainPb, birth_ns: int) -> Chain:
     order = tuple(TargetId(t.target_id) for t in asked.targets)
     is_sound = all(map(is_target_id, order)) and len(set(order)) == len(order)
     if not asked.chain_id or not order or not is_sound:
@@ -57,7 +58,7 @@ def _chain(asked: NewChainPb) -> Chain:
         detail = f"chain {asked.chain_id}: {len(order)} replicas, at most {REPLICA_COUNT_MAX}"
         raise FsError(Status.RPC_BAD_REQUEST, detail)
     members = tuple(ChainTarget(target_id, PublicState.SERVING) for target_id in order)
-    return Chain(ChainId(asked.chain_id), 1, members, order)
+    return Chain(ChainId(asked.chain_id), 1, members, order, birth_ns=birth_ns)
 
 
 def _check_same(existing: Chain, asked: Chain) -> None:

@@ -379,12 +379,15 @@ class ChainPb(_message.Message):
     LOSS_COUNT_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
+    BIRTH_NS_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     loss_count: _builtins.int
     """how often it may have lost updates that no sync had covered"""
     generation: _builtins.int
     """wall time in ns of the restore from which its record comes; 0: none"""
+    birth_ns: _builtins.int
+    """when the first chains of its store were made, the same for all of these; 0: by an older release"""
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainTargetPb]:
         """head first"""
@@ -412,10 +415,11 @@ class ChainPb(_message.Message):
         loss_count: _builtins.int = ...,
         generation: _builtins.int = ...,
         restored: Global___StandingPb | None = ...,
+        birth_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "generation", b"generation", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "restored", b"restored", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["birth_ns", b"birth_ns", "chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "generation", b"generation", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "restored", b"restored", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,10 +436,12 @@ class StandingPb(_message.Message):
     CHAIN_VERSION_FIELD_NUMBER: _builtins.int
     KEEPERS_FIELD_NUMBER: _builtins.int
     JOINING_FIELD_NUMBER: _builtins.int
+    BIRTH_NS_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     generation: _builtins.int
     chain_version: _builtins.int
     joining: _builtins.int
+    birth_ns: _builtins.int
     @_builtins.property
     def keepers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -446,10 +452,11 @@ class StandingPb(_message.Message):
         chain_version: _builtins.int = ...,
         keepers: _abc.Iterable[_builtins.int] | None = ...,
         joining: _builtins.int = ...,
+        birth_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "generation", b"generation", "joining", b"joining", "keepers", b"keepers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["birth_ns", b"birth_ns", "chain_id", b"chain_id", "chain_version", b"chain_version", "generation", b"generation", "joining", b"joining", "keepers", b"keepers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
