@@ -3,6 +3,7 @@
 An operating error is one line on stderr, "ember: ...", and exit code 1; wrong usage is exit code 2.
 """
 
+from . import early_interrupt  # isort: skip # noqa: F401 - before all others
 import json
 import os
 import signal

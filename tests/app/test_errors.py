@@ -1,8 +1,10 @@
 """How errors leave the program."""
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,29 @@ def test_an_error_is_one_line(error, code, line):
     )
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert done.stderr.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        ("KeyboardInterrupt", -signal.SIGINT, "ember: interrupted\n"),
+        ("AttributeError('no')", 1, "AttributeError: no\n"),
+    ],
+)
+def test_an_interruption_while_it_loads_is_one_line(tmp_path, raised, code, said):
+    (tmp_path / "typer.py").write_text(f"raise {raised}")
+    path = f"{tmp_path}:{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "fs.app.main", "version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == code
+    assert done.stderr.endswith(said)
+    assert ("Traceback" in done.stderr) is (code == 1)
 
 
 def test_a_bug_keeps_its_traceback():
