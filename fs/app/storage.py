@@ -25,6 +25,10 @@ from .starting import tell_until_joined
 
 log = logging.getLogger(__name__)
 
+WARM_BYTES: Final = 32 << 20
+"""Of memory for what is received, touched before anybody writes: where a host takes back what its guests do not use, finding it costs more
+than all else of a first write."""
+
 REFUSALS: Final = {
     Status.FOREIGN_DISK,
     Status.BAD_DISK_FORMAT,
@@ -49,7 +53,7 @@ async def run(process: Process) -> None:
     async with watched(calls, process.runtime):
         try:
             await open_disks(process, engines, open_disk)
-            await serve_storage(process, engines, open_disk, calls)
+            await serve_storage(process, engines, open_disk, calls, warm_bytes=WARM_BYTES)
         finally:
             with trio.CancelScope(shield=True):
                 await _close_all(engines, calls)
@@ -137,6 +141,8 @@ async def serve_storage(
     engines: list[ChunkEngine],
     open_disk: Callable[[int], Awaitable[ChunkEngine]],
     calls: Sequence[DiskCalls],
+    *,
+    warm_bytes: int = 0,
 ) -> None:
     """Serve open disks until asked to stop.
 
@@ -145,6 +151,7 @@ async def serve_storage(
         engines: by disk; they stay the caller's, also one that is put here in place of a failed one.
         open_disk: opens the disk of that index, as at the start.
         calls: of the disks; the caller watches them.
+        warm_bytes: so much memory for what is received is touched at the start.
     """
 
     async def reopen(index: int) -> ChunkEngine:
@@ -190,6 +197,7 @@ async def serve_storage(
         if process.kept is not None:
             await nursery.start(process.kept.run)
         process.ready()
+        nursery.start_soon(server.pool.warm, warm_bytes, process.runtime.run_blocking)
         nursery.start_soon(tell_until_joined, process, membership)
         await process.stopping.wait()
         await storage.watermarks.raise_last(nursery)

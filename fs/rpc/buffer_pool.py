@@ -1,46 +1,98 @@
 """Page-aligned buffers for payloads, received or to be sent; reused and bounded.
 
-A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Sizes are powers of two
+A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Small ones have sizes that are powers of two,
 from one page up, so that a buffer serves many payload sizes; the view handed out has the exact length.
 
-Large buffers are huge pages where the kernel has some: touching them first takes a sixth of the time, and a disk takes 4 MiB of
-them in one request instead of four.  Buffers of half a huge page are made in pairs.
+Large buffers, of whole MiB, are cut out of slabs of a few huge pages, where the kernel has some: touching these first takes a sixth of the
+time, and a disk takes 4 MiB of them in one request instead of four.  Whatever its size, a buffer lies as far in front as it fits, in the
+slab that was mapped first: so no more memory is ever touched than about what is in use at the same time.  What is larger than a slab has memory of
+its own.
 
 Invariants:
     - Buffers in use never sum to more than `bytes_max`, except that one buffer alone may be larger.
-    - A buffer in use at a `disown` is never used again: somebody may write into it who cannot be stopped.
-    - Kept (idle) buffers never sum to more than `idle_bytes_max`.
+    - A buffer in use at a `disown` is never used again, nor is its slab: somebody may write into it who cannot be stopped.
+    - What is kept idle, small buffers and whole slabs, never sums to more than `idle_bytes_max`.
+    - Slabs never sum to more than `bytes_max`, or one: what would need another one has memory of its own.
 
 Concurrency: trio; `acquire` waits in line, `release` never waits.
 """
 
+import logging
 import mmap
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 import trio
 
-from ..runtime.plain_memory import PlainMemory
+from ..runtime.plain_memory import PlainMemory, touch
+
+log = logging.getLogger(__name__)
 
 SIZE_MIN: Final = mmap.PAGESIZE
 IDLE_BYTES_MAX: Final = 96 * 1024 * 1024
 """Two full groups of writes to each of six chains, which a busy storage process receives again and again."""
 
 HUGE_BYTES: Final = 2 * 1024 * 1024
-"""A huge page; a half of it is the smallest buffer that lies in one."""
+"""A huge page."""
+
+UNIT_BYTES: Final = 1024 * 1024
+"""Slabs are cut into these."""
+
+SLAB_UNITS: Final = 8
+SLAB_BYTES: Final = SLAB_UNITS * UNIT_BYTES
+"""A full group of writes."""
+
+_NOWHERE: Final = 255
+
+
+def _first_run(used: int, count: int) -> int:
+    """Return the first of `count` neighbouring units that are not among those used (bits), or _NOWHERE."""
+    run = (1 << count) - 1
+    places = range(SLAB_UNITS - count + 1)
+    return next((place for place in places if not used >> place & run), _NOWHERE)
+
+
+_FIRST_RUNS: Final = [
+    bytes(_first_run(used, count) for used in range(1 << SLAB_UNITS))
+    for count in range(SLAB_UNITS + 1)
+]
+"""By how many units are wanted, and which are used."""
+
+
+class _Slab:
+    """Memory that large buffers are cut out of."""
+
+    __slots__ = ("memory", "used")
+
+    def __init__(self) -> None:
+        self.memory = _fresh(SLAB_BYTES)
+        self.used = 0
+        """Bit n: unit n is in use."""
 
 
 class Lease:
     """One buffer in use: `view` has the asked length; give it back once, by `BufferPool.release`."""
 
-    __slots__ = ("generation", "memory", "size", "view")
+    __slots__ = ("generation", "memory", "size", "slab", "units", "view")
 
-    def __init__(self, memory: memoryview, size: int, length: int, generation: int) -> None:
+    def __init__(
+        self,
+        memory: memoryview,
+        length: int,
+        generation: int,
+        slab: _Slab | None = None,
+        units: int = 0,
+    ) -> None:
         self.memory = memory
-        self.size = size
+        self.size = len(memory)
         self.generation = generation
         self.view = memory[:length]
+        self.slab = slab
+        """Which it was cut out of; None: it has memory of its own."""
+        self.units = units
+        """Its bits there."""
 
 
 class BufferPool:
@@ -49,6 +101,10 @@ class BufferPool:
     def __init__(self, bytes_max: int, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._idle_bytes_max = idle_bytes_max
+        self._slab_count_max = (
+            max(1, bytes_max // SLAB_BYTES) if idle_bytes_max >= SLAB_BYTES else 0
+        )
+        self._slabs: list[_Slab] = []
         self._idle: dict[int, list[memoryview]] = {}
         self._idle_bytes = 0
         self._used_bytes = 0
@@ -62,7 +118,7 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of the buffers kept for reuse."""
+        """Bytes of the small buffers and whole slabs that are kept for reuse."""
         return self._idle_bytes
 
     async def acquire(self, length: int) -> Lease:
@@ -82,45 +138,113 @@ class BufferPool:
         self._used_bytes += size
         return self._take(size, length)
 
+    async def warm(
+        self, byte_count: int, run_blocking: Callable[[Callable[[], _Slab]], Awaitable[_Slab]]
+    ) -> None:
+        """Have so much memory for large buffers at hand, and touched, before anybody asks for it.
+
+        Args:
+            byte_count: what is not kept idle is left out.
+            run_blocking: calls a function in a thread.
+        """
+        for _ in range(byte_count // SLAB_BYTES):
+            try:
+                slab = await run_blocking(_touched_slab)
+            except OSError as error:
+                log.info("no memory is touched beforehand: %s", error)
+                return
+            if (
+                len(self._slabs) >= self._slab_count_max
+                or self._idle_bytes + SLAB_BYTES > self._idle_bytes_max
+            ):
+                return
+            self._slabs.append(slab)
+            self._idle_bytes += SLAB_BYTES
+
     def _take(self, size: int, length: int) -> Lease:
-        idle = self._idle.pop(size, None)
-        if idle:
-            self._idle[size] = idle  # behind the sizes that nobody has asked for since
-            self._idle_bytes -= size
-            return Lease(idle.pop(), size, length, self._generation)
-        has_room = self._idle_bytes + size <= self._idle_bytes_max
+        """Return a buffer that has been counted as used."""
         try:
-            memory, *twin = _fresh(size, may_have_twin=has_room)
+            if UNIT_BYTES <= size <= SLAB_BYTES and self._slab_count_max:
+                found = self._cut(size, length)
+                if found is not None:
+                    return found
+            idle = self._idle.pop(size, None)
+            if idle:
+                self._idle[size] = idle  # behind the sizes that nobody has asked for since
+                self._idle_bytes -= size
+                return Lease(idle.pop(), length, self._generation)
+            return Lease(_fresh(size), length, self._generation)
         except BaseException:  # no memory: nobody has it, and others may wait for room
             self._used_bytes -= size
             self._admit()
             raise
-        for other in twin:
-            self._keep(size, other)
-        return Lease(memory, size, length, self._generation)
+
+    def _cut(self, size: int, length: int) -> Lease | None:
+        """Return a buffer of whole units out of the first slab that has room; None: there may be no further slab."""
+        count = size // UNIT_BYTES
+        first_runs, place = _FIRST_RUNS[count], _NOWHERE
+        for slab in self._slabs:
+            place = first_runs[slab.used]
+            if place != _NOWHERE:
+                break
+        else:
+            if len(self._slabs) >= self._slab_count_max:
+                return None
+            slab, place = _Slab(), 0
+            self._slabs.append(slab)
+            self._idle_bytes += SLAB_BYTES
+        if not slab.used:
+            self._idle_bytes -= SLAB_BYTES
+        units = (1 << count) - 1 << place
+        slab.used |= units
+        start = place * UNIT_BYTES
+        return Lease(slab.memory[start : start + size], length, self._generation, slab, units)
 
     def _keep(self, size: int, memory: memoryview) -> None:
-        """Keep a buffer for reuse, rather than those of sizes that were last asked for longer ago."""
+        """Keep a small buffer for reuse, rather than those of sizes that were last asked for longer ago, or a slab."""
         while self._idle_bytes + size > self._idle_bytes_max:
             other = next((other for other, idle in self._idle.items() if idle), size)
-            if other == size or size > self._idle_bytes_max:
+            if other != size and size <= self._idle_bytes_max:
+                self._idle[other].pop()
+                self._idle_bytes -= other
+            elif size > self._idle_bytes_max or not self._drop_slab():
                 return
-            self._idle[other].pop()
-            self._idle_bytes -= other
         self._idle.setdefault(size, []).append(memory)
         self._idle_bytes += size
+
+    def _drop_slab(self) -> bool:
+        """Unmap the last slab of which nothing is used; False: there is none."""
+        for position in reversed(range(len(self._slabs))):
+            if not self._slabs[position].used:
+                del self._slabs[position]
+                self._idle_bytes -= SLAB_BYTES
+                return True
+        return False
 
     def release(self, lease: Lease) -> None:
         """Take a buffer back; its contents may be overwritten at once."""
         self._used_bytes -= lease.size
         if lease.generation == self._generation:
             lease.view.release()
-            self._keep(lease.size, lease.memory)
+            slab = lease.slab
+            if slab is None:
+                self._keep(lease.size, lease.memory)
+            else:
+                slab.used &= ~lease.units
+                if not slab.used:
+                    self._keep_slab()
         self._admit()
+
+    def _keep_slab(self) -> None:
+        """Count a slab as idle of which nothing is used any more, rather than small buffers; the last such one goes if they are too many."""
+        self._idle_bytes += SLAB_BYTES
+        if self._idle_bytes > self._idle_bytes_max:
+            self._drop_slab()
 
     def disown(self) -> None:
         """Use no buffer again that is in use now; each is unmapped when nobody has it any more."""
         self._generation += 1
+        self._slabs = [slab for slab in self._slabs if not slab.used]
 
     def _fits(self, size: int) -> bool:
         return self._used_bytes == 0 or self._used_bytes + size <= self._bytes_max
@@ -147,16 +271,21 @@ class BufferPool:
 
 
 def _size_for(length: int) -> int:
+    if UNIT_BYTES // 2 < length <= SLAB_BYTES:
+        return -(-length // UNIT_BYTES) * UNIT_BYTES
     return max(SIZE_MIN, 1 << (length - 1).bit_length())
 
 
-def _fresh(size: int, *, may_have_twin: bool) -> list[memoryview]:
-    """Return a new buffer, and its twin if there is one; they are unmapped when nobody has them any more."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    if size < (HUGE_BYTES // 2 if may_have_twin else HUGE_BYTES):
-        return [memoryview(PlainMemory(-1, size, flags))]
-    memory = PlainMemory(-1, max(size, HUGE_BYTES), flags)
-    with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    view = memoryview(memory)
-    return [view[at : at + size] for at in range(0, len(view), size)]
+def _fresh(size: int) -> memoryview:
+    """Return new memory, in huge pages if it is large; unmapped when nobody has it any more."""
+    memory = PlainMemory(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= HUGE_BYTES:
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def _touched_slab() -> _Slab:
+    slab = _Slab()
+    touch(slab.memory)
+    return slab
