@@ -109,9 +109,11 @@ class LocalEngine(ABC):
         """Make the commit `version`: all of it or, with an error, as that error's status says."""
 
     async def take_turn(self) -> None:
-        """A checkpoint; of most commits one that does not wait."""
+        """A checkpoint; of most commits one that does not wait.  None outside of any task, where whoever calls gives others their turns."""
         self._commits_to_turn -= 1
-        if self._commits_to_turn:
+        if not trio.lowlevel.in_trio_task():
+            self._commits_to_turn = max(1, self._commits_to_turn)
+        elif self._commits_to_turn:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             self._commits_to_turn = self.COMMITS_PER_TURN

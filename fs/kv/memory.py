@@ -25,6 +25,7 @@ import trio
 from sortedcontainers import SortedDict
 
 from ..runtime.ports import Clock
+from ..runtime.until_wait import in_task
 from ..schema.status import FsError, Status
 from .api import KeyValue, Transaction
 from .buffer import Mutations
@@ -193,6 +194,7 @@ class MemoryEngine(LocalEngine):
     async def sync(self) -> None:
         """See KvEngine.sync."""
         version, generation = self._version, self.generation
+        await in_task()
         await trio.sleep(self._sync_s)
         if generation != self.generation:
             raise FsError(Status.KV_UNAVAILABLE, "power was lost during the flush")

@@ -41,6 +41,7 @@ from ..runtime.figures import Figures, Histogram
 from ..runtime.log_mark import LogMark
 from ..runtime.log_segments import LogSegments
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema import metrics
 from ..schema.config import KvSection
 from ..schema.layout import MIB
@@ -182,6 +183,7 @@ class RocksDbEngine(LocalEngine):
         version = self._version
         while self._synced_version < version:
             self._check_health()
+            await in_task()
             if self._flush_done is None:
                 await self._flush()
             else:

@@ -25,6 +25,7 @@ import trio
 
 from ..runtime import tracing
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema.status import FsError, Status
 from .api import KvEngine, Transaction
 from .tally import Tally
@@ -135,6 +136,7 @@ async def transact_stamped(
         finally:
             tr.close()
         attempt += 1
+        await in_task()
         await trio.sleep(pause_s)
 
 
@@ -155,6 +157,7 @@ async def snapshot_read(engine: KvEngine, fn: Callable[[Transaction], Awaitable[
         finally:
             tr.close()
         attempt += 1
+        await in_task()
         await trio.lowlevel.checkpoint()
 
 

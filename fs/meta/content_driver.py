@@ -26,6 +26,7 @@ from ..kv.api import KvEngine, Transaction
 from ..kv.tally import Tally
 from ..kv.transact import snapshot_read, transact_stamped
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema.ids import InodeId
 from ..schema.layout import FileRef, layout_from_pb
 from ..schema.proto.common_pb2 import FilePartPb, InodePb
@@ -112,6 +113,7 @@ class ContentDriver:
             try:
                 return await attempt(known)
             except TruncationUnfinishedError as error:
+                await in_task()
                 turn.end_try()
                 inode_id = error.inode.inode_id
                 if round_count <= PATIENT_ROUND_COUNT:
@@ -121,6 +123,7 @@ class ContentDriver:
                     give_up_s = clock.monotonic_s() + self._retry_time_s_max
                 await self._finish_truncation(inode_id)
             except LengthUnknownError as error:
+                await in_task()
                 turn.end_try()
                 is_patient = round_count <= PATIENT_ROUND_COUNT
                 known = await self._ask_length(error.inode, is_patient=is_patient)
@@ -145,6 +148,7 @@ class ContentDriver:
         Raises:
             FsError: what the storage or the key-value layer raised.
         """
+        await in_task()
         await self._finish_truncation(inode_id)
         await self._turns.let_try(inode_id)
 

@@ -14,6 +14,7 @@ import trio
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import transact
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema.ids import FIRST_INODE_ID, VIRTUAL_INODE_ID_MIN, InodeId
 from . import records
 
@@ -82,6 +83,7 @@ class InodeIds:
         return InodeId(taken)
 
     async def _fetch_if_empty(self) -> None:
+        await in_task()
         async with self._lock:
             if self._next == self._end and not self._blocks:
                 await self._fetch()

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
@@ -223,6 +224,7 @@ class RequestRunner:
                 deadline_s = deadline_s or now_s + self._retry_time_s_max
                 if now_s > deadline_s:
                     raise FsError(Status.BUSY, f"{error} is being moved again and again") from error
+            await in_task()
             await trio.sleep(FENCE_PAUSE_S)
 
     async def _move(

@@ -65,6 +65,30 @@ SPACE_AGE_S_MAX: Final = 2.0
 
 PRUNE_COUNT_MAX: Final = 4096
 
+TRIED: Final = (
+    "GetAttr",
+    "Lookup",
+    "Access",
+    "GetXattr",
+    "ListXattrs",
+    "Create",
+    "Mkdir",
+    "Symlink",
+    "Mknod",
+    "Link",
+    "Unlink",
+    "Rmdir",
+    "Rename",
+    "Open",
+    "SetAttr",
+    "SetXattr",
+    "RemoveXattr",
+    "Sync",
+    "Close",
+    "PruneSessions",
+)
+"""These hardly ever wait, or only for a flush."""
+
 
 class MetaService(RequestRunner):
     """What the RPC server calls."""
@@ -87,8 +111,11 @@ class MetaService(RequestRunner):
 
     @property
     def tried_methods(self) -> Sequence[str]:
-        """Methods that need not wait where the store is part of this process; see `Server.add_service`."""
-        return ("GetAttr", "Lookup") if isinstance(self._engine, LocalEngine) else ()
+        """Methods that need not wait where the store is part of this process; see `Server.add_service`.
+
+        Of what changes something, what has been done is remembered by its request id, or may be done again.
+        """
+        return TRIED if isinstance(self._engine, LocalEngine) else ()
 
     def admit(self, user: User, peer: Identity, request: Message) -> None:
         """See fs/meta/users.py."""

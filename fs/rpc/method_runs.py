@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer
+from ..runtime.until_wait import begin_without_task
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import Call, Identity, Reply
@@ -119,13 +120,13 @@ class MethodRuns:
     def tried(
         self, work: Work, begun: Coroutine[Any, Any, Any], message: Buffer
     ) -> Message | FsError | Coroutine[Any, Any, Any]:
-        """Return what a method without effects ends with if it need not wait; else it is forgotten, and begun anew by a task.
+        """Return what a method ends with if it need not wait, or what is left of it, for a task.
 
-        What waits has asked for the current task before it leaves word anywhere to wake it, and there is none.
+        One that waits without a word before has ended with that, and is called anew for a task: it has asked for the current task before it
+        left word anywhere to wake it, and there is none.
         """
         try:
-            begun.send(None)
-            begun.close()
+            return begin_without_task(begun)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         except FsError as error:

@@ -144,7 +144,8 @@ class Server:
         Args:
             service: the service's name in the schema, or the methods themselves.
             target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick`, `Packed` and `Begin` forms, and names in
-                `tried_methods`: of methods without effects that hardly ever wait, which are tried outside of any task first.
+                `tried_methods`: of methods that hardly ever wait, which are begun outside of any task, and called once more where that is in vain: what they
+                have done by then must not be done twice by that.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
         missing = [

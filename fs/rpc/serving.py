@@ -31,7 +31,7 @@ class Binding:
     is_plain: bool = False
     """The handler is a plain function: it returns its result, or what has to be awaited for that."""
     is_tried: bool = False
-    """The handler is a coroutine function without effects that hardly ever waits: it is tried outside of any task first."""
+    """The handler is a coroutine function that hardly ever waits, and may be called again: it is begun outside of any task."""
     quick: Quick | None = None
     packed: Packed | None = None
     begin: Begin | None = None

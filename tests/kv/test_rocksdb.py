@@ -18,12 +18,14 @@ from fs.kv.transact import snapshot_read, transact
 from fs.runtime.figures import Figures
 from fs.runtime.ports import Runtime
 from fs.runtime.real import ThreadRunBlocking
+from fs.runtime.until_wait import begin_without_task
 from fs.schema import metrics
 from fs.schema.config import KvSection
 from fs.schema.layout import KIB
 from fs.schema.proto import record_pb2
 from fs.schema.status import FsError, Status
 from tests.kv.harness import CLUSTER_ID, inline_runtime
+from tests.meta.harness import outside_any_task
 
 
 class FailingDb:
@@ -155,6 +157,25 @@ async def test_concurrent_syncs_share_flushes(tmp_path, monkeypatch, autojump_cl
     count = len(flushes)
     await engine.sync()
     assert len(flushes) == count
+    await engine.aclose()
+
+
+async def test_what_has_no_task_commits_and_gets_one_for_a_flush(tmp_path, autojump_clock):
+    engine = await open_at(tmp_path / "kv")
+
+    async def commit_and_sync():
+        for index in range(2 * RocksDbEngine.COMMITS_PER_TURN):
+            await put(engine, b"%d" % index)
+        await engine.sync()
+        return trio.lowlevel.in_trio_task()
+
+    rest = outside_any_task(begin_without_task, commit_and_sync())
+    assert engine.version == 2 * RocksDbEngine.COMMITS_PER_TURN
+    assert engine._synced_version < engine.version
+    assert await rest
+    assert engine._synced_version == engine.version
+    with pytest.raises(StopIteration):  # there is nothing to flush
+        outside_any_task(begin_without_task, engine.sync())
     await engine.aclose()
 
 

@@ -8,6 +8,7 @@ from fs.rpc.frame import Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.rpc.observer import RpcObserver
 from fs.rpc.server_connection import SMALL_REPLY_BYTES_MAX
+from fs.runtime.until_wait import in_task
 from fs.schema import services
 from fs.schema.proto import core_pb2 as core
 from fs.schema.status import FsError, Status
@@ -238,6 +239,9 @@ class Tried:
             trio.lowlevel.current_task()
             with trio.CancelScope():
                 await trio.lowlevel.checkpoint_if_cancelled()
+        elif request.data == b"word":
+            await in_task()
+            await trio.sleep(0.001)
         elif request.data == b"error":
             raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
         assert request.data != b"bug", "broken invariant"
@@ -266,6 +270,13 @@ async def test_a_method_that_is_tried_ends_once_whether_it_waits_or_not(net, pro
             assert (await p.channel.call(ECHO, core.EchoReq(data=data))).message.data == data
     assert tried.steps.count("done") == 3
     assert 3 <= tried.steps.count("begun") <= 6
+
+
+async def test_a_method_that_says_that_it_is_about_to_wait_is_not_begun_anew(net, process, tried):
+    async with process(net) as p:
+        for _ in range(3):
+            assert (await p.channel.call(ECHO, core.EchoReq(data=b"word"))).message.data == b"word"
+    assert tried.steps == ["begun", "done"] * 3
 
 
 async def test_errors_and_bugs_of_a_method_that_is_tried_are_answered(net, process, tried):

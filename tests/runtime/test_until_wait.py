@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from fs.runtime.until_wait import until_wait
+from fs.runtime.until_wait import begin_without_task, in_task, until_wait
+from tests.meta.harness import outside_any_task
 
 
 async def test_what_does_not_wait_calls_nobody():
@@ -62,3 +63,61 @@ async def test_cancellation_reaches_the_work_and_may_be_handled_there(autojump_c
         await until_wait(work(), lambda: None)
     assert scope.cancelled_caught
     assert ended == [True]
+
+
+async def test_what_is_begun_without_a_task_may_end_so():
+    async def work():
+        assert not trio.lowlevel.in_trio_task()
+        return 5
+
+    with pytest.raises(StopIteration) as ended:
+        outside_any_task(begin_without_task, work())
+    assert ended.value.value == 5
+
+
+async def test_what_is_begun_without_a_task_gets_one_where_it_asks_for_it():
+    steps = []
+
+    async def work():
+        steps.append("begun")
+        await in_task()
+        steps.append(trio.lowlevel.current_task())
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
+        await in_task()  # it has one
+        return 5
+
+    rest = outside_any_task(begin_without_task, work())
+    assert steps == ["begun"]
+    assert await rest == 5
+    assert steps == ["begun", trio.lowlevel.current_task()]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_errors_of_what_goes_on_in_a_task_pass(waits):
+    async def work():
+        await in_task()
+        if waits:
+            await trio.lowlevel.checkpoint()
+        raise ValueError("no")
+
+    rest = outside_any_task(begin_without_task, work())
+    with pytest.raises(ValueError, match="no"):
+        await rest
+
+
+@pytest.mark.parametrize(
+    "wait", [trio.lowlevel.cancel_shielded_checkpoint, trio.lowlevel.checkpoint]
+)
+async def test_what_waits_without_a_word_has_ended(wait):
+    ended = []
+
+    async def work():
+        try:
+            await wait()
+        finally:
+            ended.append(True)
+
+    with pytest.raises(RuntimeError):
+        outside_any_task(begin_without_task, work())
+    assert ended
