@@ -7,7 +7,7 @@ Concurrency: one task looks; orders run beside it, at most one at a time for eac
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -17,11 +17,9 @@ from ..schema.status import FsError
 from . import orders
 from .destinations import Cluster, Site
 from .moves import Order, Steps, View, next_steps
+from .reign import Reign
 from .state import ClusterState, membership_change
 from .store import BookChange, Change
-
-if TYPE_CHECKING:
-    from .primary import Primary
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +37,7 @@ UNSEEN_S_MAX: Final = 2.0
 class Mover:
     """See the module head."""
 
-    def __init__(self, primary: "Primary") -> None:
+    def __init__(self, primary: Reign) -> None:
         self.problems: tuple[str, ...] = ()
         """What could not be done when it looked last."""
         self.trouble: dict[TargetId, str] = {}

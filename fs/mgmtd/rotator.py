@@ -5,16 +5,14 @@ Concurrency: one task looks; orders run beside it.  Nothing is changed here: wha
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
 from ..schema.ids import ChainId, TargetId
 from ..schema.status import FsError
+from .reign import Reign
 from .rotations import Rotations, RotationView
-
-if TYPE_CHECKING:
-    from .primary import Primary
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +27,7 @@ BEATS_MAX: Final = 2.5
 class Rotator:
     """See the module head."""
 
-    def __init__(self, primary: "Primary") -> None:
+    def __init__(self, primary: Reign) -> None:
         self._primary = primary
         self._rotations = Rotations()
         self._looked_s = primary.now_s
