@@ -50,10 +50,10 @@ from ..schema.routing import Node, Role
 from ..schema.status import FsError, Status
 from .errors import check_interpreter, first_error
 from .exposition import Document, Exposition
-from .kept_settings import kept_settings
 from .page_rule import PageRule
 from .readiness import tell_ready
 from .release import RELEASE
+from .roots import kept_settings
 from .systemd import SystemdLink
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How each process of a cluster comes to the settings that the managers keep for it.
+"""How each process of a cluster comes to the settings that the managers keep for it; roots.py says for which roles.
 
 Managers and metadata services read them from the store before they begin; storage processes and mounts ask the managers, and
 go on with what they remember when none answers.  Afterwards heartbeats and extensions of sessions bring what is new.
@@ -6,42 +6,20 @@ The kv process has no stored settings: it is there before all others.
 """
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..kv.api import KvEngine
 from ..kv.transact import snapshot_read
 from ..mgmtd.store import read_settings
 from ..node.kept_settings import KeptSettings, ask_for_settings, read_remembered
 from ..node.mgmtd_link import MgmtdLink
-from ..runtime.ports import Runtime
-from ..runtime.settings import Settings
-from ..schema.config import ProcessConfig
 from ..schema.proto.common_pb2 import StoredSettingsPb
-from ..schema.routing import Role
 from .starting import wait_for_store
 
 if TYPE_CHECKING:
     from .compose import Process
 
 log = logging.getLogger(__name__)
-
-ROLES: Final[Mapping[str, tuple[Role, ...]]] = {
-    "control": (Role.MGMTD, Role.META),
-    "mgmtd": (Role.MGMTD,),
-    "meta": (Role.META,),
-    "storage": (Role.STORAGE,),
-    "mountd": (Role.CLIENT,),
-}
-"""By composition root."""
-
-
-def kept_settings(root_name: str, config: ProcessConfig, runtime: Runtime) -> KeptSettings:
-    """Return what keeps the settings of a process, by the name of its composition root."""
-    settings = Settings(config, ROLES.get(root_name, ()))
-    if not settings.roles:
-        settings.start()
-    return KeptSettings(settings, runtime, directory=config.process.directory)
 
 
 async def begin_from_store(process: "Process", engine: KvEngine) -> None:

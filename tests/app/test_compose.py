@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from fs.app.compose import Process, read_keys_again
-from fs.app.kept_settings import begin_by_asking, begin_from_store, kept_settings
+from fs.app.kept_settings import begin_by_asking, begin_from_store
+from fs.app.roots import kept_settings
 from fs.kv.memory import MemoryEngine
 from fs.kv.transact import transact
 from fs.mgmtd.settings_book import SettingsBook, with_settings

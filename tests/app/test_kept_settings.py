@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import trio
 
-from fs.app import kept_settings
+from fs.app import kept_settings, roots
 from fs.app.systemd import SystemdLink
 from fs.kv.memory import MemoryEngine
 from fs.rpc.transport_memory import MemoryNetwork
@@ -19,7 +19,7 @@ async def test_a_store_that_is_starting_is_waited_for(monkeypatch, autojump_cloc
     runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 1)
     config = ProcessConfig()
     process = SimpleNamespace(
-        kept=kept_settings.kept_settings("mgmtd", config, runtime),
+        kept=roots.kept_settings("mgmtd", config, runtime),
         runtime=runtime,
         config=config,
         systemd=SystemdLink({}),
