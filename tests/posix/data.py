@@ -194,6 +194,24 @@ def copying_and_seeking(p: Probe) -> None:
 
 
 @check
+def seeking_what_a_map_wrote(p: Probe) -> None:
+    """It is data from then on, whether or not the map was synced; else copies leave it out."""
+    size, step = 64 << 20, 8 << 20
+    fd = os.open("mapped", os.O_CREAT | os.O_RDWR, 0o644)
+    os.ftruncate(fd, size)
+    with mmap.mmap(fd, size) as m:
+        for place in (5 * step, 2 * step, 7 * step):
+            m[place : place + 4] = b"data"
+            for start in range(0, size, step):
+                label = f"from {start // step} after {place // step}"
+                p.t(label, lambda at=start: os.lseek(fd, at, os.SEEK_DATA) // step)
+        p.t("there", os.pread, fd, 6, 2 * step - 1)
+        m[step : step + 4] = b"more"
+    os.lseek(fd, 0, os.SEEK_SET)
+    p.t("not mapped any more", lambda: os.lseek(fd, 0, os.SEEK_DATA) // step)
+
+
+@check
 def copying_ranges(p: Probe) -> None:
     p.touch("a", content=bytes(range(256)) * 1000)
     a = os.open("a", os.O_RDWR)

@@ -7,7 +7,7 @@ import errno
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -45,28 +45,35 @@ class Frontend(Protocol):
         """Close the connection to the kernel, also after a failure between `mount` and `serve`."""
 
 
+ATTRIBUTES_ALONE: Final = -1
+"""The start of an invalidation that leaves content as it is."""
+
+
 class KernelNotifier:
     """Invalidation notices to the kernel, sent from a worker thread because they may block.
 
     A failed notice (the inode is not cached) means that there was nothing to forget.
     """
 
-    def __init__(self, invalidate: Callable[[InodeId, bool], None]) -> None:
-        """`invalidate(inode_id, is_attr_only)` blocks, and raises OSError."""
+    def __init__(self, invalidate: Callable[[InodeId, int, int], None]) -> None:
+        """`invalidate(inode_id, start, length)` blocks, and raises OSError.
+
+        `start` is ATTRIBUTES_ALONE, or where the content to be forgotten begins; its `length` is 0 for all that follows.
+        """
         self._invalidate = invalidate
 
     async def invalidate_attributes(self, inode_id: InodeId) -> None:
         """See KernelCache."""
-        await self._notify(inode_id, is_attr_only=True)
+        await self._notify(inode_id, ATTRIBUTES_ALONE, 0)
 
-    async def invalidate_content(self, inode_id: InodeId) -> None:
+    async def invalidate_content(self, inode_id: InodeId, start: int = 0, length: int = 0) -> None:
         """See KernelCache."""
-        await self._notify(inode_id, is_attr_only=False)
+        await self._notify(inode_id, start, length)
 
-    async def _notify(self, inode_id: InodeId, *, is_attr_only: bool) -> None:
+    async def _notify(self, inode_id: InodeId, start: int, length: int) -> None:
         try:
             await trio.to_thread.run_sync(
-                self._invalidate, inode_id, is_attr_only, abandon_on_cancel=True
+                self._invalidate, inode_id, start, length, abandon_on_cancel=True
             )
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV):

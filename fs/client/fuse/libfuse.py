@@ -13,15 +13,16 @@ from ...runtime.ports import Runtime
 from ...schema.ids import InodeId
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
-from .frontend import KernelNotifier
+from .frontend import ATTRIBUTES_ALONE, KernelNotifier
 from .mount_point import common_options
 from .operations import Operations
 
 _TASK_COUNT_MIN = 99
 
 
-def _invalidate(inode_id: InodeId, is_attr_only: bool) -> None:
-    pyfuse3.invalidate_inode(pyfuse3.InodeT(inode_id), is_attr_only)
+def _invalidate(inode_id: InodeId, start: int, _length: int) -> None:
+    """pyfuse3 can have all content forgotten, or none."""
+    pyfuse3.invalidate_inode(pyfuse3.InodeT(inode_id), start == ATTRIBUTES_ALONE)
 
 
 class LibfuseFrontend:

@@ -31,10 +31,11 @@ class KernelCache(Protocol):
         """Forget attributes; content stays.  Safe to await inside any request."""
         ...
 
-    async def invalidate_content(self, inode_id: InodeId) -> None:
-        """Forget attributes and content.
+    async def invalidate_content(self, inode_id: InodeId, start: int = 0, length: int = 0) -> None:
+        """Forget attributes, and content from `start` on, of `length` bytes (0: all that follows).
 
-        Waits for reads of the inode that are under way: a request must not await it.
+        What programs have changed there through maps is written first.  Waits for reads and writes of that content that are
+        under way: a request that the kernel sends while it holds such pages must not await it.
         """
         ...
 
@@ -45,5 +46,5 @@ class NoKernelCache:
     async def invalidate_attributes(self, inode_id: InodeId) -> None:
         """Nothing is cached."""
 
-    async def invalidate_content(self, inode_id: InodeId) -> None:
+    async def invalidate_content(self, inode_id: InodeId, start: int = 0, length: int = 0) -> None:
         """Nothing is cached."""

@@ -4,7 +4,8 @@ A chunk holds the bytes from its start up to its own length, so its data is a pr
 hole, so is the rest of its chunk.  The bytes are read in batches, without their content being used; where a whole batch is a hole,
 the chains are asked where there is data again, for files may be holes of millions of chunks.
 
-What other mounts write meanwhile may be seen or not.
+What other mounts write meanwhile may be seen or not.  What programs of this mount wrote through maps is seen where data is looked for: the kernel
+is asked for it, as it does not send it by itself before it answers.  A hole may be told of where such bytes lie; who goes on from there finds them.
 """
 
 import logging
@@ -55,11 +56,23 @@ class Seeking:
         length = state.local_length()
         if not 0 <= offset < length:
             raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: {offset} of {length}")
-        if whence == os.SEEK_DATA:
-            return await self._data(state, offset, length)
-        return await self._hole(state, offset, length)
+        if whence == os.SEEK_HOLE:
+            return await self._hole(state, offset, length)
+        found = await self._data(state, offset, length)
+        if found != offset and _may_be_mapped(state):
+            # What programs wrote into that hole through maps the kernel may still have to itself.
+            before = state.content_seq
+            end = length if found is None else found
+            await self._core.kernel.invalidate_content(state.inode_id, offset, end - offset)
+            if state.content_seq != before:
+                await self._core.drain(state)
+                found = await self._data(state, offset, length)
+        if found is None:
+            raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: no data from {offset} on")
+        return found
 
-    async def _data(self, state: InodeState, offset: int, length: int) -> int:
+    async def _data(self, state: InodeState, offset: int, length: int) -> int | None:
+        """Return where there is data from an offset on; None: nowhere."""
         size = state.ref.layout.chunk_size_bytes
         index, end_index = offset // size, -(-length // size)
         while index < end_index:
@@ -72,7 +85,7 @@ class Seeking:
                 break
             next_index = await self._core.store.next_data(state.ref, batch.stop)
             index = end_index if next_index is None else max(next_index, batch.stop)
-        raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: no data from {offset} on")
+        return None
 
     async def _hole(self, state: InodeState, offset: int, length: int) -> int:
         size = state.ref.layout.chunk_size_bytes
@@ -103,6 +116,11 @@ class Seeking:
         reads = [FileRead(state.ref, place, memoryview(bytearray(1))) for place in places]
         await self._core.read_stored(reads)
         return [read.hole_bytes > 0 for read in reads]
+
+
+def _may_be_mapped(state: InodeState) -> bool:
+    """Return whether a program may have a map of the file through which it writes: whoever maps it so has it open for both."""
+    return any(handle.can_read and handle.can_write for handle in state.handles.values())
 
 
 def _batches(indices: range) -> Iterable[range]:

@@ -24,12 +24,18 @@ class RecordingKernel:
     def __init__(self):
         self.attributes = []
         self.content = []
+        self.ranges = []
+        self.write_maps = None
+        """Called when content is to be forgotten: writes what a program has changed through a map."""
 
     async def invalidate_attributes(self, inode_id):
         self.attributes.append(inode_id)
 
-    async def invalidate_content(self, inode_id):
+    async def invalidate_content(self, inode_id, start=0, length=0):
         self.content.append(inode_id)
+        self.ranges.append((start, length))
+        if self.write_maps is not None:
+            await self.write_maps()
 
 
 def small_section(**changes):

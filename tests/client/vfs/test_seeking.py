@@ -103,3 +103,35 @@ async def test_punched_chunks_are_holes(autojump_clock, mounts):
             await m.vfs.seeking.seek(h, 0, os.SEEK_SET)
         assert e.value.status is Status.INVALID_ARGUMENT
         await m.close(h)
+
+
+async def test_what_a_map_holds_is_found_as_data(autojump_clock, mounts):
+    """The kernel does not write what a program has changed through a map before it asks where there is data."""
+    async with mounts() as m:
+        h, length = await m.create(b"f"), 9 * CHUNK
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=length), h, ROOT)
+        await m.files.write(h, 7 * CHUNK, b"x")
+
+        async def write_maps():
+            m.kernel.write_maps = None
+            await m.files.write_mapped(h, 4 * CHUNK, b"mapped")
+
+        m.kernel.write_maps = write_maps
+        assert await m.vfs.seeking.seek(h, CHUNK, DATA) == 4 * CHUNK
+        assert m.kernel.ranges == [(CHUNK, 6 * CHUNK)], "of the hole, no more"
+        with pytest.raises(FsError):
+            await m.vfs.seeking.seek(h, 8 * CHUNK, DATA)
+        assert m.kernel.ranges[1:] == [(8 * CHUNK, CHUNK)]
+        await m.close(h)
+
+
+async def test_nothing_is_forgotten_where_nobody_can_write_through_a_map(autojump_clock, mounts):
+    async with mounts() as m:
+        h = await m.create(b"f", os.O_WRONLY)
+        await m.files.write(h, 3 * CHUNK, b"x")
+        reader = (await m.open(b"f", os.O_RDONLY)).handle_id
+        assert await m.vfs.seeking.seek(reader, 0, DATA) == 3 * CHUNK
+        assert m.kernel.ranges == []
+        await m.close(reader)
+        await m.close(h)

@@ -61,8 +61,7 @@ class DirectFrontend:
         if not is_unmounted and not self._is_gone:
             umount(self._mount_point)
 
-    def _invalidate(self, inode_id: InodeId, is_attr_only: bool) -> None:
+    def _invalidate(self, inode_id: InodeId, start: int, length: int) -> None:
         assert self._device is not None
-        offset = -1 if is_attr_only else 0
-        body = p.NOTIFY_INVAL_INODE_OUT.pack(inode_id, offset, 0)
+        body = p.NOTIFY_INVAL_INODE_OUT.pack(inode_id, start, length)
         self._device.notify(p.NOTIFY_INVAL_INODE, body)
