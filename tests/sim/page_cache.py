@@ -395,7 +395,8 @@ class Caches:
         await self._pause()
 
     async def invalidate_content(self, inode_id: InodeId, start: int = 0, length: int = 0) -> None:
-        """See KernelCache; as `invalidate_attributes`.  More may be forgotten than is asked for."""
+        """See KernelCache; as `invalidate_attributes`."""
+        del start, length  # more may be forgotten than is asked for
         await self._pause()
         node = self._invalidated(inode_id)
         if node is not None:
