@@ -3,6 +3,7 @@
 The network is made by `fs.rpc.transport` and handed in, because this layer is below it.
 """
 
+import _thread
 import logging
 import random
 import threading
@@ -26,6 +27,8 @@ BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 THREAD_COUNT_MAX: Final = 64
 IDLE_S_MAX: Final = 10.0
+BIRTH_S_MAX: Final = 5.0
+"""A thread that was not heard of for so long since another was begun is taken for dead."""
 
 SLEPT_S_MIN: Final = 0.1
 """Below this a difference of the two clocks is the time between reading them."""
@@ -104,8 +107,8 @@ class _Worker:
 
     __slots__ = ("job", "wake")
 
-    def __init__(self, job: _Job) -> None:
-        self.job: _Job | None = job
+    def __init__(self) -> None:
+        self.job: _Job | None = None
         """What it is about to do; None: what it waits for, or has begun."""
         self.wake = threading.Lock()
         """Released by whoever gives it a job while it waits."""
@@ -121,6 +124,10 @@ class ThreadRunBlocking:
     Each idle thread waits for a lock of its own, and who worked last is taken first.  At a queue for which all of them wait,
     a job wakes two threads: the one that gets it lets the next one look.
 
+    Threads are begun without a wait for their first step, as `threading.Thread.start` would: where memory is short a thread may
+    die before it, unheard of, and the event loop would wait for ever.  So the job waits for whichever thread comes
+    first, and one that has not come for long is not counted any more.
+
     Concurrency: one event loop at a time, or several; threads end when they have been idle for a while.
     """
 
@@ -131,6 +138,10 @@ class ThreadRunBlocking:
         self._waiting: deque[_Job] = deque()
         """Jobs that have no thread yet; none while a thread is idle."""
         self._thread_count = 0
+        self._unborn_count = 0
+        """Of these, those that have been begun and have not been heard of."""
+        self._begun_s = 0.0
+        """When the last one was."""
 
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         """Call `function(*args)` in a thread; cancellation is noticed after it, never during it."""
@@ -153,20 +164,24 @@ class ThreadRunBlocking:
     def _give(self, job: _Job) -> None:
         """Have a thread run the job: an idle one, else a new one, else the first that has time."""
         with self._lock:
+            if self._unborn_count and time.monotonic() - self._begun_s > BIRTH_S_MAX:
+                self._thread_count -= self._unborn_count
+                self._unborn_count = 0
             if self._is_given(job, self._thread_count_max):
                 return
             self._thread_count += 1
-        thread = threading.Thread(
-            target=self._work, args=(_Worker(job),), name="blocking", daemon=True
-        )
+            self._unborn_count += 1
+            self._begun_s = time.monotonic()
+            self._waiting.append(job)
         try:
-            thread.start()
+            _thread.start_new_thread(self._live, ())
         except RuntimeError:  # the machine has no more threads: those that are there have to do
             with self._lock:
                 self._thread_count -= 1
-                if not self._thread_count:
+                self._unborn_count -= 1
+                if not self._thread_count and job in self._waiting:
+                    self._waiting.remove(job)
                     raise
-                self._is_given(job, self._thread_count)
 
     def _is_given(self, job: _Job, thread_count_max: int) -> bool:
         """Give the job to an idle thread, or leave it to the first that has time if there are so many; the caller has the lock."""
@@ -179,6 +194,22 @@ class ThreadRunBlocking:
         else:
             return False
         return True
+
+    def _live(self) -> None:
+        """Work from the first step of a thread to its last."""
+        worker = _Worker()
+        with self._lock:
+            if self._unborn_count:
+                self._unborn_count -= 1
+            else:  # it had been given up
+                self._thread_count += 1
+            is_idle = not self._waiting
+            if is_idle:  # others had time before it
+                self._idle.append(worker)
+            else:
+                worker.job = self._waiting.popleft()
+        if not is_idle or self._is_woken(worker):
+            self._work(worker)
 
     def _work(self, worker: _Worker) -> None:
         while True:

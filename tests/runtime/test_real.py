@@ -1,5 +1,6 @@
 """The real runtime."""
 
+import _thread
 import threading
 import time
 
@@ -71,14 +72,16 @@ async def test_no_more_threads_than_allowed_and_every_call_gets_its_turn():
 
 async def test_a_thread_is_used_again_and_ends_when_idle(monkeypatch):
     run = ThreadRunBlocking()
-    first = await run(threading.current_thread)
+    first = await run(threading.get_native_id)
     for _ in range(20):
-        assert await run(threading.current_thread) is first
+        assert await run(threading.get_native_id) == first
     monkeypatch.setattr("fs.runtime.real.IDLE_S_MAX", 0.01)
     await run(int)  # the next wait for a job is a short one
-    first.join(20)
-    assert not first.is_alive()
-    assert await run(threading.current_thread) is not first
+    deadline_s = time.monotonic() + 20
+    while await trio.Path(f"/proc/self/task/{first}").exists():
+        assert time.monotonic() < deadline_s
+        await trio.sleep(0.01)
+    assert await run(threading.get_native_id) != first
 
 
 async def test_one_call_wakes_one_thread_of_many_that_are_idle():
@@ -139,20 +142,49 @@ async def test_what_is_begun_ends_on_the_event_loop():
 async def test_a_call_that_finds_no_new_thread_is_left_to_those_that_are_there(monkeypatch):
     run, may_end, threads = ThreadRunBlocking(), threading.Event(), []
 
-    def refused(_self):
+    def refused(_function, _arguments):
         raise RuntimeError("can't start new thread")
 
     async def first():
-        threads.append(await run(lambda: may_end.wait(60) and threading.current_thread()))
+        threads.append(await run(lambda: may_end.wait(60) and threading.get_native_id()))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(first)
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(threading.Thread, "start", refused)
+        monkeypatch.setattr(_thread, "start_new_thread", refused)
         nursery.start_soon(first)
         await trio.testing.wait_all_tasks_blocked()
         may_end.set()
     assert len(threads) == 2
-    assert threads[0] is threads[1]
+    assert threads[0] == threads[1]
     with pytest.raises(RuntimeError):
-        await ThreadRunBlocking()(threading.current_thread)
+        await ThreadRunBlocking()(threading.get_native_id)
+
+
+async def test_threads_that_die_before_their_first_step_cost_no_call(monkeypatch):
+    """As they do where memory is short: the event loop waited for ever for the first of them."""
+    run, begin, dying = ThreadRunBlocking(2), _thread.start_new_thread, []
+
+    def is_stillborn(function, arguments):
+        if len(dying) < 4:
+            dying.append(function)
+        else:
+            begin(function, arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", is_stillborn)
+    monkeypatch.setattr("fs.runtime.real.BIRTH_S_MAX", 0.0)
+    results = []
+
+    async def call(number):
+        results.append(await run(lambda: number))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(6):  # the first ones wait for whichever thread comes
+                nursery.start_soon(call, number)
+                await trio.testing.wait_all_tasks_blocked()
+    assert len(dying) == 4
+    assert sorted(results) == list(range(6))
+    begin(dying.pop(), ())  # one was only slow
+    with trio.fail_after(60):
+        assert await run(lambda: 7) == 7
