@@ -277,7 +277,8 @@ class ChunkEngine(Protocol):
         """As `read_cached_rows`, of a single row, whose bytes go to all of `view`.
 
         Returns:
-            Its version, and the xxh3-64 of its bytes; None: it is left.
+            Its version, and the xxh3-64 of its bytes; None: it is left, also where what is known of its chunk is not in memory, or is
+            in use by another thread.
 
         Raises:
             BlockingIOError: it is left, since the disk would have to be waited for.

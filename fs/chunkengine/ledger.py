@@ -130,6 +130,13 @@ class Ledger:
         self._remember(key, record)
         return record
 
+    def cached(self, key: ChunkKey) -> ChunkRecord | None:
+        """Return the committed version if it is in memory; None: `record` may know it."""
+        record = self._cache.get(key)
+        if record is not None:
+            self._cache.move_to_end(key)
+        return record
+
     def records(self, keys: Sequence[ChunkKey]) -> list[ChunkRecord | None]:
         """Return the committed version of each."""
         cache, found = self._cache, list[ChunkRecord | None]()

@@ -9,14 +9,13 @@ Concurrency: thread-safe.  Blocks are not reused while they are read: what does 
 books, some rows at a time; what does pins them.
 """
 
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Self
 
 from ..kernels import reads_twin
-from ..kernels.reads import read_rows
-from ..kernels.reads_twin import Chunk
+from ..kernels.reads import read_row, read_rows
+from ..kernels.reads_twin import Chunk, ReadRow
 from ..schema.status import FsError
 from .books import Books
 from .direct_reads import DirectReads
@@ -84,35 +83,36 @@ class Rows:
         self, key: ChunkKey, offset: int, view: memoryview
     ) -> tuple[int, int] | None:
         """See `ChunkEngine.read_cached_row`."""
-        length = len(view)
-        with self._books as ledger:
-            (record,) = ledger.records((key,))
-            if record is None or record.is_damaged:
+        books = self._books
+        if not books.lock.acquire(False):
+            return None
+        try:
+            record = books.ledger.cached(key)
+            if record is None or record.is_damaged or books.failure or books.is_closed:
                 return None
             file_id, start = place_of(record.position)
             file = self._files.lend(file_id, may_wait=False)
             if file is None:
                 return None
-            kernel = reads_twin.read_rows if callable(file.source) else read_rows
-            chunk = (file.source, start, record.length, record.version, record.checksums)
+            read: ReadRow = reads_twin.read_row
+            if not callable(file.source):
+                read = read_row  # type: ignore[assignment]  # of descriptors only
             try:
-                versions, checksums, left, cold_count = kernel(
+                checksum = read(
                     self._block,
                     BOUNCE_BYTES_MAX,
-                    1,
-                    [chunk],
-                    [0],
-                    [offset],
-                    [length],
-                    [length],
+                    file.source,
+                    start,
+                    record.length,
+                    record.checksums,
+                    offset,
                     view,
-                    True,
                 )
             finally:
                 file.give_back()
-        if cold_count:
-            raise BlockingIOError(errno.EAGAIN, "the disk has to be waited for")
-        return None if left else (versions[0], checksums[0])
+        finally:
+            books.lock.release()
+        return None if checksum is None else (record.version, checksum)
 
     def read(
         self,

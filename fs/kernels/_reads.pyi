@@ -2,6 +2,17 @@ from .reads_twin import Chunk
 
 INTERFACE: int
 
+def read_row(
+    block: int,
+    bounce_max: int,
+    source: int,
+    start: int,
+    chunk_length: int,
+    checksums: bytes,
+    offset: int,
+    view: memoryview,
+    /,
+) -> int | None: ...
 def row_checksums(view: memoryview, ends: list[int], /) -> list[int]: ...
 def read_rows(
     block: int,

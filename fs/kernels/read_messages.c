@@ -7,12 +7,13 @@
 #include "hashing/xxh3.h"
 #include "wire.h"
 
-#define INTERFACE 1
+#define INTERFACE 2
 #define ROW_COLUMNS 6
 #define FLAGS_MAX 8
 #define REPLY_COLUMNS 3
-#define KEY_BYTES 20
+#define CHUNK_BYTES 12
 #define OWNER_BYTES 8
+#define KEY_BYTES (OWNER_BYTES + CHUNK_BYTES)
 #define SUM_BYTES 8
 
 enum column { INODE_ID, CHUNK_INDEX, CHAIN_ID, CHAIN_VERSION, OFFSET, LENGTH };
@@ -50,6 +51,11 @@ static int find_columns(Columns *found, const Py_buffer *message, const Py_buffe
     return seen == (1u << ROW_COLUMNS) - 1;
 }
 
+/* Put a number as `width` bytes, the highest first. */
+static void put_number(char *where, int width, uint64_t value) {
+    for (int n = 0; n < width; n++) where[n] = (char)(value >> (8 * (width - 1 - n)));
+}
+
 /* ---------------------------------------------------------------------------------------------- messages of a single row */
 
 /* Take the one number of each column; 0: one has more, or none. */
@@ -61,6 +67,15 @@ static int take_row(const Columns *found, uint64_t *numbers) {
     return 1;
 }
 
+static PyObject *row_taken(const uint64_t *numbers, unsigned long flags) {
+    char chunk[CHUNK_BYTES];
+    put_number(chunk, 8, numbers[INODE_ID]);
+    put_number(chunk + 8, 4, numbers[CHUNK_INDEX]);
+    return Py_BuildValue("(y#KKKKk)", chunk, (Py_ssize_t)sizeof chunk, (unsigned long long)numbers[CHAIN_ID],
+                         (unsigned long long)numbers[CHAIN_VERSION], (unsigned long long)numbers[OFFSET],
+                         (unsigned long long)numbers[LENGTH], flags);
+}
+
 static PyObject *one_row(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer message, columns, flags;
@@ -70,10 +85,8 @@ static PyObject *one_row(PyObject *module, PyObject *args) {
     PyObject *row = NULL;
     if (columns.len != ROW_COLUMNS || flags.len > FLAGS_MAX)
         PyErr_SetString(PyExc_ValueError, "not the columns of a row");
-    else if (find_columns(&found, &message, &columns, &flags) && take_row(&found, numbers))
-        row = Py_BuildValue("(KKKKKKk)", (unsigned long long)numbers[0], (unsigned long long)numbers[1],
-                            (unsigned long long)numbers[2], (unsigned long long)numbers[3], (unsigned long long)numbers[4],
-                            (unsigned long long)numbers[5], found.flags);
+    else if (find_columns(&found, &message, &columns, &flags) && take_row(&found, numbers) && numbers[CHUNK_INDEX] <= UINT32_MAX)
+        row = row_taken(numbers, found.flags);
     else
         row = Py_NewRef(Py_None);
     PyBuffer_Release(&message);
@@ -137,11 +150,6 @@ static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t coun
     }
     PyMem_Free(table);
     return found;
-}
-
-/* Put a number as `width` bytes, the highest first. */
-static void put_number(char *where, int width, uint64_t value) {
-    for (int n = 0; n < width; n++) where[n] = (char)(value >> (8 * (width - 1 - n)));
 }
 
 /* ------------------------------------------------------------------------------------------------ messages of many rows */

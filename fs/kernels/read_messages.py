@@ -6,7 +6,7 @@ from .choice import serves
 
 __all__ = ["IS_COMPILED", "chunk_keys", "one_reply", "one_row", "rows_reply", "take_rows"]
 
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """Counts the changes of what the compiled functions take and return; the same number stands in read_messages.c."""
 
 IS_COMPILED: Final = serves("_read_messages", INTERFACE)

@@ -6,8 +6,9 @@ from typing import Final
 
 CHECKSUM_BYTES: Final = 8
 
-OneRow = tuple[int, int, int, int, int, int, int]
-"""What a row says, in the order of the columns that are asked for, and which flags are set: a bit for each, the lowest for the first."""
+OneRow = tuple[bytes, int, int, int, int, int]
+"""What a row says: its chunk, as chunks end whose names are made by `chunk_keys`; chain, its version, offset, length; and which flags are set: a bit
+for each, the lowest for the first."""
 
 TakenRows = tuple[
     list[tuple[int, int, int]],
@@ -24,19 +25,20 @@ is of; the chunks, each once in the order of its first row, for `chunk_keys`; wh
 each row end if they lie one after the other; and which flags are set, as of one row."""
 
 _CHUNK: Final = struct.Struct(">QQI")
+_OF_TARGET: Final = struct.Struct(">QI")
 _OWNER: Final = struct.Struct(">Q")
 _VARINT_BYTES_MAX: Final = 10
 _SHORT_MAX: Final = 2**32 - 1
 
 
 def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
-    """Return what a message says whose columns have one number each; None: it is not of this kind.
+    """Return what a message says whose columns have one number each; None: it is not of this kind, or of no chunk that can be.
 
     A wrapper of protobuf's for a column costs more than all of this.
 
     Args:
         message: as protobuf has it on the wire.
-        columns: the tags of the six, each a byte, all different: packed repeated numbers.
+        columns: the tags of the six, each a byte, all different, as for `take_rows`: packed repeated numbers.
         flags: at most eight tags, each a byte, of plain numbers that may be there, too: set unless 0; of several the last counts.
 
     Raises:
@@ -50,8 +52,10 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
     each, bits = found
     if any(len(numbers) != 1 for numbers in each):
         return None
-    first, second, third, fourth, fifth, sixth = (numbers[0] for numbers in each)
-    return first, second, third, fourth, fifth, sixth, bits
+    inode_id, index, chain_id, chain_version, offset, length = (numbers[0] for numbers in each)
+    if index > _SHORT_MAX:
+        return None
+    return _OF_TARGET.pack(inode_id, index), chain_id, chain_version, offset, length, bits
 
 
 def _columns(message: bytes, columns: bytes, flags: bytes) -> tuple[list[list[int]], int] | None:

@@ -12,7 +12,7 @@
 #include <sys/uio.h>
 #include "hashing/xxh3.h"
 
-#define INTERFACE 6
+#define INTERFACE 7
 #define SUM_BYTES 8
 
 /* ------------------------------------------------------------------------------------------------------------- numbers */
@@ -311,11 +311,39 @@ end:
     return result;
 }
 
+static PyObject *read_row(PyObject *module, PyObject *args) {
+    (void)module;
+    long long block, bounce_max, start, chunk_length, offset;
+    Py_buffer sums, view;
+    Row row = {0};
+    if (!PyArg_ParseTuple(args, "LLiLLy*Lw*", &block, &bounce_max, &row.fd, &start, &chunk_length, &sums, &offset, &view)) return NULL;
+    row.start = start, row.chunk_length = chunk_length, row.offset = offset;
+    row.sums = sums.buf, row.sums_length = sums.len, row.target = view.buf, row.length = view.len;
+    Batch batch = {.block = block, .bounce_max = bounce_max, .cold_min = 1, .want_checksums = 1, .rows = &row, .count = 1};
+    PyObject *result = NULL;
+    if (block <= 0 || block > 1 << 30 || bounce_max < 0 || bounce_max > 1 << 30 || start < 0 || chunk_length < 0 || offset < 0) {
+        PyErr_SetString(PyExc_ValueError, "sizes that nothing has");
+    } else {
+        read_all(&batch); /* waits for nothing */
+        if (row.state == COLD) {
+            errno = EAGAIN;
+            PyErr_SetFromErrno(PyExc_OSError);
+        } else {
+            result = row.state == READ ? PyLong_FromUnsignedLongLong(row.checksum) : Py_NewRef(Py_None);
+        }
+    }
+    free(batch.wide);
+    PyBuffer_Release(&sums);
+    PyBuffer_Release(&view);
+    return result;
+}
+
 /* -------------------------------------------------------------------------------------------------------------- module */
 
 static PyMethodDef methods[] = {
     {"row_checksums", row_checksums, METH_VARARGS, NULL},
     {"read_rows", read_rows, METH_VARARGS, NULL},
+    {"read_row", read_row, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -19,6 +19,9 @@ Chunk = tuple[int | ReadNow, int, int, int, bytes]
 """A version of a chunk: its file (a descriptor; the twin also takes what reads), where it starts there, its length, its version
 number, the xxh3-64 of each of its checksum blocks (8 bytes, the highest first)."""
 
+ReadRow = Callable[[int, int, int | ReadNow, int, int, bytes, int, memoryview], int | None]
+"""`read_row`."""
+
 CHECKSUM_BYTES: Final = 8
 
 _BYTES_MAX: Final = 2**63 - 1
@@ -109,6 +112,43 @@ def read_rows(  # noqa: PLR0917 - one loop, in a function of its own for its nam
                 break
         left.append(n)
     return versions, checksums if want_checksums else [], left, cold_count
+
+
+def read_row(  # noqa: PLR0917 - a compiled function has no keywords
+    block: int,
+    bounce_max: int,
+    source: int | ReadNow,
+    start: int,
+    chunk_length: int,
+    checksums: bytes,
+    offset: int,
+    view: memoryview,
+    /,
+) -> int | None:
+    """Read a single row without waiting for the disk, as `read_rows`, into all of `view`.
+
+    Args:
+        block: as there.
+        bounce_max: as there.
+        source: of the chunk, as `start`, `chunk_length` and `checksums`.
+        start: below 2**63, as the other numbers.
+        chunk_length: of its version.
+        checksums: as there.
+        offset: in the chunk.
+        view: writable.
+
+    Returns:
+        The xxh3-64 of its bytes; None: it is left.
+
+    Raises:
+        BlockingIOError: it is left, since the disk would have to be waited for.
+        ValueError: a negative number.
+    """
+    if min(start, chunk_length, offset) < 0:
+        raise ValueError("sizes that nothing has")
+    chunk = source, start, chunk_length, 0, checksums
+    is_read = _Reader(block, bounce_max, may_wait=False).read(chunk, offset, view)
+    return xxh3_64_intdigest(view) if is_read else None
 
 
 class _Reader:

@@ -309,7 +309,10 @@ class ServerConnection:
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
                 or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)
-                or not self._is_at_once(header, binding)
+                or (
+                    (header.payload_bytes or binding.quick is None)
+                    and not self._is_at_once(header, binding)
+                )
             ):  # something is unusual about it, and the usual way says what
                 framed.put_back(header)
                 return

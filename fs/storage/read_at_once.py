@@ -74,10 +74,10 @@ def find_rows(context: StorageContext, message: bytes) -> RowsWanted | None:
     targets: list[LocalTarget] = []
     totals: list[int] = []
     for chain_id, chain_version, total in pairs:
-        place = context.place_known(chain_id, chain_version)
-        if place is None or not place.can_read:
+        target = context.targets.readable(chain_id, chain_version)
+        if target is None:
             return None
-        targets.append(place.target)
+        targets.append(target)
         totals.append(total)
     # 2. The chunks, and whether an update of one is inside.
     owners: list[int] = [target.target_id for target in targets]

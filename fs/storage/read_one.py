@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.descriptor import Descriptor
 
-from ..chunkengine.format import chunk_key
+from ..chunkengine.format import ChunkKey
 from ..kernels.read_messages import one_reply, one_row
 from ..schema.ids import ChunkId
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
@@ -20,8 +20,6 @@ from .context import StorageContext
 
 ONE_BYTES_MAX: Final = 4 * 1024
 """Memory for so much is not counted, as that for messages is not: of a connection few requests are under way."""
-
-_INDEX_MAX: Final = 2**32 - 1
 
 _PACKED: Final = 2
 """The wire type of a column."""
@@ -65,27 +63,23 @@ def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview
     row = one_row(request, COLUMNS, _FLAGS)
     if row is None:
         return None
-    inode_id, index, chain_id, chain_version, offset, length, flags = row
+    chunk, chain_id, chain_version, offset, length, flags = row
     if not 0 < length <= ONE_BYTES_MAX or offset + length > CHUNK_SIZE_BYTES_MAX:
         return None
-    if index > _INDEX_MAX:  # which a parsed message would not say
+    target = context.targets.readable(chain_id, chain_version)
+    if target is None:
         return None
-    place = context.targets.known_place(chain_id)
-    if place is None or place.chain.chain_version != chain_version or not place.can_read:
-        return None
-    target = place.target
-    chunk_id = ChunkId(inode_id, index)  # type: ignore[arg-type]
-    if chunk_id in target.unsettled and not flags & IS_RELAXED:
+    unsettled = target.unsettled
+    if unsettled and not flags & IS_RELAXED and ChunkId.unpack(chunk) in unsettled:
         return None
     view = memoryview(bytearray(length))
-    disk, key = target.disk, chunk_key(target.target_id, chunk_id)
+    key = ChunkKey(target.key_prefix + chunk)
     try:
-        read = disk.run_inline(disk.engine.read_cached_row, key, offset, view)
+        read = target.disk.engine.read_cached_row(key, offset, view)
     except FsError:  # the ordinary way meets it, too, and says so
         return None
-    if (
-        read is None or not context.lease.is_valid()
-    ):  # looked at behind the read: that covers the time before it
+    # The lease is looked at behind the read: that covers the time before it.
+    if read is None or not context.lease.is_valid():
         return None
     target.read_bytes += length
     version, checksum = read

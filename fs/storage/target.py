@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ..chunkengine.format import target_prefix
 from ..rpc.api import UnderWay
 from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import common_pb2
@@ -132,6 +133,12 @@ class LocalTarget:
     damaged: dict[ChunkId, float] = field(default_factory=dict)
     """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time; see UNTIL_FLUSHED."""
     progress: ResyncProgress = field(default_factory=ResyncProgress)
+
+    key_prefix: bytes = field(init=False)
+    """What the names of its chunks begin with on its disk."""
+
+    def __post_init__(self) -> None:
+        self.key_prefix = target_prefix(self.target_id)
 
     def admit_epoch(self, chain_version: int, epoch: int) -> None:
         """Let an update of the predecessor pass unless a later attempt has voided it.

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 TROUBLE_CHARS_MAX: Final = 300
 
+_SERVING: Final = PublicState.SERVING
+_UPTODATE: Final = LocalState.UPTODATE
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -109,6 +112,18 @@ class Targets:
         if found is None:
             raise FsError(Status.NOT_SERVING, f"node {self.node_id} is not in chain {chain_id}")
         return found
+
+    def readable(self, chain_id: int, chain_version: int) -> LocalTarget | None:
+        """Return our target in a chain, if clients may read there at exactly this version; None: `place_at` says why not."""
+        if self._routing.info is not self._seen:
+            self.look()
+        place = self._places.get(chain_id)  # type: ignore[call-overload]
+        if place is None or place.chain.chain_version != chain_version:
+            return None
+        target: LocalTarget = place.target
+        # As `Place.can_read`, without a call.
+        is_readable = place.public_state is _SERVING and target.local_state is _UPTODATE
+        return target if is_readable else None
 
     def known_place(self, chain_id: int) -> Place | None:
         """As `place`; None if this node has none."""

@@ -226,9 +226,22 @@ def test_a_single_row_that_is_damaged_or_not_there_is_left(lab, contents) -> Non
     assert read_one(lab.engine, 3, 0, 10)[0] is None
 
 
+def test_a_single_row_of_what_is_not_in_memory_or_in_use_is_left(lab, contents) -> None:
+    books = lab.engine._books
+    with books:
+        assert read_one(lab.engine, 0, 0, 100)[0] is None
+    assert read_one(lab.engine, 0, 0, 100)[1] == contents[0][:100]
+    books.ledger._cache.clear()
+    assert read_one(lab.engine, 0, 0, 100)[0] is None
+    assert read(lab.engine, [(0, 0, 100)])[0].left == []
+    assert read_one(lab.engine, 0, 0, 100)[1] == contents[0][:100]
+    books.failure = "the disk has gone"
+    assert read_one(lab.engine, 0, 0, 100)[0] is None
+
+
 @pytest.mark.parametrize("lab", ["disk"], indirect=True)
 def test_a_single_row_says_that_it_would_wait(lab, contents, monkeypatch) -> None:
-    monkeypatch.setattr(rows_module, "read_rows", reads_twin.read_rows)
+    monkeypatch.setattr(rows_module, "read_row", reads_twin.read_row)
     assert read_one(lab.engine, 0, 0, 10)[1] == contents[0][:10]  # the file system can tell
 
     def preadv(*_):

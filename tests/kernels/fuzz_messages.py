@@ -66,8 +66,8 @@ class MessagesFuzzer:
         ]
         for tag in COLUMNS:
             numbers = [self.number(64 if tag == COLUMNS[0] else 32) for _ in range(count)]
-            packed = b"".join(map(_varint, numbers))
-            parts.append(bytes((tag,)) + _varint(len(packed)) + packed)
+            packed = b"".join(map(varint, numbers))
+            parts.append(bytes((tag,)) + varint(len(packed)) + packed)
         if rng.random() < 0.3:
             rng.shuffle(parts)
         message = bytearray(b"".join(parts))
@@ -78,7 +78,7 @@ class MessagesFuzzer:
         return bytes(message)
 
 
-def _varint(number):
+def varint(number):
     packed = bytearray()
     while number >= 0x80:
         packed.append(number & 0x7F | 0x80)

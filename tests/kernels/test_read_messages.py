@@ -14,7 +14,7 @@ from fs.schema.proto import storage_pb2
 from tests.examples import many
 from tests.kernels.growth import assert_nothing_stays
 
-from .fuzz_messages import MessagesFuzzer
+from .fuzz_messages import MessagesFuzzer, varint
 
 COLUMNS = bytes(number << 3 | 2 for number in (5, 6, 7, 8, 9, 10))
 REPLY_COLUMNS = bytes(number << 3 | 2 for number in (3, 4, 5))
@@ -28,16 +28,23 @@ def request_of(rows, **flags):
     return storage_pb2.BatchReadReq(**columns, **flags).SerializeToString()
 
 
+def row_said(inode_id, index, *others):
+    """What is said of one row: its chunk as a name of it ends, and the rest."""
+    key = chunk_key(TargetId(1), ChunkId(InodeId(inode_id), index))
+    return (key[8:], *others)
+
+
 @pytest.mark.parametrize(
     ("flags", "bits"),
     [({}, 0), ({"is_relaxed": True}, 1), ({"want_checksums": True, "is_passed_on": True}, 6)],
 )
 def test_a_request_for_one_row_is_taken_apart(kernel, flags, bits):
     message = request_of([ROW], **flags)
-    assert kernel.one_row(message, COLUMNS, FLAGS) == (*ROW, bits)
+    assert kernel.one_row(message, COLUMNS, FLAGS) == row_said(*ROW, bits)
     turned = bytes(reversed(COLUMNS))
-    assert kernel.one_row(message, turned, FLAGS) == (*reversed(ROW), bits)
-    assert kernel.one_row(message + bytes((FLAGS[0], 0)), COLUMNS, FLAGS) == (*ROW, bits & ~1)
+    assert kernel.one_row(message, turned, FLAGS) == row_said(*reversed(ROW), bits)
+    unset = message + bytes((FLAGS[0], 0))
+    assert kernel.one_row(unset, COLUMNS, FLAGS) == row_said(*ROW, bits & ~1)
 
 
 def test_other_requests_are_not_of_one_row(kernel):
@@ -52,7 +59,11 @@ def test_other_requests_are_not_of_one_row(kernel):
     for other in others:
         assert kernel.one_row(other, COLUMNS, FLAGS) is None, other
     longest = b"\x18" + b"\xff" * 9 + b"\x01" + good[2:]
-    assert kernel.one_row(longest, COLUMNS, FLAGS) == (*ROW, 2)
+    assert kernel.one_row(longest, COLUMNS, FLAGS) == row_said(*ROW, 2)
+    for index, is_one in ((2**32 - 1, True), (2**32, False)):
+        of_chunk = bytes((COLUMNS[1], 5)) + varint(index)
+        message = good.replace(bytes((COLUMNS[1], 1, ROW[1])), of_chunk)
+        assert (kernel.one_row(message, COLUMNS, FLAGS) is not None) is is_one
     for columns, flags in ((COLUMNS[1:], FLAGS), (COLUMNS, bytes(range(16, 25)))):
         with pytest.raises(ValueError, match="not the columns of a row"):
             kernel.one_row(good, columns, flags)

@@ -113,6 +113,38 @@ def test_rows_are_read_or_left(kernel, descriptor, cold_min):
     assert (unsummed, again) == ((found[0], [], *found[2:]), pieces)
 
 
+@pytest.mark.parametrize("block", [BLOCK, 48])
+def test_a_single_row_is_read_or_left_as_one_of_many(kernel, descriptor, block):
+    chunks, random_of = chunks_of(descriptor)[:4], random.Random(block)
+    wanted = [
+        (0, 0, 10),
+        (0, BLOCK, BLOCK),
+        (0, 0, 3 * BLOCK),
+        (0, 2 * BLOCK + 1, BLOCK + 1),
+        (0, 5, 0),
+    ]
+    wanted += [
+        (0, 15 * BLOCK, 41),
+        (0, 4 * BLOCK + 1, BOUNCE),
+        (2, 9 * BLOCK, 1),
+        (3, 0, 2 * BLOCK + 1),
+    ]
+    for _ in range(300):
+        number = random_of.randrange(4)
+        wanted.append((number, random_of.randrange(1100), random_of.randrange(200)))
+    found, pieces = read(kernel, chunks, wanted, block=block)
+    for n, (number, offset, length) in enumerate(wanted):
+        fd, start, chunk_length, _, checksums = chunks[number]
+        view = memoryview(bytearray(length))
+        asked = block, BOUNCE, fd, start, chunk_length, checksums, offset, view
+        checksum = kernel.read_row(*asked)
+        assert (checksum is None) == (n in found[2])
+        if checksum is not None:
+            assert (checksum, bytes(view)) == (found[1][n], pieces[n])
+    with pytest.raises(ValueError, match="sizes that nothing has"):
+        kernel.read_row(BLOCK, BOUNCE, descriptor, 0, 100, b"", -1, memoryview(bytearray(1)))
+
+
 def test_a_file_that_cannot_be_read_leaves_its_rows(kernel, tmp_path):
     fd = os.open(tmp_path / "x", os.O_WRONLY | os.O_CREAT)
     chunk = (fd, 0, 100, 1, bytes(16))
