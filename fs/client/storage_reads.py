@@ -56,6 +56,10 @@ BEGUN_BYTES_MAX = 4 * 1024
 LENT_BYTES_MIN = 64 * 1024
 """Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
 
+BEGUN_TOGETHER_COUNT = 64
+"""So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
+code and tables its processor still holds, and others have their turn soon enough."""
+
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
 
@@ -88,6 +92,13 @@ class StorageReads:
         self._runtime = runtime
         self._section = section
         self._start = 0
+        """Where to begin among equal replicas of a chain."""
+        self._begun_start = 0
+        """The same of begun reads."""
+        self._begun_left = 0
+        """So many more of them may ask those that the last one asked."""
+        self._begun_count = 0
+        """Of them under way."""
         self._plans = ReadPlans()
         self._known_info: RoutingInfo | None = None
         self._known: dict[int, Readable] = {}
@@ -181,14 +192,18 @@ class StorageReads:
             return None
         section = self._section
         verifies = section.verify_reads  # as of now: later the reply may lack checksums
-        self._start += 1
-        requests = self._plans.plan(self._routing.info, table, self._start, section)
+        if self._begun_count or not self._begun_left:
+            self._begun_start += 1
+            self._begun_left = BEGUN_TOGETHER_COUNT
+        start = self._begun_start
+        requests = self._plans.plan(self._routing.info, table, start, section)
         if requests is None or len(requests) != 1:
             return None
         (one,) = requests
 
         # Quoted: they would be evaluated for every call.
         def end(received: "Received[Any] | None", _: "FsError | None") -> None:
+            self._begun_count -= 1
             on_end(received is not None and self._has_come(table, one, received, verifies=verifies))
 
         message = one.message + _FLAGS[is_relaxed, verifies]
@@ -201,7 +216,10 @@ class StorageReads:
             log.debug("a read that cannot be begun: %s", error)
         if begun is None:
             # So that `read` asks the same node, and connects to it: else one in two, always of other nodes, could never be begun.
-            self._start -= 1
+            self._start, self._begun_left = start - 1, 0
+        else:
+            self._begun_count += 1
+            self._begun_left -= 1
         return begun
 
     def _has_come(

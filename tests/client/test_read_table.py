@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 from fs.client.read_plans import ReadPlans
 from fs.client.read_table import ReadTable
 from fs.client.routing_math import TOGETHER_BYTES, cut_reads
-from fs.client.storage_reads import StorageReads, _request
+from fs.client.storage_reads import BEGUN_TOGETHER_COUNT, StorageReads, _request
 from fs.kernels import batches_twin
 from fs.kernels.batches import ENTRY
 from fs.rpc.api import Received
@@ -290,10 +290,11 @@ class Begun:
     """Nodes that are asked without waiting; each request is told of by its message, and what is called with the reply."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.node_ids = [], []
 
-    def begin(self, _node_id, _method, message, on_end, *, is_packed):
+    def begin(self, node_id, _method, message, on_end, *, is_packed):
         assert is_packed
+        self.node_ids.append(node_id)
 
         def end(received, error):
             if received is not None and not isinstance(received.message, bytes):
@@ -358,6 +359,29 @@ async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_
         assert_read(table)
     assert refused == [node_id for node_id, _ in nodes.asked]
     assert len(set(refused)) == 3
+
+
+def test_begun_reads_one_after_the_other_ask_the_same_node_for_a_while_and_others_in_turn():
+    nodes = Begun()
+    client = client_of(nodes)
+
+    def begin():
+        assert client.begin(table_of([(0, 0, 100)]), lambda _: None, is_relaxed=False)
+
+    def end():
+        nodes.asked.pop()[1](reply_of(bytes(100)), None)
+
+    for _ in range(3 * BEGUN_TOGETHER_COUNT):
+        begin()
+        end()
+    parts = [
+        set(nodes.node_ids[n * BEGUN_TOGETHER_COUNT :][:BEGUN_TOGETHER_COUNT]) for n in range(3)
+    ]
+    assert [len(part) for part in parts] == [1, 1, 1]
+    assert len(set.union(*parts)) == 3
+    for _ in range(3):
+        begin()
+    assert len(set(nodes.node_ids[-3:])) == 3
 
 
 def begun(reply, *rows):
