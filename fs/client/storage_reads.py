@@ -56,6 +56,9 @@ BEGUN_BYTES_MAX = 4 * 1024
 LENT_BYTES_MIN = 64 * 1024
 """Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
 
+LENT_PIECE_BYTES_MIN = 16 * 1024
+"""Of a piece, on average: each is a system call if the reply is lent, and together one if it is not."""
+
 BEGUN_TOGETHER_COUNT = 64
 """So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
 code and tables its processor still holds, and others have their turn soon enough."""
@@ -144,7 +147,7 @@ class StorageReads:
     ) -> Failures:
         failures: Failures = []
         byte_count = sum(length for _, _, _, length, _ in ENTRY.iter_unpack(table.entries))
-        how = is_relaxed, byte_count >= LENT_BYTES_MIN, failures
+        how = is_relaxed, _may_be_lent(byte_count, len(table)), failures
         if len(requests) == 1:
             await self._run_rows(table, requests[0], *how)
             return failures
@@ -330,7 +333,7 @@ class StorageReads:
                 services.STORAGE_BATCH_READ,
                 request,
                 into=into,
-                may_be_lent=verifies and batch.bytes >= LENT_BYTES_MIN,
+                may_be_lent=verifies and _may_be_lent(batch.bytes, len(pieces)),
             )
             failures += self._finish(pieces, received.message, verifies=verifies)
         except FsError as error:
@@ -466,6 +469,10 @@ def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool)
     request.offsets.extend([piece.offset for piece in pieces])
     request.lengths.extend([len(piece.buffer) for piece in pieces])
     return request
+
+
+def _may_be_lent(byte_count: int, piece_count: int) -> bool:
+    return byte_count >= max(LENT_BYTES_MIN, piece_count * LENT_PIECE_BYTES_MIN)
 
 
 def _windows(

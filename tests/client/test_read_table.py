@@ -75,8 +75,10 @@ class Nodes:
     def __init__(self, spoil=None):
         self.spoil = spoil
         self.asked = []
+        self.lent = []
 
     async def call(self, node_id, method, request, *, into, may_be_lent):  # noqa: ARG002 - as NodeCalls has it
+        self.lent.append(may_be_lent)
         message = request if isinstance(request, bytes) else request.SerializeToString()
         request = pb.BatchReadReq.FromString(message)
         self.asked.append((node_id, request))
@@ -382,6 +384,25 @@ def test_begun_reads_one_after_the_other_ask_the_same_node_for_a_while_and_other
     for _ in range(3):
         begin()
     assert len(set(nodes.node_ids[-3:])) == 3
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+@pytest.mark.parametrize(
+    ("count", "length", "may_be_lent"),
+    [(300, 4096, False), (3, 16384, False), (4, 16384, True), (1, 65536, True), (20, 16383, False)],
+)
+async def test_replies_in_many_small_pieces_are_not_asked_for_as_lent(
+    autojump_clock,  # noqa: ARG001
+    as_table,
+    count,
+    length,
+    may_be_lent,
+):
+    """Each piece would be a system call of its own."""
+    nodes = Nodes()
+    table = table_of([(0, 0, length)] * count, memory_bytes=count * length)
+    await client_of(nodes).read(table if as_table else list(table))
+    assert set(nodes.lent) == {may_be_lent}
 
 
 def begun(reply, *rows):
