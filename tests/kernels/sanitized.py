@@ -70,6 +70,7 @@ def environment(tree):
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
+        "EMBER_TEST_RANDOM": "1",  # other examples in every run
         "PYTHONPATH": f"{tree}:{tree}/fs/client/user",
     }
 
