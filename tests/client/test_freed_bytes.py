@@ -12,6 +12,7 @@ import trio.testing
 from fs.client.api import FileRead
 from fs.client.storage_reads import StorageReads
 from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.client.vfs.open_file import FetchedBlock
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
@@ -148,3 +149,29 @@ async def test_a_mount_keeps_no_bytes_of_a_ring_read_that_failed(
         await trio.testing.wait_all_tasks_blocked()
         assert [one() for one in found] == [None] * count
         await m.close(h)
+
+
+async def test_what_could_not_be_read_ahead_is_free_with_its_file(
+    autojump_clock, no_collector, mounts, cluster  # noqa: F811
+):  # fmt: skip
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, bytes(8 * CHUNK))
+        await m.files.fsync(h, is_data_only=False)
+        real = cluster.chunks.read
+
+        async def read(reads, **options):
+            if len(reads[0].buffer) != 4096:
+                raise FsError(Status.CHUNK_DAMAGED, "as the test wants it")
+            await real(reads, **options)
+
+        cluster.chunks.read = read
+        for offset in range(0, 2 * CHUNK, 4096):
+            await m.files.read(h, offset, 4096)
+        await trio.testing.wait_all_tasks_blocked()
+        ahead = m.files.handle(h).readahead
+        assert any(block.content.error is not None for block in ahead.blocks)
+        del ahead
+        await m.close(h)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not [one for one in gc.get_objects() if type(one) is FetchedBlock]

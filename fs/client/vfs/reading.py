@@ -173,7 +173,7 @@ class Reading(Handles):
             await self._core.read_stored([FileRead(ref, block.offset, content.view)])
             content.error = None
         except FsError as error:
-            content.error = error
+            content.error = error.with_traceback(None)  # which knows the content
         finally:
             content.done.set()
             if block.is_dropped:
