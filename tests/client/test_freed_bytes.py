@@ -97,10 +97,10 @@ class FailingNodes(Nodes):
         super().__init__()
         self.outcomes = list(outcomes)
 
-    async def call(self, node_id, method, request, *, into):
+    async def call(self, node_id, method, request, **options):
         if self.outcomes:
             raise FsError(self.outcomes.pop(0), "as the test wants it")
-        return await super().call(node_id, method, request, into=into)
+        return await super().call(node_id, method, request, **options)
 
 
 @pytest.mark.parametrize("count", [100, 3 * CHUNK])
