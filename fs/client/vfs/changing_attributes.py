@@ -5,8 +5,7 @@ Invariant: a change of length, or of times to now, comes after everything that w
 
 import stat
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...schema import services
 from ...schema.ids import InodeId
@@ -17,14 +16,13 @@ from .change import Change, OnMade, begin
 from .core import VfsCore
 from .files import Files
 from .handles import TakesTaskError
-from .looking_up import LookingUp
+from .looking_up import LookingUp, lacks_length
 from .open_file import SET_ID_BITS, FileHandle, InodeState
 from .ports import Caller
 from .set_times import SetTimes
 
 
-@dataclass(frozen=True, slots=True)
-class AttrChange:
+class AttrChange(NamedTuple):
     """What setattr is to change; None leaves a field as it is."""
 
     mode: int | None = None
@@ -156,10 +154,11 @@ class ChangingAttributes(LookingUp):
 
         # Quoted: they would be evaluated for every change.
         def take(reply: "meta_pb2.InodeRsp") -> "Inode | Coroutine[Any, Any, Inode]":
-            if self._lacks_length(reply.inode) is not None:
+            inode = core.absorbed(reply.inode)
+            if lacks_length(core.states.get(inode_id)):
                 return self._take_learning(reply, note_changed)
             try:
-                return self.give(core.absorbed(reply.inode))
+                return self.give(inode)
             finally:
                 note_changed()
 

@@ -111,7 +111,7 @@ class LookingUp(ExtendedAttributes):
         if state is None:
             return None
         self._core.absorbed(message)
-        return state if state.is_length_unknown and state.has_unreported else None
+        return state if lacks_length(state) else None
 
     async def _learn_length(self, message: common_pb2.InodePb) -> None:
         """Have the chains tell the length, if they have to, of a file that is about to be shown."""
@@ -247,3 +247,8 @@ class LookingUp(ExtendedAttributes):
         """Raise ACCESS_DENIED unless the caller has all rights of the mask (R 4, W 2, X 1)."""
         request = meta_pb2.AccessReq(caller=caller.to_pb(), inode_id=inode_id, mask=mask)
         await self._core.call(services.META_ACCESS, request)
+
+
+def lacks_length(state: InodeState | None) -> bool:
+    """Return whether it is a file that is open here, and the chains have to tell its length."""
+    return state is not None and state.is_length_unknown and state.has_unreported

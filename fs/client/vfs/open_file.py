@@ -326,15 +326,19 @@ class InodeState:
 
     def present(self, inode: Inode) -> Inode:
         """Return attributes that were absorbed, with what applications on this mount already did to the file."""
-        length = self.local_length()
+        length, file = self.local_length(), inode.file
+        assert file is not None
+        if length != file.length:
+            file = replace(file, length=length)
         if not (self.is_dirty or self.has_unreported):
-            return inode if length == inode.length else self._with_length(inode, length)
+            return inode if file is inode.file else replace(inode, file=file)
         times, atime_ns, changed_ns = self.set_times, inode.atime_ns, self.local_mtime_ns
         if times is not None:
             atime_ns = atime_ns if times.atime_ns is None else times.atime_ns
             changed_ns = max(changed_ns, times.set_ns)
         return replace(
-            self._with_length(inode, length),
+            inode,
+            file=file,
             atime_ns=atime_ns,
             mtime_ns=self.reported_mtime_ns(),
             ctime_ns=max(inode.ctime_ns, changed_ns),
@@ -345,11 +349,6 @@ class InodeState:
         if self.is_length_unknown:
             return None
         return meta_pb2.LengthHintPb(length=self.acked_end, truncate_ver=self.file.truncate_ver)
-
-    @staticmethod
-    def _with_length(inode: Inode, length: int) -> Inode:
-        assert inode.file is not None
-        return replace(inode, file=replace(inode.file, length=length))
 
 
 @dataclass(slots=True, eq=False)

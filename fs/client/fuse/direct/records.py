@@ -16,6 +16,19 @@ _ABSENT = bytes(p.ENTRY_OUT.size)
 _MODE_MASK = 0o7777
 _SIGN_BIT, _WRAP = 1 << 63, 1 << 64
 _U64 = _WRAP - 1
+_MODE, _UID, _GID, _SIZE, _FH = (
+    int(field)  # flags of the enum take 2 us each time that one is looked at
+    for field in (
+        SetattrField.MODE,
+        SetattrField.UID,
+        SetattrField.GID,
+        SetattrField.SIZE,
+        SetattrField.FH,
+    )
+)
+_ATIME, _MTIME = int(SetattrField.ATIME), int(SetattrField.MTIME)
+_ATIME_NOW, _MTIME_NOW = int(SetattrField.ATIME_NOW), int(SetattrField.MTIME_NOW)
+_ATIMES, _MTIMES = _ATIME | _ATIME_NOW, _MTIME | _MTIME_NOW
 
 
 def _timeout(seconds: float) -> tuple[int, int]:
@@ -141,19 +154,17 @@ def attr_change(body: bytes) -> tuple[AttrChange, int | None]:
     """Return what a SETATTR asks for, and the open file that it was asked of."""
     fields = p.SETATTR_IN.unpack_from(body)
     valid, _, fh, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _ = fields
-    has_atime = valid & SetattrField.ATIME and not valid & SetattrField.ATIME_NOW
-    has_mtime = valid & SetattrField.MTIME and not valid & SetattrField.MTIME_NOW
     change = AttrChange(
-        mode=mode & _MODE_MASK if valid & SetattrField.MODE else None,
-        uid=uid if valid & SetattrField.UID else None,
-        gid=gid if valid & SetattrField.GID else None,
-        length=size if valid & SetattrField.SIZE else None,
-        atime_ns=_time_ns(atime, atime_ns) if has_atime else None,
-        mtime_ns=_time_ns(mtime, mtime_ns) if has_mtime else None,
-        atime_now=bool(valid & SetattrField.ATIME_NOW),
-        mtime_now=bool(valid & SetattrField.MTIME_NOW),
+        mode=mode & _MODE_MASK if valid & _MODE else None,
+        uid=uid if valid & _UID else None,
+        gid=gid if valid & _GID else None,
+        length=size if valid & _SIZE else None,
+        atime_ns=_time_ns(atime, atime_ns) if valid & _ATIMES == _ATIME else None,
+        mtime_ns=_time_ns(mtime, mtime_ns) if valid & _MTIMES == _MTIME else None,
+        atime_now=valid & _ATIME_NOW != 0,
+        mtime_now=valid & _MTIME_NOW != 0,
     )
-    return change, fh if valid & SetattrField.FH else None
+    return change, fh if valid & _FH else None
 
 
 def _time_ns(seconds: int, nanoseconds: int) -> int:
