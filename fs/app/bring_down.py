@@ -23,7 +23,7 @@ from .errors import unwrapped
 from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .process_id import open_pidfd, send_signal
-from .running import Command, mount_daemon_at, supervisor_of
+from .running import Command, left_running, mount_daemon_at, supervisor_of
 from .supervisor import Supervisor, take_over
 from .supervisor_link import read_state
 
@@ -74,6 +74,9 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
         FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe); NOT_FLUSHED: all has
             stopped, and a mount could not write everything that was buffered.
     """
+    if wipe and directory.wiping_path.exists():  # an earlier one was interrupted
+        _remove(directory)
+        return
     record = need_record(directory)
     directory.make_folders()
     did_answer = supervisor_link.is_answering(directory)
@@ -84,9 +87,8 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
         did_answer = _end_unheard(directory)
     lock = take_over(directory)
     try:
-        mount_points = [
-            s["mount_point"] for s in read_state(directory).values() if s["mount_point"]
-        ]
+        known = {**read_state(directory), **left_running(directory)}
+        mount_points = [s["mount_point"] for s in known.values() if s["mount_point"]]
         did_run = _stop(directory, did_answer=did_answer)  # which writes the state anew
         for mount_point in mount_points:
             clear_dead_mount(Path(mount_point))
@@ -103,11 +105,24 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
 
 
 def _wipe(directory: ClusterDir) -> None:
-    """Remove the cluster; the record goes first, so that half a cluster is never taken for one."""
-    directory.record_path.unlink()
-    shutil.rmtree(directory.path)
+    """Remove the cluster; its record goes first, so that half a cluster is never taken for one."""
+    directory.record_path.rename(directory.wiping_path)
+    _remove(directory)
+
+
+def _remove(directory: ClusterDir) -> None:
+    """Remove all files, last the one that says that this is under way."""
     if directory.run_path.exists():
         shutil.rmtree(directory.run_path)
+    for entry in directory.path.iterdir():
+        if entry == directory.wiping_path:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    directory.wiping_path.unlink()
+    directory.path.rmdir()
 
 
 def _mounts(directory: ClusterDir) -> list[dict[str, Any]]:

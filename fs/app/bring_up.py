@@ -28,6 +28,7 @@ from .cluster_dir import (
     ClusterDir,
     ClusterRecord,
     auth_of,
+    check_not_wiped,
     default_directory,
     has_control,
     has_kv_process,
@@ -53,8 +54,8 @@ from .mount_point import check_fuse, check_mount_point
 from .one_start import check_stopped, note_start, only_start
 from .process_id import ProcessId
 from .progress import Progress
+from .running import left_running
 from .supervisor import take_over
-from .supervisor_link import read_state
 
 SERVICE_TIMEOUT_S: Final = 60.0
 CHAIN_TIMEOUT_S: Final = 60.0
@@ -195,8 +196,8 @@ def _check_space(path: Path) -> None:
 def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -> None:
     """Check the mount point, unless a mount of this very cluster outlived its supervisor there."""
     check_fuse()
-    outlived = read_state(directory).get(MOUNT, {})
-    if outlived.get("state") == "running" and outlived.get("mount_point") == str(mount_point):
+    outlived = left_running(directory).get(MOUNT, {})
+    if outlived.get("mount_point") == str(mount_point):
         return
     if options.mount_point is None:
         try:
@@ -222,6 +223,7 @@ def prepare(
     record = load_record(directory)
     check_stopped(directory)
     if record is None:
+        check_not_wiped(directory)
         mount_point = str(options.mount_point or default_mount_point)
         record = new_record(options, mount_point)
         _check_new_directory(directory.path)

@@ -81,6 +81,11 @@ class ClusterDir:
         return self.path / RECORD_NAME
 
     @property
+    def wiping_path(self) -> Path:
+        """What the record becomes while the cluster is being removed."""
+        return self.path / f"{RECORD_NAME}.removed"
+
+    @property
     def key_path(self) -> Path:
         """The key of a closed cluster."""
         return self.path / KEY_NAME
@@ -260,10 +265,18 @@ def need_record(directory: ClusterDir) -> ClusterRecord:
     """Return the record; raises FsError(BAD_CLUSTER_DIR) when no cluster was made here."""
     record = load_record(directory)
     if record is None:
+        check_not_wiped(directory)
         raise FsError(
             Status.BAD_CLUSTER_DIR, f"{directory.path} holds no cluster; `ember up` makes one"
         )
     return record
+
+
+def check_not_wiped(directory: ClusterDir) -> None:
+    """Refuse what an interrupted `ember down --wipe` has left; raises FsError(BAD_CLUSTER_DIR)."""
+    if directory.wiping_path.exists():
+        detail = f"{directory.path} was being removed; go on with it: ember down --wipe --dir {directory.path}"
+        raise FsError(Status.BAD_CLUSTER_DIR, detail)
 
 
 def default_directory() -> Path:

@@ -104,7 +104,10 @@ def load_updates(target: LocalTarget) -> Sequence[UpdateNote]:
         else:
             void.append(stored.key)
     if void:
-        log.warning("target %d: %d updates were lost with the power", target.target_id, len(void))
+        log.info(
+            "target %d: forgets %d updates of clients: their chunks were removed since, or lost with the power",
+            target.target_id, len(void),
+        )  # fmt: skip
         engine.forget_notes(target.target_id, void)
     return known
 
