@@ -14,15 +14,13 @@ import errno
 import io
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fs.client.blocking import BlockingFile
 from fs.schema.status import FsError
 
 from ..clusters import close_at_exit, os_error, os_errors
-
-if TYPE_CHECKING:
-    from ..fsspec import EmberFileSystem
+from .names import Names
 
 SMALL_READ_BYTES: Final = 64 * 1024
 """What one small read fetches, until reads follow each other."""
@@ -35,7 +33,7 @@ class RawFile(io.RawIOBase):
 
     def __init__(
         self,
-        fs: "EmberFileSystem",
+        fs: Names,
         path: str,
         mode: str,
         handle: BlockingFile,
@@ -209,7 +207,7 @@ class _FsspecFile(io.BufferedIOBase):
     """What fsspec expects of a file beyond a Python file; mixed into the three buffered ones."""
 
     raw: RawFile
-    fs: "EmberFileSystem"
+    fs: Names
     path: str
     blocksize: int
     autocommit: bool
@@ -217,7 +215,7 @@ class _FsspecFile(io.BufferedIOBase):
 
     def set_up(
         self,
-        fs: "EmberFileSystem",
+        fs: Names,
         path: str,
         block_size: int,
         *,
@@ -313,9 +311,7 @@ def buffered(raw: RawFile, block_size: int) -> EmberReader | EmberWriter | Ember
     return made
 
 
-def _reopen(
-    fs: "EmberFileSystem", path: str, position: int, block_size: int, options: dict[str, Any]
-) -> Any:
+def _reopen(fs: Names, path: str, position: int, block_size: int, options: dict[str, Any]) -> Any:
     file = fs.open(path, "rb", block_size=block_size, **options)
     file.seek(position)
     return file
