@@ -362,15 +362,22 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
         gc.freeze()
         gc.set_threshold(GC_ALLOCATION_COUNT)
         trio.run(_run, root, config)
-    except* FsError as group:
-        error = first_error(group)
-        log.error("%s", error)  # noqa: TRY400 - an operating error needs no traceback
-        os._exit(EXIT_ERROR)
-    except* Exception:
-        log.exception("a bug ended the process")
+    except Exception as error:  # noqa: BLE001 - the edge of the process: whatever it is, it is logged
+        code = log_end(error)
         logging.shutdown()
-        os._exit(EXIT_BUG)
+        os._exit(code)
     sys.exit(0)
+
+
+def log_end(error: Exception) -> int:
+    """Log what ended the process, the bugs among it with their tracebacks, and last what it means for people; return the exit code."""
+    group = ExceptionGroup("the process ended", [error])
+    told, bugs = group.split(FsError)
+    if bugs is not None:
+        log.error("a bug ended the process", exc_info=bugs)
+    if told is not None:
+        log.error("%s", first_error(told))
+    return EXIT_BUG if told is None else EXIT_ERROR
 
 
 def main(root: Root) -> NoReturn:

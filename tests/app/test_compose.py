@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from fs.app.compose import Process, read_keys_again
+from fs.app.compose import Process, log_end, read_keys_again
 from fs.app.kept_settings import begin_by_asking, begin_from_store
 from fs.app.roots import kept_settings
 from fs.kv.memory import MemoryEngine
@@ -18,6 +18,7 @@ from fs.runtime.secret_file import write_secret_file
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import AuthSection, ProcessConfig, ProcessSection
 from fs.schema.routing import Role
+from fs.schema.status import FsError, Status
 from fs.schema.stored_settings import ROLES
 
 
@@ -121,3 +122,29 @@ def writer(records):
             tr.set(key, value)
 
     return body
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "said"),
+    [
+        ([FsError(Status.NOT_FLUSHED, "of inode 7")], 1, ["NOT_FLUSHED"]),
+        ([MemoryError("no room")], 70, ["MemoryError: no room"]),
+        (
+            [MemoryError("no room"), FsError(Status.NOT_FLUSHED, "of inode 7")],
+            1,
+            ["MemoryError: no room", "NOT_FLUSHED"],
+        ),
+    ],
+)
+def test_what_could_not_be_flushed_hides_no_bug(caplog, errors, code, said):
+    """What people are shown, the last line, is not all that the log has."""
+    assert log_end(ExceptionGroup("of a nursery", errors)) == code
+    found = caplog.text
+    assert [found.find(text) >= 0 for text in said] == [True] * len(said), found
+    assert [*sorted(said, key=found.rfind)] == said
+    assert "NOT_FLUSHED" in said or "NOT_FLUSHED" not in found
+
+
+def test_one_error_alone_ends_a_process_too(caplog):
+    assert log_end(FsError(Status.IO_ERROR, "x")) == 1
+    assert "IO_ERROR" in caplog.text
