@@ -305,7 +305,7 @@ class ServerConnection:
             if (
                 binding is None
                 or header.kind != Kind.REQUEST
-                or header.flags not in {0, FLAG_BORROWS}
+                or header.flags & ~FLAG_BORROWS
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
                 or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)
