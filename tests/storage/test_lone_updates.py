@@ -9,6 +9,7 @@ from fs.schema import services
 from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
 from fs.storage import lone_update
+from fs.storage.context import StorageContext
 
 from .cluster import content, open_caller, open_cluster
 
@@ -322,6 +323,31 @@ async def test_a_bug_of_the_engine_at_the_commit_ends_no_process(
         assert (1, True) in begun
         assert [type(error) for _, error in cluster.bugs] == [AssertionError]
         cluster.bugs.clear()
+        await client.write(0, b"after!")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
+
+
+async def test_a_bug_on_the_way_to_the_successor_holds_up_nobody_else(
+    mock_clock, begun, monkeypatch
+):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+
+        def channel_to(*_args):
+            raise AssertionError("broken invariant")
+
+        begun.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(StorageContext, "channel_to", channel_to)
+            with pytest.raises(FsError) as caught:
+                await client.attempt(client.write_request(0, b"poison"), b"poison")
+        assert caught.value.status is Status.INTERNAL_ERROR
+        assert begun == [(1, True)]
+        assert [type(error) for _, error in cluster.bugs] == [AssertionError]
+        cluster.bugs.clear()
+        client.channel_id += 1
         await client.write(0, b"after!")
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
         check_left(cluster)
