@@ -7,11 +7,14 @@ others may be repeated by itself, or with others.
 
 Where many writes are under way to a few chains, a chain with nothing under way waits as well, until it has its share of them: with sixteen writers and six
 chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decisions 0132, 0143).
+Whoever has been answered just now counts as if he wrote again, where such ones usually do at once: programs that write in batches, by several
+threads, so come to write together.
 
 Invariants:
-    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, and twice the
-      median of what requests took: so it never waits with none under way, nor for one that nobody is going to make, and requests that a
-      slow or silent node holds up hold nobody else up.
+    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, then for those who
+      were answered and are expected to write again, for a part of the time that a request takes, and never longer than twice the median of
+      what requests took: so requests that a slow or silent node holds up hold nobody else up.
+    - What waits with nothing under way to its chain looks by itself, time and again, whether it may go; all else the end of a request wakes.
     - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
     - A request of one write is sent as every release knows it.
     - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
@@ -20,6 +23,7 @@ Concurrency: trio; any number of writes at once, first come, first served.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -66,7 +70,20 @@ SHARE_WAIT_S_MAX: Final = 0.2
 TOOK_COUNT: Final = 15
 """Requests that tell how long one usually takes."""
 
+BACK_SHARE: Final = 0.35
+"""Of the time that a request usually takes: so long those who were answered just now are expected to write again."""
+
+BACK_S_MAX: Final = 0.03
+
+TRUST_STEP: Final = 1 / 16
+TRUST_MIN: Final = 0.5
+"""Nobody is waited for unless every second write that was expected lately has come in time."""
+
+NAP_COUNT_MAX: Final = 8
+"""So often who waits for a share looks whether it is time."""
+
 _PAGE_BYTES: Final = 4096
+_NO_PATIENCE: Final = -1
 
 _Key = tuple[NodeId, int, int]
 """Head, chain, and the chain's version."""
@@ -108,7 +125,18 @@ class _Write:
 class _Load:
     """What a client has to write just now, on all chains."""
 
-    __slots__ = ("_took_s", "began_s", "ended", "lines", "patience_s", "writes")
+    __slots__ = (
+        "_back_until_s",
+        "_expected",
+        "_took_s",
+        "_trust",
+        "back_s",
+        "began_s",
+        "ended",
+        "lines",
+        "patience_s",
+        "writes",
+    )
 
     def __init__(self) -> None:
         self.lines: dict[_Key, _Line] = {}
@@ -121,14 +149,49 @@ class _Load:
         """Requests, ever."""
         self.patience_s = SHARE_WAIT_S_MIN
         """So long a write waits for a share at most."""
+        self.back_s = 0.0
+        """So long those who were answered are expected to write again."""
         self._took_s: deque[float] = deque([0.0] * TOOK_COUNT, TOOK_COUNT)
         """Of the last requests; the median, so that those of a slow node count for nothing while most are quick."""
+        self._expected = 0
+        """Writes that were answered just now, in whose place no other has come yet."""
+        self._back_until_s = 0.0
+        """When these are forgotten."""
+        self._trust = 0.0
+        """The share of expected writes that came in time, the last ones counting most."""
 
     @property
     def share(self) -> int:
         """Writes of each chain, on average, rounded up; 1 if there are hardly more writes than chains."""
-        chains = max(1, len(self.lines))
-        return -(-self.writes // chains) if self.writes >= WAITING_SHARE_MIN * chains else 1
+        chains, writes = max(1, len(self.lines)), self.writes + self.expected
+        return -(-writes // chains) if writes >= WAITING_SHARE_MIN * chains else 1
+
+    @property
+    def expected(self) -> int:
+        """Writes that are likely to come at once, from those who were answered just now."""
+        self._forget_late(current_time())
+        return self._expected if self._trust >= TRUST_MIN else 0
+
+    def _forget_late(self, now_s: float) -> None:
+        if self._expected and now_s >= self._back_until_s:
+            self._trust *= (1 - TRUST_STEP) ** self._expected
+            self._expected = 0
+
+    def begin(self) -> None:
+        """A write has come: if it is the last of those that were expected, nobody is waited for any more."""
+        self.writes += 1
+        was_waited_for = self.expected > 0
+        if not self._expected:
+            return
+        self._expected -= 1
+        self._trust += TRUST_STEP * (1 - self._trust)
+        if was_waited_for and not self.expected:
+            self._start_all()
+
+    def _start_all(self) -> None:
+        share = self.share
+        for line in list(self.lines.values()):
+            line.start(share)
 
     @property
     def soon_ended(self) -> int:
@@ -138,18 +201,21 @@ class _Load:
 
     def end(self, key: "_Key", line: "_Line", group: Sequence[_Write]) -> None:
         """The request of a group has ended: have others made for which it is time."""
-        share = self.share  # whoever has been answered is likely to go on
-        began_s = group[0].began_s
+        now_s, began_s = current_time(), group[0].began_s
         self.began_s.remove(began_s)
-        self._took_s.append(current_time() - began_s)
+        self._took_s.append(now_s - began_s)
         usual_s = sorted(self._took_s)[TOOK_COUNT // 2]
         self.patience_s = min(max(SHARE_WAIT_S_MIN, 2 * usual_s), SHARE_WAIT_S_MAX)
+        self.back_s = min(BACK_SHARE * usual_s, BACK_S_MAX)
         self.ended += 1
         self.writes -= len(group)
+        self._forget_late(now_s)
+        self._expected += len(group)
+        self._back_until_s = now_s + self.back_s
         line.under_way -= 1
-        for other in list(self.lines.values()):
-            other.start(share)
-        line.start(share)  # it may have been forgotten as idle while a write of it was about to go
+        self._start_all()
+        # It may have been forgotten as idle while a write of it was about to go.
+        line.start(self.share)
         line.count_time()
         self.drop_idle(key, line)
 
@@ -168,7 +234,7 @@ class _Line:
     def __init__(self, load: _Load) -> None:
         self._load = load
         self._patient_until = 0
-        """It waits for its share until so many requests have ended."""
+        """It waits for its share until so many requests have ended, and for what is expected then; _NO_PATIENCE: it does not."""
         self.is_opening = True
         """Nothing is sent yet: the first of those that wait gives others of the same moment a turn to join it."""
         self.under_way = 0
@@ -183,7 +249,7 @@ class _Line:
             self._patient_until = load.ended + load.soon_ended
         self.waiting.append(write)
         self.waiting_bytes += len(write.data)
-        load.writes += 1
+        load.begin()
         self.start(load.share)
 
     @property
@@ -191,22 +257,28 @@ class _Line:
         """So long a write waits for its share from now on, at most."""
         return self._load.patience_s
 
-    def waits_for_share(self) -> bool:
-        """Return whether nothing but other chains' requests keeps what waits from being sent."""
-        return not self.under_way and self._load.ended < self._patient_until
+    @property
+    def nap_s(self) -> float:
+        """So long a write that waits for its share sleeps, before it looks whether it is time."""
+        return max(self._load.back_s, self._load.patience_s / NAP_COUNT_MAX)
+
+    def _is_patient(self) -> bool:
+        load, until = self._load, self._patient_until
+        return until != _NO_PATIENCE and (load.ended < until or load.expected > 0)
 
     def count_time(self) -> None:
-        """Have what has waited for a request of this chain, and waits for its share now, see to it that it does not for long."""
-        if not self.waits_for_share():
+        """Have what has waited for a request of this chain see to it that it does not wait for long for its share."""
+        if self.under_way:
             return
         for write in self.waiting:
             if write.task is not None:
                 trio.lowlevel.reschedule(write.task)
                 write.task = None
 
-    def go(self, write: _Write) -> None:
-        """Send what waits, and one that was taken out, since it has waited for long enough."""
-        self._patient_until = 0
+    def look(self, write: _Write, *, is_over: bool) -> None:
+        """Have one wait on that was taken out, unless it is time; or `is_over`: send it, since it has waited for long enough."""
+        if is_over:
+            self._patient_until = _NO_PATIENCE
         write.task = None  # it does not sleep
         self.waiting.appendleft(write)
         self.waiting_bytes += len(write.data)
@@ -238,14 +310,14 @@ class _Line:
                 trio.lowlevel.reschedule(group[0].task)
 
     def _is_time(self, share: int) -> bool:
-        count, load = len(self.waiting), self._load
+        count = len(self.waiting)
         if self.waiting_bytes >= GROUP_BYTES_MAX or count >= GROUP_COUNT_MAX:
             return self.under_way < AT_ONCE_MAX
         if self.under_way:
             return False
         is_enough = count >= share or self.waiting_bytes >= ENOUGH_BYTES
         are_small = self.waiting_bytes <= count * SMALL_BYTES_MAX
-        return is_enough or are_small or load.ended >= self._patient_until
+        return is_enough or are_small or not self._is_patient()
 
 
 class WriteGroups:
@@ -340,14 +412,17 @@ class WriteGroups:
 
 async def _wait_in(line: _Line, write: _Write) -> None:
     """Wait until `write` is the first of a group, or its request has ended."""
+    end_s = math.inf
     while not (write.is_over or write.group):
-        if not line.waits_for_share():
+        if line.under_way:  # its end wakes whatever waits then
             await _sleep_in(line, write)
             continue
-        with trio.move_on_after(line.patience_s) as patience:
+        now_s, patience_s = current_time(), line.patience_s
+        end_s = min(end_s, now_s + patience_s)
+        with trio.move_on_at(min(end_s, now_s + line.nap_s)) as nap:
             await _sleep_in(line, write)
-        if patience.cancelled_caught:
-            line.go(write)
+        if nap.cancelled_caught:
+            line.look(write, is_over=current_time() >= end_s)
 
 
 async def _sleep_in(line: _Line, write: _Write) -> None:

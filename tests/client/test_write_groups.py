@@ -2,16 +2,19 @@
 """Writes of one chain that wait together go together, and each is told what became of it."""
 
 import gc
+import random
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 
 from fs.client import write_groups
 from fs.client.write_groups import (
     AT_ONCE_MAX,
+    BACK_SHARE,
     ENOUGH_BYTES,
     GROUP_BYTES_MAX,
     GROUP_COUNT_MAX,
@@ -19,6 +22,7 @@ from fs.client.write_groups import (
     SHARE_WAIT_S_MIN,
     SMALL_BYTES_MAX,
     TOOK_COUNT,
+    TRUST_STEP,
     WriteGroups,
 )
 from fs.rpc.api import Received
@@ -360,6 +364,113 @@ async def test_where_there_are_hardly_more_writes_than_chains_nobody_waits_for_a
     assert nodes.sent == [[0], [1], [2], [3], [11]], "six writes, five chains: few would ever meet"
     await nodes.end_all()
     assert nothing_is_left(writers)
+
+
+REQUEST_S = 0.04
+BACK_S = BACK_SHARE * REQUEST_S
+
+
+async def wait_for_two_programs(writers, *, comes_back):
+    """Have two chains with a write of one program under way, and one of another waiting; and answer the former."""
+    nodes = writers.nodes
+    await have_taken(writers, [REQUEST_S] * int(2 / TRUST_STEP))
+    if not comes_back:
+        for _ in range(int(1 / TRUST_STEP)):
+            await writers.write([500], LARGE)
+            await trio.sleep(REQUEST_S)
+            await nodes.end()
+            await trio.sleep(1.1 * BACK_S)
+        nodes.sent.clear()
+    for chain_id in (1, 2):
+        await writers.write([chain_id], LARGE, chain_id=chain_id)
+    for chain_id in (1, 2):
+        await writers.write([10 + chain_id], LARGE, chain_id=chain_id)
+    await trio.sleep(REQUEST_S / 10)
+    await nodes.end()
+    await nodes.end()
+
+
+async def test_writes_that_are_expected_are_waited_for(autojump_clock, writers):
+    nodes = writers.nodes
+    await wait_for_two_programs(writers, comes_back=True)
+    assert nodes.sent == [[1], [2]]
+    await trio.sleep(BACK_S / 3)
+    await writers.write([21], LARGE, chain_id=1)
+    assert nodes.sent[2:] == [[11, 21]], "its share; another write is expected still"
+    await writers.write([22], LARGE, chain_id=2)
+    assert nodes.sent[3:] == [[12, 22]]
+    await nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+async def test_what_waits_goes_when_nobody_is_expected_any_more(autojump_clock, writers):
+    nodes = writers.nodes
+    await wait_for_two_programs(writers, comes_back=True)
+    await writers.write([21], LARGE, chain_id=3)
+    await writers.write([22], LARGE, chain_id=4)
+    assert sorted(nodes.sent[2:]) == [[11], [12], [21], [22]]
+    await nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+async def test_writes_that_are_expected_and_do_not_come_are_not_waited_for_long(
+    autojump_clock, writers
+):
+    nodes = writers.nodes
+    await wait_for_two_programs(writers, comes_back=True)
+    await trio.sleep(0.9 * BACK_S)
+    assert nodes.sent == [[1], [2]]
+    await trio.sleep(1.2 * BACK_S)
+    assert sorted(nodes.sent[2:]) == [[11], [12]]
+    await nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+async def test_nobody_is_expected_where_such_writes_mostly_came_late(autojump_clock, writers):
+    await wait_for_two_programs(writers, comes_back=False)
+    assert sorted(writers.nodes.sent[2:]) == [[11], [12]]
+    await writers.nodes.end_all()
+    assert nothing_is_left(writers)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_write_goes_whatever_others_do(autojump_clock, writers, nursery, seed):
+    """Threads with batches and pauses of any length, some cancelled, over nodes of any speed."""
+    rng = random.Random(seed)
+    slow_s = rng.choice([0.001, 0.01, 0.1])
+    waits = []
+
+    async def answer_all():
+        while True:
+            ends, writers.nodes._ends = writers.nodes._ends, []
+            rng.shuffle(ends)
+            for end in ends:
+                await trio.sleep(rng.expovariate(4 / slow_s))
+                end.set()
+            await trio.sleep(slow_s / 10)
+
+    async def one(index, chain_id):
+        began_s = trio.current_time()
+        await writers._write(index, rng.choice([LARGE, ENOUGH_BYTES, 100]), chain_id, 1)
+        waits.append(trio.current_time() - began_s)
+
+    async def program(base):
+        for batch in range(6):
+            await trio.sleep(rng.expovariate(1 / slow_s) * rng.choice([0, 0.1, 2]))
+            async with trio.open_nursery() as batch_nursery:
+                for position in range(rng.randrange(1, 9)):
+                    index = base + 100 * batch + position
+                    batch_nursery.start_soon(one, index, rng.randrange(6))
+                await trio.lowlevel.checkpoint()
+                if rng.random() < 0.1 and base + 100 * batch in writers.scopes:
+                    writers.scopes[base + 100 * batch].cancel()
+
+    async with trio.open_nursery() as programs:
+        nursery.start_soon(answer_all)
+        for number in range(rng.randrange(1, 5)):
+            programs.start_soon(program, 10_000 * number)
+    assert nothing_is_left(writers)
+    assert max(waits) < 2 * SHARE_WAIT_S_MAX + 60 * slow_s
 
 
 async def test_a_chain_whose_only_write_is_cancelled_while_it_waits_is_forgotten(
