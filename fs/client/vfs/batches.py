@@ -145,9 +145,8 @@ class Batches:
                     known[handle_id] = (state, state.ref, state.local_length())
                 state, ref, length = known[handle_id]
                 if state.is_dirty:
-                    await self._core.wait_written(state, offset, end)
-                    await self._core.settle_length(state)
-                    ref, length = state.ref, state.local_length()
+                    handle = self._files.readable(handle_id)
+                    ref, length = await self._files.settled(handle, offset, len(buffer))
             except FsError as error:
                 io.error = same_error(error)
                 continue

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import trio
-
 from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
@@ -25,8 +23,6 @@ from .reading import Reading
 from .writing import Writing
 
 _OF_MOUNT = Caller(0, 0)
-CUT_TOLD_S = 0.005
-"""From when a truncation is answered until the thread that waited for it has most likely run."""
 
 
 class Files(Creating, Reading, Writing, Closing):
@@ -199,22 +195,16 @@ class Files(Creating, Reading, Writing, Closing):
 
     @contextmanager
     def _cutting(self, state: InodeState) -> Iterator[None]:
-        """Have reads wait while a truncation is under way, and on until the kernel has most likely acted on its answer.
-
-        The answer to a READ that is shorter than the file the kernel knows counts only if nothing has changed the attributes that it has
-        since it sent the READ, and no SETATTR of the length is under way; else it shows zeros.  By CUT_TOLD_S after its answer to the
-        truncation it knows the new length.
-        """
+        """Have reads wait while a truncation is under way, and those that are then answered short until the kernel knows of it."""
         state.cuts_under_way += 1
         before = state.local_length()
         try:
             yield
         finally:
-            is_read = any(handle.can_read for handle in state.handles.values())
-            if is_read and state.local_length() < before:
-                self._core.finish_in_task(_told(), lambda *_: state.end_cut())
-            else:
-                state.end_cut()
+            state.end_cut()
+            known = self._core.known.get(state.inode_id)
+            if known is not None and state.local_length() < before:
+                known.note_truncated(before, state.local_length(), self._core.now_s())
 
     def share(self, handle_id: int) -> int:
         """Return a further handle of what is open, with the same rights; to be flushed and released as any other.
@@ -326,7 +316,3 @@ class Files(Creating, Reading, Writing, Closing):
             state.note_foreign_content()
             state.cached_ver = state.file.data_ver
             await self._core.kernel.invalidate_content(inode_id)
-
-
-async def _told() -> None:
-    await trio.sleep(CUT_TOLD_S)

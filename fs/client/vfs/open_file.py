@@ -117,7 +117,7 @@ class InodeState:
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
         self.cuts_under_way = 0
-        """Truncations that this mount has asked for, up to when the kernel knows of their end: reads wait."""
+        """Truncations that this mount has asked for: bytes within the length may be gone already."""
         self.cut_ended = trio.Event()
         """Set, and replaced, when none is under way any more."""
         self.held: list[Flush] = []

@@ -1,10 +1,12 @@
 """Reading open files: own writes first, then what was read ahead, else straight from storage."""
 
 import logging
+import math
+
+import trio
 
 from ...runtime.ports import Buffer
 from ...schema import services
-from ...schema.ids import InodeId
 from ...schema.inode import inode_from_pb
 from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
@@ -16,6 +18,8 @@ from .handles import Handles
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
+from .shared import Known
+from .told_lengths import HELD_S, LOOK_AGAIN_S
 
 _log = logging.getLogger(__name__)
 
@@ -34,43 +38,97 @@ class Reading(Handles):
         Raises:
             FsError: BAD_FILE, STALE, CHECKSUM_MISMATCH, IO_ERROR and others of ChunkStore.read.
         """
+        return await self.read_since(self.read_mark(), handle_id, offset, count)
+
+    def read_mark(self) -> int:
+        """Return what `read_since` wants to know of the moment in which a READ arrived."""
+        return self._core.touch_count
+
+    async def read_since(self, mark: int, handle_id: int, offset: int, count: int) -> Buffer:
+        """Do `read` for a READ of the kernel that arrived at `mark`."""
         # 1. who reads
-        handle = self.readable(handle_id)
+        handle, core = self.readable(handle_id), self._core
+        until_s = math.inf
         while True:
+            known = core.known.get(handle.state.inode_id)
+            if known is not None:
+                known.read_count += 1
             try:
-                return await self._read(handle, offset, count)
+                found, length = await self._read(handle, offset, count)
             except CutMeanwhileError as error:  # 5. once more, by the length that is known now
                 _log.debug("%s", error)
+                continue
+            finally:
+                if known is not None:
+                    known.read_count -= 1
+            if len(found) == count or handle.is_direct:
+                return found
+            # 6. what the kernel may overlook waits
+            now_s = core.now_s()
+            until_s = min(until_s, now_s + HELD_S)
+            if known is None or not known.may_show_longer(length, now_s) or now_s >= until_s:
+                return found
+            if self._is_counted(known, mark, offset, length):
+                return found
+            known.held.append(offset)
+            try:
+                await trio.sleep(LOOK_AGAIN_S)
+            finally:
+                known.held.remove(offset)
 
-    async def _read(self, handle: FileHandle, offset: int, count: int) -> Buffer:
-        state = handle.state
-        # 2. own writes first
-        if state.is_dirty:
-            await self._core.wait_written(state, offset, offset + count)
-        if state.is_length_unknown:
-            await self._core.settle_length(state)
-        while state.cuts_under_way:
-            await state.cut_ended.wait()
-        # 3. clip to the length
-        if handle.is_append and offset + count > state.local_length():
-            await self._refresh(state, handle.caller)
-        ref, length = state.ref, state.local_length()
+    def _is_counted(self, known: Known, mark: int, offset: int, length: int) -> bool:
+        """Return whether the kernel will go by a short answer; it is given at once then."""
+        core = self._core
+        known.note_short(length)
+        if not known.may_answer(mark, offset, core.now_s()):
+            return False
+        known.note_told(length, core.now_s())
+        core.touch(known)
+        return True
+
+    async def _read(self, handle: FileHandle, offset: int, count: int) -> tuple[Buffer, int]:
+        """Return what there is, and the length of the file that it went by."""
+        # 2. clip to the length, 3. own writes up to there first
+        ref, length = await self.settled(handle, offset, count)
         end = min(offset + count, length)
-        if end < offset + count:
-            self._note_short(state.inode_id, length)
         if end <= offset:
-            return b""
+            return b"", length
         # 4. readahead, else straight from storage
         self._fetch_ahead(handle, offset, end, length)
         blocks = handle.readahead.covering(offset, end)
         found = await _assemble(blocks, offset, end) if blocks else None
         if found is not None:
             self._core.ahead_hit_count += 1
-            return found
+            return found, length
         self._core.ahead_miss_count += 1
         view = self._core.memory.take(end - offset)
         await self._core.read_stored([FileRead(ref, offset, view)])
-        return view
+        return view, length
+
+    async def settled(self, handle: FileHandle, offset: int, count: int) -> tuple[FileRef, int]:
+        """Return by what file and length to read, once storage has what this mount wrote to [offset, offset + count) below that length.
+
+        What is written meanwhile is not waited for, and lies beyond it where it made the file longer.
+
+        Raises:
+            FsError: the length cannot be found out.
+        """
+        state, core = handle.state, self._core
+        while True:
+            if state.is_length_unknown:
+                await core.settle_length(state)
+            while state.cuts_under_way:
+                await state.cut_ended.wait()
+            if handle.is_append and offset + count > state.local_length():
+                await self._refresh(state, handle.caller)
+            ref, length = state.ref, state.local_length()
+            end = min(offset + count, length)
+            if end <= offset or not state.is_dirty:
+                return ref, length
+            await core.wait_written(state, offset, end)
+            is_same = state.ref.truncate_ver == ref.truncate_ver
+            if is_same and not state.is_length_unknown and state.local_length() >= end:
+                return state.ref, length
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
         """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
@@ -86,8 +144,8 @@ class Reading(Handles):
             return None
         length = state.local_length()
         end = min(offset + count, length)
-        if end < offset + count:
-            self._note_short(state.inode_id, length)
+        if end < offset + count and self._may_show_longer(state, length):
+            return None
         if end <= offset:
             return b""
         blocks = handle.readahead.covering(offset, end)
@@ -113,8 +171,8 @@ class Reading(Handles):
         end = min(offset + count, length)
         if not 0 < end - offset <= TOGETHER_BYTES_MAX:
             return None
-        if end < offset + count:
-            self._note_short(state.inode_id, length)
+        if end < offset + count and self._may_show_longer(state, length):
+            return None
         self._core.ahead_miss_count += 1
         # what it fetches lies behind: there were no blocks
         self._fetch_ahead(handle, offset, end, length)
@@ -127,15 +185,22 @@ class Reading(Handles):
             CutMeanwhileError: of one the file was truncated meanwhile: `read` has to do each.
             FsError: as `read`, for any of them.
         """
-        await self._core.store.read(table)
-        if table.made:
-            await self._core.require_holes(table.made.values())
+        core = self._core
+        read = [core.known[f.inode_id] for f in table.files.values() if f.inode_id in core.known]
+        for known in read:
+            known.read_count += 1
+        try:
+            await core.store.read(table)
+            if table.made:
+                await core.require_holes(table.made.values())
+        finally:
+            for known in read:
+                known.read_count -= 1
 
-    def _note_short(self, inode_id: InodeId, length: int) -> None:
-        """The kernel is about to be shown the end of a file."""
-        known = self._core.known.get(inode_id)
-        if known is not None:
-            known.note_short(length)
+    def _may_show_longer(self, state: InodeState, length: int) -> bool:
+        """Return whether the kernel may take a file for longer than it is: what it is answered then takes more care."""
+        known = self._core.known.get(state.inode_id)
+        return known is not None and known.may_show_longer(length, self._core.now_s())
 
     async def _refresh(self, state: InodeState, caller: Caller) -> None:
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=state.inode_id)

@@ -33,6 +33,7 @@ from .profile import Profile
 from .readahead import Readahead
 from .shown_names import ShownNames
 from .told import ToldDirectories
+from .told_lengths import NotedKernel, ToldLengths
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Known:
+class Known(ToldLengths):
     """An inode that the kernel holds."""
 
     lookup_count: int = 0
@@ -114,6 +115,7 @@ class Known:
         it knows of.
         """
         given = self.given_length, self.given_mtime_ns
+        self.note_told(inode.length, now_s)
         is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
         if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s
@@ -168,13 +170,15 @@ class Shared:
         """Where writes can be begun without a task that waits; None: they cannot."""
         self.runtime = runtime
         self.section = section
-        self.kernel = kernel
         self.retry_time_s_longest = longest_s(section)
         """That any operation which is under way may go on for, also after a shorter time was set."""
         self.budget = DirtyBudget(section.dirty_bytes_max)
         self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
         self.known: dict[InodeId, Known] = {}
+        self.touch_count = 0
+        """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
+        self.connect_kernel(kernel)
         self.seen: dict[InodeId, Seen] = {}
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
@@ -206,6 +210,15 @@ class Shared:
         self.retry_time_s_longest = max(self.retry_time_s_longest, longest_s(section))
         self.budget.adopt(section.dirty_bytes_max)
         self.space.adopt(section.dirty_bytes_max)
+
+    def connect_kernel(self, kernel: KernelCache) -> None:
+        """Say whose caches are to be kept honest."""
+        self.kernel: KernelCache = NotedKernel(kernel, self.known, self.touch)
+
+    def touch(self, known: ToldLengths) -> None:
+        """Attributes that the kernel has of a file are changed, or have just been."""
+        self.touch_count += 1
+        known.touched_at = self.touch_count
 
     def attach(self, nursery: trio.Nursery | None) -> None:
         """Say where background work runs; None: nowhere any more."""
@@ -372,6 +385,7 @@ class Shared:
         is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
         known.note_content(inode, self.now_s(), valid_s, is_own=is_own)
         known.given_mark = self.changes.mark()
+        self.touch(known)
 
     async def asked_again(self, inode: Inode, mark: int, caller: Caller) -> Inode:
         """Return attributes from meta that were asked for at `mark`, newer ones if this mount has changed since what it has not open.

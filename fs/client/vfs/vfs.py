@@ -131,7 +131,7 @@ class Vfs:
 
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest; before the first operation."""
-        self._core.kernel = kernel
+        self._core.connect_kernel(kernel)
 
     def tell_settings(self, tell: Callable[[], bytes]) -> None:
         """Have the mount tell its settings, as JSON, to its own user and root: they read them as an attribute of it."""

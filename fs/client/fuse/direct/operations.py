@@ -193,6 +193,8 @@ class Operations(NameRequests):
         found = self._files.begin_read(*row[_ASKED])
         if found is None:
             return False
+        if not reads:
+            reads.mark = self._files.read_mark()
         reads.add(row, *found)
         return True
 
@@ -200,13 +202,18 @@ class Operations(NameRequests):
         """Do what `begin_read` added; see `Reading.read_together`."""
         await self._files.read_together(table)
 
-    async def read_begun(self, request: Request, table: ReadTable) -> Reply:
-        """Do a READ that `begin_read` added, alone, and that has become the only row of a table."""
+    async def read_begun(self, request: Request, table: ReadTable, mark: int) -> Reply:
+        """Do a READ that `begin_read` added, alone, and that has become the only row of a table; it arrived at `mark`."""
         try:
             await self._files.read_together(table)
         except CutMeanwhileError:
-            return await self._read(request)
+            return await self.read_since(mark, request)
         return (table.view,)
+
+    async def read_since(self, mark: int, request: Request) -> Reply:
+        """Do a READ that arrived at `mark`."""
+        handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
+        return (await self._files.read_since(mark, handle_id, offset, size),)
 
     async def _read(self, request: Request) -> Reply:
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)

@@ -304,10 +304,12 @@ class Server:
             self._reply(request, reply)
         self._times.note(request, begun.began_s)
 
-    async def _serve_again(self, request: Request, scope: trio.CancelScope) -> None:
+    async def _serve_again(
+        self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
+    ) -> None:
         """Do what was begun in vain."""
         with scope:
-            await self._serve(request, scope)
+            await self._serve(request, scope, handler)
         if scope.cancelled_caught:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
@@ -372,7 +374,7 @@ class Server:
         table = reads.table(self._memory)
 
         async def handler(request: Request) -> Sequence[Buffer]:
-            return await self._operations.read_begun(request, table)
+            return await self._operations.read_begun(request, table, reads.mark)
 
         await self._serve(request_of(reads.rows[0]), scope, handler)
 
@@ -408,11 +410,12 @@ class Server:
 
     async def _serve_each(self, reads: ReadsTogether) -> None:
         """Do by itself each of the reads that were not done together."""
+        handler = partial(self._operations.read_since, reads.mark)
         async with trio.open_nursery() as nursery:
             for request in () if self._is_gone else reads.requests():
                 scope = trio.CancelScope()
                 self._interrupts.take_over(reads, request, scope)
-                nursery.start_soon(self._serve_again, request, scope)
+                nursery.start_soon(self._serve_again, request, scope, handler)
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):

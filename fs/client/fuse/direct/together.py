@@ -53,6 +53,7 @@ class ReadsTogether:
         "began_s",
         "byte_count",
         "interrupted",
+        "mark",
         "rows",
     )
 
@@ -61,6 +62,8 @@ class ReadsTogether:
         self.byte_count = 0
         self.began_s = 0.0
         """Trio time, once there is one."""
+        self.mark = 0
+        """Of the moment in which the first of them arrived; see `Reading.read_mark`."""
         self.interrupted: set[int] = set()
         """Those whose callers got a signal, by `unique`."""
         self._entries: list[bytes] = []

@@ -1,0 +1,209 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""Answers to READs that are shorter than what the kernel takes a file to have: it goes by them, or they wait."""
+
+import os
+
+import trio
+
+from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.client.vfs.told_lengths import (
+    ACTED_ON_S,
+    HELD_S,
+    LOOK_AGAIN_S,
+    QUIET_S,
+    NotedKernel,
+    ToldLengths,
+)
+
+from .conftest import RW
+
+# ---- what is known -----------------------------------------------------------------------------------
+
+
+def test_a_smaller_length_counts_only_when_the_kernel_has_acted_on_it():
+    told = ToldLengths()
+    assert not told.may_show_longer(0, 0.0)
+    told.note_told(100, 1.0)
+    assert told.may_show_longer(99, 9.0)
+    assert not told.may_show_longer(100, 9.0)
+    told.note_told(10, 10.0)
+    assert told.may_show_longer(10, 10.0 + ACTED_ON_S / 2)
+    assert not told.may_show_longer(10, 10.0 + ACTED_ON_S)
+    told.note_told(50, 11.0)
+    told.note_told(20, 11.0)
+    told.note_told(10, 11.0)
+    assert told.may_show_longer(49, 11.0)
+    assert not told.may_show_longer(50, 11.0)
+
+
+def test_after_a_truncation_no_short_answer_counts_for_a_moment():
+    told = ToldLengths()
+    told.note_truncated(100, 10, 1.0)
+    assert told.may_show_longer(10, 1.0) and not told.may_answer(0, 0, 1.0)
+    assert told.may_answer(0, 0, 1.0 + ACTED_ON_S)
+    assert not told.may_show_longer(10, 1.0 + ACTED_ON_S)
+
+
+def test_what_has_changed_since_a_read_arrived_makes_the_kernel_overlook_its_answer():
+    told = ToldLengths(touched_at=5)
+    assert told.may_answer(5, 0, 0.0)
+    assert not told.may_answer(4, 0, 0.0)
+    told.notice_count = 1
+    assert not told.may_answer(5, 0, 0.0)
+
+
+def test_answers_are_given_in_the_order_of_the_file():
+    told = ToldLengths(held=[4096, 0, 8192])
+    assert told.may_answer(0, 0, 0.0)
+    assert not told.may_answer(0, 4096, 0.0)
+    told.read_count = 1  # which may begin before
+    assert not told.may_answer(0, 0, 0.0)
+
+
+# ---- what waits --------------------------------------------------------------------------------------
+
+
+class SlowKernel:
+    def __init__(self):
+        self.notices, self.ranges = [], []
+
+    async def invalidate_attributes(self, inode_id):
+        await trio.sleep(1)
+        self.notices.append(("attributes", inode_id, trio.current_time()))
+
+    async def invalidate_content(self, inode_id, start=0, length=0):
+        await trio.sleep(1)
+        self.notices.append(("content", inode_id, trio.current_time()))
+        self.ranges.append((start, length))
+
+
+async def test_notices_wait_for_reads_and_count_as_changes(autojump_clock):
+    touched, kernel, told = [], SlowKernel(), ToldLengths()
+    noted, began_s = NotedKernel(kernel, {7: told}, touched.append), trio.current_time()
+    async with trio.open_nursery() as nursery:
+        told.read_count = 1
+        nursery.start_soon(noted.invalidate_attributes, 7)
+        await trio.sleep(0.1)
+        told.read_count = 0
+        await trio.sleep(0.5)
+        assert told.notice_count == 1
+        assert touched == []
+    assert touched == [told]
+    assert told.notice_count == 0
+    ((what, inode_id, told_s),) = kernel.notices
+    assert (what, inode_id) == ("attributes", 7)
+    assert 1.1 <= told_s - began_s <= 1.1 + 2 * LOOK_AGAIN_S
+
+
+async def test_notices_do_not_wait_for_ever_nor_for_what_nobody_knows(autojump_clock):
+    kernel, told, began_s = SlowKernel(), ToldLengths(read_count=1), trio.current_time()
+    noted = NotedKernel(kernel, {7: told}, lambda _: None)
+    await noted.invalidate_content(8, 4096, 100)
+    assert kernel.ranges == [(4096, 100)]
+    assert kernel.notices.pop() == ("content", 8, began_s + 1)
+    began_s = trio.current_time()
+    await noted.invalidate_content(7)
+    told_s = kernel.notices.pop()[2]
+    assert QUIET_S + 1 <= told_s - began_s < QUIET_S + 1.1
+
+
+async def cut(here, there):
+    """Have a file of which the kernel was told that it has 100 bytes emptied by another mount; return a handle of it."""
+    await here.write_file(b"f", b"x" * 100)
+    handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+    await here.stat(b"f")
+    await trio.sleep(1)
+    await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)
+    return handle_id
+
+
+async def test_a_short_answer_that_counts_is_given_at_once(autojump_clock, mounts):
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        handle_id = await cut(here, there)
+        began_s = trio.current_time()
+        assert bytes(await here.files.read(handle_id, 0, 4096)) == b""
+        assert trio.current_time() == began_s
+        await here.close(handle_id)
+
+
+async def test_one_that_is_overlooked_waits_until_the_kernel_is_told(autojump_clock, mounts):
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        handle_id = await cut(here, there)
+        mark, began_s = here.files.read_mark(), trio.current_time()
+        core, ended_s = here.vfs._core, []
+        known = core.known[here.files.handle(handle_id).state.inode_id]
+        core.touch(known)  # a reply that tells the length of before
+
+        async def read():
+            assert bytes(await here.files.read_since(mark, handle_id, 0, 4096)) == b""
+            ended_s.append(trio.current_time() - began_s)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(HELD_S / 2)
+            assert ended_s == []
+            assert here.files.read_now(handle_id, 0, 4096) is None
+            await here.stat(b"f")
+        assert HELD_S / 2 < ended_s[0] <= HELD_S / 2 + ACTED_ON_S + 2 * LOOK_AGAIN_S
+
+        # nobody asks
+        core.note_given(known, here.files.handle(handle_id).state.inode, 1.0)
+        known.note_told(100, core.now_s())
+        ended_s.clear()
+        began_s = trio.current_time()
+        await read()
+        assert HELD_S <= ended_s[0] < 2 * HELD_S
+        await here.close(handle_id)
+
+
+async def test_reads_past_the_page_cache_wait_for_nothing(autojump_clock, mounts):
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.close(await cut(here, there))
+        await there.write_file(b"f", b"x" * 100)
+        handle_id = (await here.open(b"f", os.O_RDONLY | os.O_DIRECT)).handle_id
+        mark, began_s = here.files.read_mark(), trio.current_time()
+        inode = await here.stat(b"f")
+        await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)
+        assert inode.length == 100
+        assert bytes(await here.files.read_since(mark, handle_id, 0, 4096)) == b""
+        assert trio.current_time() == began_s
+        await here.close(handle_id)
+
+
+# ---- own writes --------------------------------------------------------------------------------------
+
+
+async def test_what_is_written_during_a_read_is_not_read_as_a_hole(autojump_clock, mounts, cluster):
+    """The read waits for what was written before; what comes meanwhile makes the file longer, and is not in storage."""
+    async with mounts(readahead_bytes_max=0, write_buffer_bytes=64 * 1024) as m:
+        handle_id, found = await m.create(b"f"), []
+        await m.files.write(handle_id, 0, b"a" * 100)
+        gate = cluster.chunks.gate = trio.Event()
+
+        async def read():
+            found.append(bytes(await m.files.read(handle_id, 0, 4096)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            await m.files.write(handle_id, 100, b"b" * 100)
+            gate.set()
+        cluster.chunks.gate = None
+        assert found in ([b"a" * 100], [b"a" * 100 + b"b" * 100])
+        await m.close(handle_id)
+
+
+async def test_so_it_is_in_a_batch(autojump_clock, mounts, cluster):
+    async with mounts(readahead_bytes_max=0, write_buffer_bytes=64 * 1024) as m:
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 0, b"a" * 100)
+        gate = cluster.chunks.gate = trio.Event()
+        io = BatchIo(NO_FILE, 0, memoryview(bytearray(4096)), 0, handle_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(m.vfs.batches.read, [io])
+            await trio.testing.wait_all_tasks_blocked()
+            await m.files.write(handle_id, 100, b"b" * 100)
+            gate.set()
+        cluster.chunks.gate = None
+        assert bytes(io.buffer[: io.count]) in (b"a" * 100, b"a" * 100 + b"b" * 100)
+        await m.close(handle_id)
