@@ -17,11 +17,12 @@ import trio
 
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .bring_up import add_mount
+from .bring_up import begin_mount, wait_running
 from .cluster_dir import ClusterDir, need_record
 from .errors import unwrapped
 from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
+from .one_start import in_turn
 from .process_id import open_pidfd, send_signal
 from .running import Command, left_running, mount_daemon_at, supervisor_of
 from .supervisor import Supervisor, take_over
@@ -139,16 +140,33 @@ def mount(directory: ClusterDir, mount_point: Path, *, recovers: bool = False) -
     record = need_record(directory)
     if recovers and _recover(directory, mount_point):
         return
-    taken = {s["name"] for s in _mounts(directory) if s["state"] != "stopped"}
-    check_fuse()
-    check_mount_point(mount_point)
-    name = next(f"mount-{i}" for i in range(1, len(taken) + 2) if f"mount-{i}" not in taken)
+    name = ""
     try:
-        add_mount(directory, record, name, mount_point)
+        with in_turn(directory.path):
+            free = _free_name(directory, mount_point)
+            check_fuse()
+            check_mount_point(mount_point)
+            name = free
+            begin_mount(directory, record, name, mount_point)
+        wait_running(directory, name)
     except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
-        with suppress(FsError):  # the first error is the one to tell
-            supervisor_link.ask(directory, command="remove", name=name)
+        if name:
+            with suppress(FsError):  # the first error is the one to tell
+                supervisor_link.ask(directory, command="remove", name=name)
         raise
+
+
+def _free_name(directory: ClusterDir, mount_point: Path) -> str:
+    """Return the name of one more mount; raises FsError(BAD_MOUNT_POINT) where another one comes or goes."""
+    going = [s for s in _mounts(directory) if s["state"] != "stopped"]
+    for service in going:
+        if service["mount_point"] == str(mount_point) and service["state"] != "running":
+            detail = (
+                f"{mount_point}: {service['name']} is {service['state']} there; see: ember status"
+            )
+            raise FsError(Status.BAD_MOUNT_POINT, detail)
+    taken = {service["name"] for service in going}
+    return next(f"mount-{i}" for i in range(1, len(taken) + 2) if f"mount-{i}" not in taken)
 
 
 def _recover(directory: ClusterDir, mount_point: Path) -> bool:

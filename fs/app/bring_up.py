@@ -272,7 +272,10 @@ class ServiceFailedError(FsError):
 
 def _service(directory: ClusterDir, name: str) -> dict[str, Any]:
     services = supervisor_link.ask(directory, command="status")["services"]
-    return next(s for s in services if s["name"] == name)
+    found = [s for s in services if s["name"] == name]
+    if not found:
+        raise FsError(Status.NOT_RUNNING, f"{name}: it was stopped meanwhile")
+    return found[0]
 
 
 def wait_running(directory: ClusterDir, name: str) -> None:
@@ -306,11 +309,10 @@ def add_service(directory: ClusterDir, name: str, role: str, mount_point: str = 
             raise
 
 
-def add_mount(directory: ClusterDir, record: ClusterRecord, name: str, mount_point: Path) -> None:
-    """Start a mount daemon and wait until the mount is there."""
+def begin_mount(directory: ClusterDir, record: ClusterRecord, name: str, mount_point: Path) -> None:
+    """Start a mount daemon."""
     write_config(directory.config_path(name), mount_config(directory, record, mount_point))
     add_service(directory, name, "mountd", str(mount_point))
-    wait_running(directory, name)
 
 
 def _wait_chains(
@@ -419,7 +421,8 @@ def start_services(
         return False
     if options.has_mount:
         progress.step(f"mounting {record.mount_point}")
-        add_mount(directory, record, MOUNT, Path(record.mount_point))
+        begin_mount(directory, record, MOUNT, Path(record.mount_point))
+        wait_running(directory, MOUNT)
     return _wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, _is_redundant)
 
 

@@ -26,6 +26,24 @@ POLL_S: Final = 0.05
 
 
 @contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait for every `ember up` and `ember mount` that is choosing names and places in a directory, and keep others waiting.
+
+    Raises:
+        FsError: BAD_CLUSTER_DIR.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FsError(Status.BAD_CLUSTER_DIR, f"{path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def only_start(path: Path) -> Iterator[None]:
     """Keep every other `ember up` away from a directory, which is made for it, and removed again if it is left empty.
 

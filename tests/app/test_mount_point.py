@@ -43,7 +43,8 @@ def test_a_mount_that_is_served_is_refused_without_being_asked(monkeypatch, tmp_
         check_mount_point(tmp_path)
 
 
-def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path):
+@pytest.mark.parametrize("interrupted", ["begin_mount", "wait_running"])
+def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path, interrupted):
     """Its daemon may still be waiting for a manager, and would mount when nobody expects it."""
     asked = []
 
@@ -51,12 +52,13 @@ def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path):
         asked.append(request)
         return {"services": []}
 
-    def add(*_args):
+    def interrupt(*_args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bring_down, "need_record", lambda _: None)
     monkeypatch.setattr(bring_down, "check_fuse", lambda: None)
-    monkeypatch.setattr(bring_down, "add_mount", add)
+    monkeypatch.setattr(bring_down, "begin_mount", lambda *_args: None)
+    monkeypatch.setattr(bring_down, interrupted, interrupt)
     monkeypatch.setattr(bring_down.supervisor_link, "ask", ask)
     with pytest.raises(KeyboardInterrupt):
         bring_down.mount(ClusterDir(tmp_path), tmp_path)

@@ -70,3 +70,25 @@ def test_a_cluster_whose_sockets_were_removed_is_stopped(own_cluster):
     assert not os.path.ismount(own_cluster.mount)
     own_cluster.up()
     assert (own_cluster.mount / "f").read_bytes() == b"kept"
+
+
+def test_mounts_begun_at_once_get_in_nobodys_way(own_cluster, tmp_path):
+    """They had chosen the same name, and one was ended for another's failure."""
+    (own_cluster.mount / "f").write_bytes(b"kept")
+    places = [tmp_path / name for name in ("a", "b", "c")]
+    for place in places:
+        place.mkdir()
+    words = [EMBER, "mount", "--dir", own_cluster.directory]
+    chosen = [*places, places[0], places[0]]
+    begun = [
+        subprocess.Popen([*words, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for place in chosen
+    ]
+    said = [one.communicate(timeout=300)[1] for one in begun]
+    assert sorted(one.returncode for one in begun) == [0, 0, 0, 1, 1], said
+    refused = [text for one, text in zip(begun, said, strict=True) if one.returncode]
+    assert all("BAD_MOUNT_POINT" in text and "Traceback" not in text for text in refused), said
+    for place in places:
+        assert (place / "f").read_bytes() == b"kept"
+        own_cluster.ember("umount", place)
+    assert (own_cluster.mount / "f").read_bytes() == b"kept"
