@@ -272,7 +272,7 @@ class ServiceFailedError(FsError):
 
 def _service(directory: ClusterDir, name: str) -> dict[str, Any]:
     services = supervisor_link.ask(directory, command="status")["services"]
-    found = [s for s in services if s["name"] == name]
+    found: list[dict[str, Any]] = [s for s in services if s["name"] == name]
     if not found:
         raise FsError(Status.NOT_RUNNING, f"{name}: it was stopped meanwhile")
     return found[0]

@@ -49,9 +49,8 @@ class Births:
 def _refusal(target_id: TargetId, birth_ns: int, chain: Chain) -> FsError:
     return FsError(
         Status.FOREIGN_DISK,
-        f"target {target_id}: its disk served under chains made {_time(birth_ns)}, those of this metadata store were made"
-        f" {_time(chain.birth_ns)}: the names of its files are in another store; bring that one back, or restore a backup of it."
-        " Only to begin anew, without the files: empty the disk",
+        f"target {target_id}: its disk served chains of another store, made {_time(birth_ns)}: bring that store back,"
+        f" or restore a backup of it (the chains of this one were made {_time(chain.birth_ns)})",
     )
 
 
