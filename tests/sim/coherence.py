@@ -1,6 +1,6 @@
 """Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
@@ -62,7 +62,9 @@ def section(source: random.Random) -> ClientSection:
     )
 
 
-async def run(seed: int, told: list[Programs] | None = None) -> Programs:
+async def run(
+    seed: int, told: list[Programs] | None = None, *, with_cuts: bool = False
+) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be."""
     source, service = random.Random(seed), Service(seed)
     kernels, callers = list[ModelKernel](), list[SomeMeta]()
@@ -83,6 +85,8 @@ async def run(seed: int, told: list[Programs] | None = None) -> Programs:
                 kernels.append(kernel)
                 callers.append(caller)
             programs = Programs(kernels, source)
+            if with_cuts:
+                programs.cut_a_file()
             if told is not None:
                 programs.tell_all(told)
             async with trio.open_nursery() as shaking:
@@ -100,12 +104,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--story", action="store_true", help="what the programs did")
     parser.add_argument("--faults", action="store_true", help="over a cluster, with its faults")
+    parser.add_argument("--cuts", action="store_true", help="without faults: see coherence_cuts")
     parser.add_argument("--log", default="critical", help="log level of what is simulated")
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
     failed, checked = list[int](), 0
-    run_one: Any = partial(run_over_cluster, only=arguments.only) if arguments.faults else run
+    run_one: Any = (
+        partial(run_over_cluster, only=arguments.only)
+        if arguments.faults
+        else partial(run, with_cuts=arguments.cuts)
+    )
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         told: list[Programs] | None = [] if arguments.story else None
         try:

@@ -2,7 +2,8 @@
 
 Files are changed by one program at a time, as programs do that agree on it: written anew (emptied by their open, or by a rename over them),
 in parts, at their end, cut, cut and lengthened again, given other names and times, removed; through one descriptor or two, past the cache, from
-both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
+both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Where asked for, a further file is
+emptied, written anew and cut without any agreement, while others read it (`coherence_cuts`).  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
 it, so does whoever opens it, on either mount, by reading or by a map, and what the same mount says of it by name.  All the while others open, read, list and ask
 on both mounts without agreeing on anything, keep files open, and memory runs short, so that requests of all kinds are under way and caches
 are full of what was there before.  What they see is not looked at.
@@ -12,11 +13,13 @@ import errno
 import os
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 import trio
 
+from .coherence_cuts import CutFile, threads_are_late
 from .kernel_calls import ModelKernel
 from .page_cache import OpenFile
 
@@ -32,6 +35,7 @@ DIRECT_SHARE: Final = 0.15
 """Of the files are opened with O_DIRECT."""
 MAP_SHARE: Final = 0.25
 GONE: Final = frozenset({errno.ENOENT, errno.ESTALE, errno.EBADF})
+Act = Callable[[ModelKernel, bytes], Awaitable[None]]
 
 
 class Programs:
@@ -51,6 +55,7 @@ class Programs:
         self._clocks_agree = clocks_agree
         self.random = source
         self.names = [b"file-%d" % i for i in range(FILE_COUNT)]
+        self.cut_file: CutFile | None = None
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
         self.mtimes: dict[bytes, int] = {}
         """As whoever looked first after a change saw them, or as they were set."""
@@ -69,6 +74,10 @@ class Programs:
         """Note what a program does, for whoever looks for why it went wrong."""
         self.story.append(f"{trio.current_time():.6f} {' '.join(map(str, words))}")
 
+    def cut_a_file(self) -> None:
+        """Have a file cut while others read it."""
+        self.cut_file = CutFile(self.kernels, self.random, self.say)
+
     def tell_all(self, told: list["Programs"]) -> None:
         """Have the kernels tell what they do, too; whoever looks finds all that happened."""
         told.append(self)
@@ -77,11 +86,20 @@ class Programs:
 
     async def run(self, is_over: Callable[[int], bool]) -> None:
         """Work until each of those who agree has done so many rounds that `is_over` says so."""
+        with threads_are_late() if self.cut_file else nullcontext():
+            await self._run(is_over)
+
+    async def _run(self, is_over: Callable[[int], bool]) -> None:
         await self.prepare()
         async with trio.open_nursery() as disturbing:
             for kernel in self.kernels:
                 for _ in range(DISTURBER_COUNT):
                     disturbing.start_soon(self.disturb, kernel)
+                if self.cut_file is not None:
+                    disturbing.start_soon(self.disturb, kernel, self.cut_file.look)
+            if self.cut_file is not None:
+                cutter = self.random.choice(self.kernels)
+                disturbing.start_soon(self.disturb, cutter, self.cut_file.rewrite)
             async with trio.open_nursery() as working:
                 for number in range(PROGRAM_COUNT):
                     working.start_soon(self.work, number, is_over)
@@ -113,7 +131,7 @@ class Programs:
     async def change(self, number: int, kernel: ModelKernel, name: bytes) -> ModelKernel | None:
         """Change a file; return the mount that alone did so, None if both did."""
         there = self.contents[name] is not None
-        acts: list[Callable[[ModelKernel, bytes], Awaitable[None]]]
+        acts: list[Act]
         acts = [self._write_anew, self._put_over]
         if there:
             acts += [self._write_parts, self._write_parts, self._append, self._cut, self._remove]
@@ -413,14 +431,14 @@ class Programs:
 
     # ---- those who do not ------------------------------------------------------------------------------
 
-    async def disturb(self, kernel: ModelKernel) -> None:
-        """Do what anybody may do at any time, for as long as the others work."""
+    async def disturb(self, kernel: ModelKernel, only: Act | None = None) -> None:
+        """Do what anybody may do at any time, or one thing, for as long as the others work."""
         while True:
             await trio.sleep(self.random.random() ** 2 * 0.2)
             name = self.random.choice(self.names)
             act = self.random.choice([self._stat, self._look, self._look, self._list, self._forget])
             try:
-                await act(kernel, name)
+                await (only or act)(kernel, name)
             except OSError as error:
                 if error.errno not in GONE and not self.may_fail:
                     raise

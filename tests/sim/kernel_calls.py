@@ -345,7 +345,7 @@ class ModelKernel(Caches):
             version = self._version
             body = p.READ_IN.pack(file.handle_id, index * PAGE_BYTES, PAGE_BYTES, 0, 0, 0, 0)
             reply = await self._ask(Opcode.READ, node.node_id, body)
-            self._note_short(node, index * PAGE_BYTES + len(reply), PAGE_BYTES, reply, version)
+            self._note_short(file, index * PAGE_BYTES + len(reply), PAGE_BYTES, reply, version)
             page.data[:] = reply.ljust(PAGE_BYTES, b"\0")
             page.is_uptodate = True
         finally:

@@ -3,7 +3,7 @@
 It sends the requests that fs/fuse of Linux 6 sends, in the order in which it may send them, and does with the replies what that does:
 
     pages        are there, locked, before the READ that fills them is sent, and stay locked until its reply; a short one lowers the size
-                 that is shown and leaves zeros.  Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
+                 that is shown and leaves zeros, but not where attributes have changed since it was sent: then zeros are shown.  Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
     attributes   are used until they expire; each change of this side counts up a version, and a reply whose request is older changes
                  nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA).
     opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the file once the reply is there.
@@ -149,11 +149,15 @@ class Node:
     valid_until_s: float = 0.0
     is_invalid: bool = False
     version: int = 0
+    reply_version: int = 0
+    """Of the last change by a reply that told attributes."""
     is_size_unstable: bool = False
     pages: dict[int, Page] = field(default_factory=dict)
     lock: trio.Lock = field(default_factory=trio.Lock)
     open_count: int = 0
     """Open files, and whatever else is under way."""
+    overlooked_s: float = -1e9
+    """When the answer to a READ was last overlooked since a reply had told attributes meanwhile, which no mount can know before."""
 
 
 @dataclass(eq=False)
@@ -252,6 +256,7 @@ class Caches:
         if node.version > version or node.is_size_unstable:
             return
         self._changed(node)
+        node.reply_version = node.version
         node.is_invalid, node.valid_until_s = False, trio.current_time() + valid_s
         before, (node.size, node.mtime_ns, mode) = (node.size, node.mtime_ns), told
         if mode & 0o170000 != 0o100000:
@@ -339,7 +344,7 @@ class Caches:
 
         def end(error_number: int, reply: bytes) -> None:
             if not error_number:
-                self._note_short(file.node, first * PAGE_BYTES + len(reply), size, reply, version)
+                self._note_short(file, first * PAGE_BYTES + len(reply), size, reply, version)
             data = reply.ljust(size, b"\0")
             for number, page in enumerate(pages):
                 if not error_number:
@@ -354,11 +359,14 @@ class Caches:
         file.node.open_count -= 1
         self._end_use(file)
 
-    def _note_short(self, node: Node, end: int, size: int, reply: bytes, version: int) -> None:
+    def _note_short(self, file: OpenFile, end: int, size: int, reply: bytes, version: int) -> None:
+        node = file.node
         is_short = len(reply) < size and end < node.size
         if is_short and version >= node.version and not node.is_size_unstable:
             self._changed(node)
             node.size = end
+        elif is_short and version < node.reply_version:
+            node.overlooked_s = trio.current_time()
 
     def _end_use(self, file: OpenFile) -> None:
         file.use_count -= 1
@@ -408,6 +416,7 @@ class Caches:
         if node is not None:
             self._changed(node)
             node.is_invalid = True
+            self.say("notice", f"{inode_id:x}", f"version {self._version}")
         return node
 
 
