@@ -18,6 +18,7 @@ from ..kv.local import LocalEngine
 from ..kv.transact import transact
 from ..rpc.api import Call, Identity
 from ..runtime.ports import Runtime
+from ..runtime.until_wait import in_task
 from ..schema.config import ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Status
@@ -390,6 +391,7 @@ class MetaService(RequestRunner):
         if request.is_settled:
             await self._change(close_settled, request)
             return meta.PruneSessionsRsp()
+        await in_task()  # a transaction for each: others have their turns in between
         for pruned in request.sessions:
             await self.end_session(pruned.inode_id, pruned.session_id, client_id)
         return meta.PruneSessionsRsp()

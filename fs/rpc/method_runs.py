@@ -131,8 +131,10 @@ class MethodRuns:
             return end.value  # type: ignore[no-any-return]
         except FsError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - it may have wanted a task; one that has it tells what is wrong
+        except RuntimeError as error:  # it may have wanted a task, which it has then
             log.debug("%s: %s", work, error)
+        except Exception as error:  # noqa: BLE001 - the edge, as in `run`: called again, it might find its work done, and nobody learnt of the bug
+            return self.failed(work, error)
         return self.call(work, message)  # type: ignore[no-any-return]
 
     def _admit(self, user: User, binding: Binding, request: Any) -> None:

@@ -8,11 +8,12 @@ from fs.admin.gc_pause import pause_until, paused_until_ns
 from fs.meta import records
 from fs.meta.check import check
 from fs.runtime.tracing import Tracer
+from fs.runtime.until_wait import begin_without_task
 from fs.schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import IdempotencyRecordPb
 from fs.schema.status import FsError, Status
-from tests.meta.harness import ROOT, hint, refused, session
+from tests.meta.harness import CALL, ROOT, hint, outside_any_task, refused, session
 
 YEAR_NS = 365 * 86_400 * 10**9
 
@@ -194,6 +195,21 @@ async def test_settled_sessions_end_without_asking_the_chains(world, root, autoj
     request.sessions.add(inode_id=f, session_id="no session")
     with refused(Status.INVALID_ARGUMENT):
         await root.call("prune_sessions", request)
+
+
+async def test_ending_many_sessions_one_by_one_does_not_hold_up_everybody_else(
+    world, root, autojump_clock
+):
+    request = meta.PruneSessionsReq(caller=root.caller())
+    for number in range(3):
+        f = await root.create(ROOT, b"%d" % number)
+        kept = session(number, is_write=False)  # the chains need not be asked
+        await root.open(f.inode_id, wants_read=True, session=kept)
+        request.sessions.add(inode_id=f.inode_id, session_id=kept.session_id)
+    rest = outside_any_task(begin_without_task, world.meta.service.prune_sessions(CALL, request))
+    assert len(await keys(world, b"INOS")) == 3
+    await rest
+    assert not await keys(world, b"INOS")
 
 
 async def pass_time(world, seconds):
