@@ -46,7 +46,7 @@ from .framed_stream import SMALL_PAYLOAD_BYTES_MAX, FramedStream
 from .greeting import greet
 from .lending import Lender
 from .lent_replies import RETURN_S, ReplyBorrower
-from .reply_messages import buffers_for, parse_reply, reply_to
+from .reply_payloads import ReplyPayloads
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class Connection:
         self._framed = FramedStream(stream, self._limits, self._spawn)
         self._lender = Lender(stream.peer_memory, limits.lend_bytes_min)
         self._borrower = ReplyBorrower(stream.peer_memory, limits.lend_bytes_min)
+        self._payloads = ReplyPayloads(self._framed, self._borrower)
         self._calls: dict[int, CallUnderWay | BegunCall] = {}
         self._next_look_s = math.inf
         self._next_look = trio.CancelScope()
@@ -165,7 +166,7 @@ class Connection:
         )
         self._calls[request_id] = call
         if into is not None:
-            call.fill = partial(self._fill, method, call, into)
+            call.fill = partial(self._payloads.fill, method, call, into)
         if call.deadline_s < self._next_look_s:
             self._next_look_s = self._next_look.deadline = call.deadline_s
         try:
@@ -175,7 +176,7 @@ class Connection:
             await call.wait()
             if call.header is not None and call.header.status == Status.RPC_NOT_LENT:
                 self._lender.stop()
-            return await self._take_reply(method, call, into)
+            return await self._payloads.take(method, call, into)
         except _BROKEN as error:
             raise FsError(
                 Status.RPC_CONNECTION_LOST, f"{method} to {self._address}: {error}"
@@ -284,53 +285,6 @@ class Connection:
         header = make_header(self._framed.version, Kind.REQUEST, flags, request_id, *asked, *sizes)
         return request_id, [header, message, *payload]
 
-    async def _take_reply(
-        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
-    ) -> Received[RspT]:
-        """Decode the reply and receive its payload, if it has one, in the calling task."""
-        if call.reply is not None:
-            if call.buffers:
-                await call.within(self._framed.receive_payload(call.buffers))
-            assert call.header is not None
-            return Received(call.reply, call.header.payload_bytes)
-        if call.header is not None and call.header.flags & FLAG_LENT:
-            return await self._take_lent(method, call, into)
-        reply, size = reply_to(method, call)
-        if not size:
-            return Received(reply)
-        if into is None:
-            if call.payload is not None:
-                return Received(reply, size, call.payload)
-            view = memoryview(bytearray(size))
-            await call.within(self._framed.receive_payload([view]))
-            return Received(reply, size, view)
-        buffers = buffers_for(method, into, reply, size)
-        if call.payload is None:
-            await call.within(self._framed.receive_payload(buffers))
-            return Received(reply, size)
-        start = 0
-        for buffer in buffers:
-            end = start + len(buffer)
-            buffer[:] = call.payload[start:end]
-            start = end
-        return Received(reply, size)
-
-    async def _take_lent(
-        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
-    ) -> Received[RspT]:
-        """Decode a lent reply, and read its payload where it lies."""
-        assert call.header is not None
-        size = call.header.payload_bytes
-        pieces, message = self._borrower.split(call.header, call.message)
-        reply = parse_reply(method, message)
-        if into is None:
-            view = memoryview(bytearray(size))
-            await call.within(self._borrower.read(pieces, [view]))
-            return Received(reply, size, view)
-        buffers = buffers_for(method, into, reply, size)
-        await call.within(self._borrower.read(pieces, buffers))
-        return Received(reply, size)
-
     def _owe(self, request_id: int) -> None:
         """A lent reply is to be returned: with the next request, or soon."""
         owed = self._borrower.owed
@@ -339,23 +293,6 @@ class Connection:
             if look_s < self._next_look_s:
                 self._next_look_s = self._next_look.deadline = look_s
         owed.append(request_id)
-
-    def _fill(
-        self,
-        method: Method[ReqT, RspT],
-        call: CallUnderWay,
-        into: Into,
-        header: Header,
-        message: Buffer,
-    ) -> None:
-        """Put what has come of a payload where it belongs, which spares turns of the event loop."""
-        try:
-            reply = parse_reply(method, message)
-            buffers = buffers_for(method, into, reply, header.payload_bytes)
-        except Exception:  # noqa: BLE001 - the calling task meets it, too, and it is its own
-            return
-        call.buffers = self._framed.receive_payload_now(buffers)
-        call.reply = reply
 
     # ---- the receiving task ------------------------------------------------------------------
 

@@ -79,6 +79,13 @@ class MethodRuns:
             return error
         return None
 
+    def begin(self, work: Work, message: Buffer) -> None:
+        """Call the method of a request, which counts as under way from here on."""
+        if work.binding.observed is not None:
+            work.binding.observed.in_flight += 1
+        work.is_begun = True
+        work.result = self.call(work, message)
+
     def call(self, work: Work, message: Buffer) -> Any:
         """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
         binding, lease = work.binding, work.lease

@@ -5,23 +5,22 @@ Part of fs/rpc/server.py, which states the invariants.
 
 import logging
 import math
-from collections.abc import Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from ..kernels.frames import make_header
 from ..runtime import tracing
 from ..runtime.followers import Followers
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
 from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
+from .answers_at_once import AnswersAtOnce
 from .api import Reply
 from .begun_requests import NOBODYS, BegunRequests
 from .buffer_pool import Lease
-from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_TRACED, Header, Kind, encode_error, encode_header
+from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_TRACED, Header, Kind, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
 from .lending import Borrower
@@ -46,10 +45,6 @@ would otherwise wait for ever.
 SERVED_IN_A_ROW_MAX: Final = 16
 """Requests that did not wait, before other tasks get a turn."""
 
-SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
-"""Of payload: then a reply may be sent without a coroutine of its own."""
-
-
 FOLLOWER_COUNT_MAX: Final = 4
 """Idle tasks of one connection; others end."""
 
@@ -71,6 +66,7 @@ class ServerConnection:
         self._framed: FramedStream
         self._replies: Replies
         self._begun: BegunRequests
+        self._at_once: AnswersAtOnce
         self._progress_seen = -1
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
@@ -105,6 +101,15 @@ class ServerConnection:
                     self._scopes,
                     spawn=nursery.start_soon,
                     finish=self._finish,
+                    give_back=self._give_back,
+                )
+                self._at_once = AnswersAtOnce(
+                    self._server,
+                    self._framed,
+                    self._runs,
+                    self._replies,
+                    self._scopes,
+                    spawn=nursery.start_soon,
                     give_back=self._give_back,
                 )
                 try:
@@ -270,7 +275,7 @@ class ServerConnection:
             binding.is_plain
             and lease is None
             and not header.flags & FLAG_TRACED
-            and self._ends_at_once(work, message)
+            and self._at_once.ends_at_once(work, message)
         ):
             turn.work = None
             return True
@@ -324,50 +329,13 @@ class ServerConnection:
                 if not framed.has_more:
                     return
                 continue
-            work = self._serve_quickly(header, binding, message)
-            if work is not None and not self._ends_at_once(work, message):
+            work = self._at_once.serve_quickly(header, binding, message)
+            if work is not None and not self._at_once.ends_at_once(work, message):
                 scope = trio.CancelScope(deadline=work.deadline_s)
                 scopes[request_id] = scope
                 self._nursery.start_soon(self._go_on, work, scope)
             if not framed.has_more:
                 return
-
-    def _serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
-        """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
-        began_s = current_time()
-        found, would_block = None, False
-        if binding.quick is not None:
-            try:
-                found = binding.quick(message)
-            except BlockingIOError:
-                would_block = True
-            except Exception as error:  # noqa: BLE001 - the edge, as `_call_method`; the method itself is called
-                where = f"quick {binding.method} from {self._stream.peer_name}"
-                self._server.on_bug(where, error)
-        if found is not None and self._is_sent(header, binding, began_s, *found):
-            return None
-        work = Work(binding, header, None, began_s)
-        work.would_block = would_block
-        return work
-
-    def _is_sent(
-        self, header: Header, binding: Binding, began_s: float, message: bytes, payload: Buffer
-    ) -> bool:
-        """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
-        framed = self._framed
-        sizes = len(message), len(payload)
-        own = make_header(framed.version, Kind.REPLY, 0, header.request_id, 0, 0, 0, 0, *sizes)
-        frame = (own, message, payload)
-        try:
-            is_held = framed.has_more and framed.hold(frame)
-            if not (is_held or framed.send_at_once(frame, call_count=len(self._scopes) + 1)):
-                return False
-        except BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", binding.method, error)
-        if binding.observed is not None:
-            binding.observed.in_flight += 1
-            self._runs.note_end(binding.observed, header, began_s, sum(sizes), None)
-        return True
 
     def _is_at_once(self, header: Header, binding: Binding) -> bool:
         """Tell whether a request may be served before any task has it."""
@@ -394,70 +362,6 @@ class ServerConnection:
             self._give_back(work)
             raise
         await self._finish(work)
-
-    def _ends_at_once(self, work: Work, message: Buffer) -> bool:
-        """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
-        self._begin(work, message)
-        if work.binding.is_tried and isinstance(work.result, CoroutineType):
-            work.result = self._runs.tried(work, work.result, message)
-        if isinstance(work.result, CoroutineType) or not self._is_answered_at_once(work):
-            return False
-        if not work.has_waited:  # else the task that sends the rest does it
-            self._give_back(work)
-        return True
-
-    def _begin(self, work: Work, message: Buffer) -> None:
-        if work.binding.observed is not None:
-            work.binding.observed.in_flight += 1
-        work.is_begun = True
-        work.result = self._runs.call(work, message)
-
-    def _is_answered_at_once(self, work: Work) -> bool:
-        """Send a small reply if nothing has to be waited for."""
-        framed, result, request_id = self._framed, work.result, work.header.request_id
-        frame: list[Buffer]
-        if isinstance(result, FsError):
-            frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
-        elif isinstance(result, Reply):
-            frame, size = self._replies.frame_for(work, result)
-            if size > SMALL_REPLY_BYTES_MAX:
-                return self._is_begun_at_once(work, frame, size)
-        else:
-            frame, size = self._replies.frame_of(request_id, result, ())
-        try:
-            if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
-                work.sent_bytes = size + work.lent_bytes
-                return True
-        except BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", work, error)
-            return True
-        return False
-
-    def _is_begun_at_once(self, work: Work, frame: Sequence[Buffer], size: int) -> bool:
-        """Send a large reply, as much of it as nothing has to be waited for; the rest, if there is one, takes a task."""
-        if not self._replies.fits(len(frame[1]), size):
-            return False
-        try:
-            rest = self._framed.send_first(frame)
-        except BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", work, error)
-            return True
-        if rest is None:
-            return False
-        work.sent_bytes = size + work.lent_bytes
-        if rest:
-            work.is_run = work.has_waited = True
-            self._scopes[work.header.request_id] = NOBODYS
-            self._nursery.start_soon(self._send_rest, work, rest)
-        return True
-
-    async def _send_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
-        try:
-            await self._framed.send_rest(rest)
-        except BROKEN as error:
-            log.debug("%s: connection broke within the reply: %s", work, error)
-        finally:
-            self._give_back(work)
 
     async def _receive_payload(
         self, header: Header, pieces: bytes
@@ -490,7 +394,7 @@ class ServerConnection:
         if not work.is_begun:
             if work.header.flags & FLAG_TRACED:
                 work.span, message = self._runs.join(work.binding, message)
-            self._begin(work, message)
+            self._runs.begin(work, message)
         begun = work.result
         if isinstance(begun, CoroutineType):
             work.result = None

@@ -3,11 +3,11 @@
 import pytest
 import trio
 
+from fs.rpc.answers_at_once import SMALL_REPLY_BYTES_MAX
 from fs.rpc.api import Identity, Reply
 from fs.rpc.frame import Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.rpc.observer import RpcObserver
-from fs.rpc.server_connection import SMALL_REPLY_BYTES_MAX
 from fs.runtime.until_wait import in_task
 from fs.schema import services
 from fs.schema.proto import core_pb2 as core

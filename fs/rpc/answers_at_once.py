@@ -1,0 +1,160 @@
+"""Answers that are sent where their requests are received: nothing has to be waited for, so no task is needed.
+
+Part of fs/rpc/server_connection.py, which says which requests may be served so, and goes on with those that have to wait.
+
+Invariants:
+    - A request that is not answered here has had nothing sent for it: what is left of it is in its `Work`.
+    - What a request holds is given back when its reply has been sent or copied: by a task of its own if a part of a
+      large reply has to wait for room.
+    - Nothing here awaits but that task; a connection that breaks meanwhile raises nothing.
+
+It receives nothing, does not choose the requests, and cancels none.
+
+Concurrency: one event loop; also called outside of any task.
+"""
+
+import logging
+from collections.abc import Callable, MutableMapping, Sequence
+from types import CoroutineType
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from ..kernels.frames import make_header
+from ..runtime.ports import Buffer
+from ..runtime.readiness import current_time
+from ..schema.status import FsError
+from .api import Reply
+from .begun_requests import NOBODYS
+from .frame import Header, Kind, encode_error
+from .framed_stream import FramedStream, Spawn
+from .method_runs import MethodRuns
+from .replies import BROKEN, Replies
+from .serving import Binding, Work
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger(__name__)
+
+SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
+"""Of payload: then a reply may be sent without a coroutine of its own."""
+
+
+class AnswersAtOnce:
+    """Those of one connection."""
+
+    def __init__(
+        self,
+        server: "Server",
+        framed: FramedStream,
+        runs: MethodRuns,
+        replies: Replies,
+        scopes: MutableMapping[int, trio.CancelScope],
+        *,
+        spawn: Spawn,
+        give_back: Callable[[Work], None],
+    ) -> None:
+        """Take the parts of a connection, how it starts tasks, and gives back what a request holds."""
+        self._server = server
+        self._framed = framed
+        self._runs = runs
+        self._replies = replies
+        self._scopes = scopes
+        self._spawn = spawn
+        self._give_back = give_back
+
+    def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
+        """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
+        began_s = current_time()
+        found, would_block = None, False
+        if binding.quick is not None:
+            try:
+                found = binding.quick(message)
+            except BlockingIOError:
+                would_block = True
+            except Exception as error:  # noqa: BLE001 - the edge, as `MethodRuns.call`; the method itself is called
+                where = f"quick {binding.method} from {self._framed.stream.peer_name}"
+                self._server.on_bug(where, error)
+        if found is not None and self._is_sent(header, binding, began_s, *found):
+            return None
+        work = Work(binding, header, None, began_s)
+        work.would_block = would_block
+        return work
+
+    def _is_sent(
+        self, header: Header, binding: Binding, began_s: float, message: bytes, payload: Buffer
+    ) -> bool:
+        """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
+        framed = self._framed
+        sizes = len(message), len(payload)
+        own = make_header(framed.version, Kind.REPLY, 0, header.request_id, 0, 0, 0, 0, *sizes)
+        frame = (own, message, payload)
+        try:
+            is_held = framed.has_more and framed.hold(frame)
+            if not (is_held or framed.send_at_once(frame, call_count=len(self._scopes) + 1)):
+                return False
+        except BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", binding.method, error)
+        if binding.observed is not None:
+            binding.observed.in_flight += 1
+            self._runs.note_end(binding.observed, header, began_s, sum(sizes), None)
+        return True
+
+    def ends_at_once(self, work: Work, message: Buffer) -> bool:
+        """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
+        self._runs.begin(work, message)
+        if work.binding.is_tried and isinstance(work.result, CoroutineType):
+            work.result = self._runs.tried(work, work.result, message)
+        if isinstance(work.result, CoroutineType) or not self._is_answered(work):
+            return False
+        if not work.has_waited:  # else the task that sends the rest does it
+            self._give_back(work)
+        return True
+
+    def _is_answered(self, work: Work) -> bool:
+        """Send a small reply if nothing has to be waited for."""
+        framed, result, request_id = self._framed, work.result, work.header.request_id
+        frame: list[Buffer]
+        if isinstance(result, FsError):
+            frame, size = encode_error(Kind.REPLY, request_id, result, version=framed.version), 0
+        elif isinstance(result, Reply):
+            frame, size = self._replies.frame_for(work, result)
+            if size > SMALL_REPLY_BYTES_MAX:
+                return self._is_sending(work, frame, size)
+        else:
+            frame, size = self._replies.frame_of(request_id, result, ())
+        try:
+            if framed.hold(frame) or framed.send_at_once(frame, call_count=len(self._scopes) + 1):
+                work.sent_bytes = size + work.lent_bytes
+                return True
+        except BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", work, error)
+            return True
+        return False
+
+    def _is_sending(self, work: Work, frame: Sequence[Buffer], size: int) -> bool:
+        """Send a large reply, as much of it as nothing has to be waited for; the rest, if there is one, takes a task."""
+        if not self._replies.fits(len(frame[1]), size):
+            return False
+        try:
+            rest = self._framed.send_first(frame)
+        except BROKEN as error:
+            log.debug("%s: connection broke before the reply: %s", work, error)
+            return True
+        if rest is None:
+            return False
+        work.sent_bytes = size + work.lent_bytes
+        if rest:
+            work.is_run = work.has_waited = True
+            self._scopes[work.header.request_id] = NOBODYS
+            self._spawn(self._send_rest, work, rest)
+        return True
+
+    async def _send_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
+        try:
+            await self._framed.send_rest(rest)
+        except BROKEN as error:
+            log.debug("%s: connection broke within the reply: %s", work, error)
+        finally:
+            self._give_back(work)
