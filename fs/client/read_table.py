@@ -6,10 +6,11 @@ reads cost otherwise.
 Invariant: what is made of a row is made once, so what is noted in it stays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import overload
 
 from ..kernels.batches import ENTRY
+from ..schema.ids import InodeId
 from ..schema.layout import FileRef
 from .api import FileRead
 
@@ -17,7 +18,7 @@ from .api import FileRead
 class ReadTable(Sequence[FileRead]):
     """See module head."""
 
-    __slots__ = ("entries", "files", "made", "view")
+    __slots__ = ("entries", "files", "made", "paged", "view")
 
     def __init__(self, entries: bytes, view: memoryview) -> None:
         """`entries`: rows as `fs.kernels.batches.ENTRY` has them; each lies within `view` and has at least one byte."""
@@ -27,6 +28,8 @@ class ReadTable(Sequence[FileRead]):
         """By key, of each that is in `entries`, before anything is read."""
         self.made: dict[int, FileRead] = {}
         """What rows have become, by position."""
+        self.paged: Collection[InodeId] = ()
+        """Of these files some rows are for the page cache of the kernel."""
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY.size

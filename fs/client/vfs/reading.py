@@ -46,11 +46,11 @@ class Reading(Handles):
 
     async def read_since(self, mark: int, handle_id: int, offset: int, count: int) -> Buffer:
         """Do `read` for a READ of the kernel that arrived at `mark`."""
-        # 1. who reads
-        handle, core = self.readable(handle_id), self._core
-        until_s = math.inf
+        core, until_s = self._core, math.inf
         while True:
-            known = core.known.get(handle.state.inode_id)
+            # 1. who reads; he may have gone while he was to read once more
+            handle = self.readable(handle_id)
+            known = None if handle.is_direct else core.known.get(handle.state.inode_id)
             if known is not None:
                 known.read_count += 1
             try:
@@ -186,7 +186,7 @@ class Reading(Handles):
             FsError: as `read`, for any of them.
         """
         core = self._core
-        read = [core.known[f.inode_id] for f in table.files.values() if f.inode_id in core.known]
+        read = [core.known[inode_id] for inode_id in table.paged if inode_id in core.known]
         for known in read:
             known.read_count += 1
         try:

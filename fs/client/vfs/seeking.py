@@ -43,10 +43,9 @@ class Seeking:
         """
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise FsError(Status.INVALID_ARGUMENT, f"whence {whence}")
-        state = self._files.open_state(handle_id)
         while True:
             try:
-                return await self._seek(state, offset, whence)
+                return await self._seek(self._files.open_state(handle_id), offset, whence)
             except CutMeanwhileError as error:  # by the new length
                 _log.debug("%s", error)
 

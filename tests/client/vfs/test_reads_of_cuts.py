@@ -13,6 +13,7 @@ from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.kernels.batches import ENTRY
 from fs.schema import services
+from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 
 from .conftest import ROOT, RW
@@ -144,6 +145,30 @@ async def test_what_another_mount_has_cut_is_no_hole(
         await _by_another(there, b"new")
         assert await look(here, handle_id, length) == b"new"
         await here.close(handle_id)
+
+
+@pytest.mark.parametrize("look", [_read, _seek])
+async def test_who_leaves_while_his_file_is_cut_asks_no_more(
+    autojump_clock, mounts, monkeypatch, look
+):
+    """Nobody tells what he has left of the new length."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 100)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        await _by_another(there, b"new")
+        core, usual = here.vfs._core, here.vfs._core.meta.call
+
+        async def call(method, request, **others):
+            if not here.files._handles:
+                await trio.sleep(0.01)
+            else:
+                await here.files.release(handle_id)
+            return await usual(method, request, **others)
+
+        monkeypatch.setattr(core.meta, "call", call)
+        with trio.fail_after(10), pytest.raises(FsError) as caught:
+            await look(here, handle_id, 100)
+        assert caught.value.status is Status.BAD_FILE
 
 
 async def test_reads_together_are_told_so(autojump_clock, mounts):

@@ -3,8 +3,11 @@
 
 import os
 
+import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from fs.client.fuse.direct.together import ReadsTogether
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.told_lengths import (
     ACTED_ON_S,
@@ -105,6 +108,38 @@ async def test_notices_do_not_wait_for_ever_nor_for_what_nobody_knows(autojump_c
     await noted.invalidate_content(7)
     told_s = kernel.notices.pop()[2]
     assert QUIET_S + 1 <= told_s - began_s < QUIET_S + 1.1
+
+
+@pytest.mark.parametrize("flags", [0, os.O_DIRECT])
+@pytest.mark.parametrize("are_together", [False, True])
+async def test_notices_do_not_wait_for_reads_past_the_page_cache(
+    autojump_clock, mounts, monkeypatch, flags, are_together
+):
+    """Of such a file there may always be some under way."""
+    async with mounts(readahead_bytes_max=0) as m:
+        await m.write_file(b"f", b"x" * 100)
+        handle_id = (await m.open(b"f", os.O_RDONLY | flags)).handle_id
+        core, usual = m.vfs._core, m.vfs._core.store.read
+
+        async def slow(*args, **others):
+            await trio.sleep(0.5)
+            await usual(*args, **others)
+
+        monkeypatch.setattr(core.store, "read", slow)
+        async with trio.open_nursery() as nursery:
+            if are_together:
+                reads = ReadsTogether()
+                found = m.files.begin_read(handle_id, 0, 50)
+                reads.add((0,) * 10 + (0, 50, 0, 0, flags, 0), *found)
+                nursery.start_soon(m.files.read_together, reads.table(core.memory))
+            else:
+                nursery.start_soon(m.files.read, handle_id, 0, 50)
+            await wait_all_tasks_blocked()
+            began_s = trio.current_time()
+            await core.kernel.invalidate_attributes(m.files.handle(handle_id).state.inode_id)
+            waited_s = trio.current_time() - began_s
+        assert (waited_s > 0.4) == (not flags)
+        await m.close(handle_id)
 
 
 async def cut(here, there):

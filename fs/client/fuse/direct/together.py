@@ -14,6 +14,7 @@ Does not: keep what was read, or look at offsets; readahead is the vfs's.
 """
 
 import errno
+import os
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Final
@@ -23,6 +24,7 @@ import trio
 from ....kernels.batches import ENTRY
 from ....kernels.device import ANSWER
 from ....runtime.recycled import RecycledMemory
+from ....schema.ids import InodeId
 from ....schema.layout import FileRef
 from ....schema.status import FsError
 from ...read_table import ReadTable
@@ -38,6 +40,7 @@ Row = tuple[int, ...]
 """A READ as `READ_REQUEST` has it."""
 _UNIQUE: Final = 2
 _OFFSET: Final = 10
+_FLAGS: Final = 14
 _KEY: Final = Struct("=QQ")
 """Of a row: which file of these it is, and nothing."""
 
@@ -50,6 +53,7 @@ class ReadsTogether:
         "_entries",
         "_files",
         "_keys",
+        "_paged",
         "began_s",
         "byte_count",
         "interrupted",
@@ -70,6 +74,7 @@ class ReadsTogether:
         self._answers: list[bytes] = []
         self._files: dict[bytes, FileRef] = {}
         self._keys: dict[int, bytes] = {}
+        self._paged: set[InodeId] = set()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,6 +87,8 @@ class ReadsTogether:
             self._files[key] = file
         if not self.rows:
             self.began_s = trio.current_time()
+        if not row[_FLAGS] & os.O_DIRECT:
+            self._paged.add(file.inode_id)
         place = self.byte_count
         self.rows.append(row)
         self._entries.append(ENTRY.pack(0, row[_OFFSET], place, count, key))
@@ -91,7 +98,7 @@ class ReadsTogether:
     def table(self, memory: RecycledMemory) -> ReadTable:
         """Return them as what is to be read, into memory of their own."""
         table = ReadTable(b"".join(self._entries), memory.take(self.byte_count))
-        table.files = self._files
+        table.files, table.paged = self._files, self._paged
         return table
 
     def requests(self) -> list[Request]:
