@@ -63,6 +63,9 @@ BEGUN_TOGETHER_COUNT = 64
 """So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
 code and tables its processor still holds, and others have their turn soon enough."""
 
+STARTS = 1 << 16
+"""Many more than a chain has replicas."""
+
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
 
@@ -96,8 +99,8 @@ class StorageReads:
         self._section = section
         self._start = 0
         """Where to begin among equal replicas of a chain."""
-        self._begun_start = 0
-        """The same of begun reads."""
+        self._begun_start = runtime.random.randrange(STARTS)
+        """The same of begun reads, which stay there for a while: clients that begin at once begin at different ones."""
         self._begun_left = 0
         """So many more of them may ask those that the last one asked."""
         self._begun_count = 0
@@ -195,7 +198,7 @@ class StorageReads:
             return None
         section = self._section
         verifies = section.verify_reads  # as of now: later the reply may lack checksums
-        if self._begun_count or not self._begun_left:
+        if self._begun_count or self._begun_left < 1:
             self._begun_start += 1
             self._begun_left = BEGUN_TOGETHER_COUNT
         start = self._begun_start
@@ -207,7 +210,12 @@ class StorageReads:
         # Quoted: they would be evaluated for every call.
         def end(received: "Received[Any] | None", _: "FsError | None") -> None:
             self._begun_count -= 1
-            on_end(received is not None and self._has_come(table, one, received, verifies=verifies))
+            is_done = received is not None and self._has_come(
+                table, one, received, verifies=verifies
+            )
+            if not is_done:
+                self._begun_left = 0  # it may be silent, or damaged: another one is asked next
+            on_end(is_done)
 
         message = one.message + _FLAGS[is_relaxed, verifies]
         begun: UnderWay | None = None

@@ -101,8 +101,8 @@ class Nodes:
         return Received(reply, size)
 
 
-def client_of(nodes, info=THREE, **settings):
-    runtime, section = simulated_runtime(None, 1), ClientSection(**settings)
+def client_of(nodes, info=THREE, seed=1, **settings):
+    runtime, section = simulated_runtime(None, seed), ClientSection(**settings)
     return StorageReads(nodes, routing=Routing(info), runtime=runtime, section=section)
 
 
@@ -384,6 +384,37 @@ def test_begun_reads_one_after_the_other_ask_the_same_node_for_a_while_and_other
     for _ in range(3):
         begin()
     assert len(set(nodes.node_ids[-3:])) == 3
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("how", ["no reply", "spoilt", "damaged"])
+def test_after_a_begun_read_that_failed_another_node_is_asked(how):
+    """Else a silent node, or a damaged copy, would cost each of many reads in a row what it costs one."""
+    nodes = Begun()
+    client = client_of(nodes)
+    failure, reply = FsError(Status.RPC_TIMEOUT, "silent"), None
+    if how != "no reply":
+        failure, reply = None, reply_of(bytes(100))
+        if how == "spoilt":
+            reply = Received(reply.message, 100, memoryview(b"\1" * 100))
+        else:
+            reply.message.failures.add(position=0, status=Status.CHUNK_DAMAGED)
+    for _ in range(6):
+        table, ended = table_of([(0, 0, 100)]), []
+        assert client.begin(table, ended.append, is_relaxed=False)
+        nodes.asked.pop()[1](reply, failure)
+        assert ended == [False]
+    assert len(set(nodes.node_ids[:3])) == len(set(nodes.node_ids[3:])) == 3
+
+
+def test_clients_that_begin_at_once_ask_different_nodes():
+    asked = set()
+    for seed in range(30):
+        nodes = Begun()
+        client = client_of(nodes, seed=seed)
+        assert client.begin(table_of([(0, 0, 100)]), lambda _: None, is_relaxed=False)
+        asked |= set(nodes.node_ids)
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("as_table", [True, False])

@@ -22,7 +22,9 @@ from .test_routing_math import CHUNK, THREE, ref
 
 
 def reads() -> StorageReads:
-    return StorageReads(None, routing=None, runtime=None, section=ClientSection())
+    return StorageReads(
+        None, routing=None, runtime=simulated_runtime(None, 1), section=ClientSection()
+    )
 
 
 def piece(content: bytes = b"\xffgarbage") -> Piece:
@@ -162,7 +164,9 @@ async def test_damage_is_final_only_when_every_replica_has_it(autojump_clock):  
 
 def large_read(count: int) -> tuple[StorageReads, list[Piece]]:
     """Return what plans reads of chains that three nodes hold, and the pieces of one read of `count` chunks."""
-    client = StorageReads(None, routing=Known(), runtime=None, section=ClientSection())
+    client = StorageReads(
+        None, routing=Known(), runtime=simulated_runtime(None, 1), section=ClientSection()
+    )
     owner = FileRead(ref(), 0, memoryview(bytearray(count * CHUNK)))
     return client, cut_reads(THREE, [owner])
 
