@@ -14,7 +14,7 @@ Invariants:
       with the nonce was still lent.
     - Callers let only those replies be lent whose payload they match against a checksum before they do anything else with it.
     - One connection holds at most HELD_BYTES_MAX, all of a server together ALL_HELD_BYTES_MAX; what is more goes over the socket.  Who keeps
-      something for STUCK_S (server.py) has lost its connection.
+      something for STUCK_S (server.py) has lost its connection, unless its server was short of buffers and did not see what it sent.
     - Every lent reply is returned once, also where its call was given up.
 """
 

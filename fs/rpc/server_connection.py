@@ -68,6 +68,10 @@ class ServerConnection:
         self._begun: BegunRequests
         self._at_once: AnswersAtOnce
         self._progress_seen = -1
+        self._is_short = False
+        """It waits for a receive buffer, and does not see what else has come."""
+        self._was_short = False
+        """So it was since the last look for who is stuck."""
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
         self._has_ended = trio.Event()
@@ -126,7 +130,8 @@ class ServerConnection:
     async def end_if_stuck(self) -> None:
         """End the connection if a frame has not moved, or a lent reply has not come back, since the last call: the peer holds our buffers."""
         framed = self._framed
-        has_stuck = self._lender.has_stuck()
+        has_stuck = self._lender.has_stuck() and not self._was_short  # else it may just be unseen
+        self._was_short = self._is_short
         if has_stuck or (framed.is_inside_frame and framed.progress == self._progress_seen):
             what = "keeps lent replies" if has_stuck else "is stuck inside a frame"
             log.warning("connection from %s %s", self._stream.peer_name, what)
@@ -370,9 +375,11 @@ class ServerConnection:
         pool, size = self._server.pool, header.payload_bytes
         lease = pool.acquire_now(size)
         if lease is None:
+            self._is_short = self._was_short = True
             await self._framed.stop_holding()
             with trio.move_on_after(BUFFER_WAIT_S_MAX):
                 lease = await pool.acquire(size)
+            self._is_short = False
         if lease is None:
             return None, FsError(Status.RPC_OVERLOADED, "no receive buffer became free in time")
         try:

@@ -36,6 +36,7 @@ from fs.schema.proto.rpc_pb2 import HelloPb
 from fs.schema.status import FsError, Status
 
 READ, ECHO = services.STORAGE_BATCH_READ, services.CORE_ECHO
+WRITE = services.STORAGE_WRITE
 KIB = 1024
 SIZE = 300 * KIB
 ME = Identity("test-cluster", client_id="raw")
@@ -528,6 +529,35 @@ async def test_who_keeps_a_reply_loses_the_connection(raw, storage):
         assert (await other.frame()).flags == FLAG_LENT
         with pytest.raises((AssertionError, trio.BrokenResourceError)):
             await keeper.frame()
+
+
+async def test_a_reply_whose_return_waits_behind_requests_for_room_is_not_kept(unix, process):
+    """A node that is short of buffers waits with each request; what lies behind them it has not seen."""
+
+    class Writes(AtOnce):
+        async def write(self, _call, _request):
+            return storage_pb2.UpdateRsp()
+
+    storage = Writes()
+    async with process(unix, services=[([READ, WRITE], storage)]) as p:
+        caller = Raw(await p.connect())
+        await caller.hello(reply_nonce=NONCE)
+        await caller.ask(9)
+        assert (await caller.frame()).flags == FLAG_LENT
+        p.server.pool = BufferPool(SIZE)
+        lease = p.server.pool.acquire_now(SIZE)
+        asked = {"service": WRITE.service_number, "method": WRITE.number}
+        await caller.say(Kind.REQUEST, b"", 10, payload_bytes=KIB, **asked)
+        await caller.stream.send_all([bytes(KIB)])
+        await caller.give_back(9)
+        await trio.sleep(RETURN_S)
+        (connection,) = p.server._connections
+        for _ in range(3):
+            await connection.end_if_stuck()
+        assert p.server.lent_replies.held_bytes == SIZE
+        p.server.pool.release(lease)
+        assert (await caller.frame()).id == 10
+        await all_returned(p, storage)
 
 
 # ---- a server by hand ------------------------------------------------------------------------------
