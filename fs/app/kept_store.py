@@ -11,6 +11,7 @@ What this module does not do: clusters of `ember up`, which look before anything
 store (fs/mgmtd/births.py finds that).
 """
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,12 @@ from ..runtime.ports import Runtime
 from ..schema.config import ProcessConfig
 from ..schema.status import FsError, Status
 
+log = logging.getLogger(__name__)
+
 LOOK_INTERVAL_S: Final = 2.0
 """Between two looks whether a new store holds anything."""
+RETRY_S: Final = 60.0
+"""Before a mark that could not be written is tried again."""
 _MARK: Final = (
     "The store beside which this lies has held metadata: it is not made anew while this is here.\n"
 )
@@ -45,7 +50,7 @@ def check_there(config: ProcessConfig) -> None:
     if config.kv.engine != "rocksdb" or not config.kv.path:
         return
     mark = mark_path(config)
-    if mark.exists() and holds_nothing(config.kv.path):
+    if holds_nothing(config.kv.path) and _stands(mark):
         raise FsError(
             Status.KV_EMPTY,
             f"{config.kv.path}: the store that was here is not: mount its disk, or restore a backup:"
@@ -56,23 +61,36 @@ def check_there(config: ProcessConfig) -> None:
 async def note_there(config: ProcessConfig, runtime: Runtime) -> None:
     """Leave the mark once the store holds something.
 
-    Raises:
-        FsError: IO_ERROR when it cannot be written.
+    A store serves without one, as it did before there were any: its folder's parent may belong to somebody else, or be full.
     """
-    if config.kv.engine == "rocksdb":
-        while not await runtime.run_blocking(_note, config):  # noqa: ASYNC110 - files tell nobody
-            await trio.sleep(LOOK_INTERVAL_S)
+    is_told = False
+    while config.kv.engine == "rocksdb":
+        try:
+            if await runtime.run_blocking(_note, config):
+                return
+        except FsError as error:
+            if not is_told:
+                log.warning("should the store be lost, this process would make it anew: %s", error)
+            is_told = True
+        await trio.sleep(RETRY_S if is_told else LOOK_INTERVAL_S)
 
 
 def _note(config: ProcessConfig) -> bool:
     mark = mark_path(config)
-    if mark.exists():
-        return True
     if holds_nothing(config.kv.path):
         return False
+    if _stands(mark):
+        return True
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
         write_durable(mark, _MARK)
     except OSError as error:
         raise FsError(Status.IO_ERROR, f"{mark}: {error.strerror}") from error
     return True
+
+
+def _stands(mark: Path) -> bool:
+    try:
+        return mark.exists()
+    except OSError as error:
+        raise FsError(Status.IO_ERROR, f"{mark}: {error.strerror}") from error

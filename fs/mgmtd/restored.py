@@ -15,7 +15,9 @@ one that served may have known more, so a person has to give it up.
 Does not see what nobody who was heard can know: after a restore of an old state, a restore of one that is newer than that one, or from
 before a last server was given up by hand, may believe a target of the other history, if those that served since are away.
 
-Source: decision 0059.
+What was noted under chains of another store (births.py) counts as nothing noted: its versions say nothing of those of this one.
+
+Source: decisions 0059 and 0140.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +48,7 @@ def outranked(chain: Chain, noted: Standing | None) -> bool:
 
     So it is after a restore by a clock that was behind, and after a manager of a release that knows no generations.
     """
-    if noted is None or noted.chain_id != chain.chain_id or chain.restored is not None:
+    if noted is None or not _is_about(noted, chain) or chain.restored is not None:
         return False
     return noted.age_key > (chain.generation, chain.chain_version)
 
@@ -67,7 +69,8 @@ def missing(chain: Chain, heard: Heard) -> Sequence[TargetId]:
     If only targets that are no members in the backup have the newest data: those.
     """
     newest = _newest(chain, heard)
-    unheard = [t for t in newest.heirs if t not in heard or _has_forgotten(t, newest, heard)]
+    own = _own(chain, heard)
+    unheard = [t for t in newest.heirs if t not in own or _has_forgotten(t, newest, own)]
     if unheard or any(chain.state_of(t) is not None for t in newest.keepers):
         return unheard
     return list(newest.keepers)
@@ -98,9 +101,19 @@ def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None
     return replace(after, loss_count=chain.loss_count + 1)
 
 
+def _is_about(noted: Standing, chain: Chain) -> bool:
+    return noted.chain_id == chain.chain_id and not noted.is_of_other_store(chain.birth_ns)
+
+
+def _own(chain: Chain, heard: Heard) -> Heard:
+    """Return what was heard without what was noted under another store."""
+    other = {t: None for t, s in heard.items() if s and s.is_of_other_store(chain.birth_ns)}
+    return {**heard, **other} if other else heard
+
+
 def _newest(chain: Chain, heard: Heard) -> Standing:
     assert chain.restored is not None, chain
-    noted = [s for s in heard.values() if s is not None and s.chain_id == chain.chain_id]
+    noted = [s for s in heard.values() if s is not None and _is_about(s, chain)]
     return max((chain.restored, *noted), key=lambda standing: standing.age_key)
 
 
@@ -124,7 +137,7 @@ def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain
 
     def age_key(target_id: TargetId) -> tuple[int, int]:
         noted = heard.get(target_id)
-        return noted.age_key if noted is not None and noted.chain_id == chain.chain_id else (0, 0)
+        return noted.age_key if noted is not None and _is_about(noted, chain) else (0, 0)
 
     last = max(members, key=age_key)
     others = [m.target_id for m in chain.targets if m.target_id != last]

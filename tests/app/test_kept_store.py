@@ -67,14 +67,39 @@ async def test_a_store_elsewhere_needs_no_mark(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_mark_that_cannot_be_written_is_told(tmp_path):
+async def test_a_store_serves_also_where_its_mark_cannot_be_written(tmp_path, monkeypatch, caplog):
+    """A release that left none ran there, too; the mark comes once it can be written."""
+    monkeypatch.setattr(kept_store, "RETRY_S", 0.01)
     config = _config(tmp_path, str(tmp_path / "file" / "below"))
     (tmp_path / "file").write_text("")
     path = tmp_path / "disk" / "kv" / "000004.log"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"records")
+    check_there(config)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(note_there, config, RUNTIME)
+        await trio.sleep(0.2)
+        told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert len(told) == 1
+        assert str(mark_path(config)) in told[0]
+        (tmp_path / "file").unlink()
+    assert mark_path(config).exists()
+
+
+def test_a_store_that_is_there_needs_no_look_at_its_mark(tmp_path, monkeypatch):
+    config = _config(tmp_path)
+    path = tmp_path / "disk" / "kv" / "000004.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"records")
+
+    def refuse(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(kept_store.Path, "exists", refuse)
+    check_there(config)
+    path.unlink()
     with pytest.raises(FsError) as caught:
-        trio.run(note_there, config, RUNTIME)
+        check_there(config)
     assert caught.value.status is Status.IO_ERROR
 
 

@@ -3,13 +3,15 @@
 
 import pytest
 
+from fs.admin.rebase import guarded
 from fs.kv.memory import MemoryEngine
 from fs.mgmtd.births import Births
+from fs.mgmtd.restored import beyond, given_up, missing, outranked, settled
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.routing import Chain, ChainTarget, chain_from_pb, chain_to_pb
-from fs.schema.standing import standing_to_pb
+from fs.schema.standing import Standing, standing_to_pb
 from tests.mgmtd.harness import S, cluster_of
 
 A, B = TargetId(1), TargetId(2)
@@ -43,14 +45,16 @@ async def test_no_disk_serves_under_chains_of_another_store(autojump_clock, are_
             await _start_all(cluster)
             await cluster.register()
             await cluster.set_chains()
-        info = await cluster.until(
-            lambda i: all(
-                "another store" in i.target(m.target_id).trouble
-                for c in i.chains.values()
-                for m in c.targets
+        await cluster.until(
+            lambda i: (
+                all(
+                    "another store" in i.target(m.target_id).trouble
+                    for c in i.chains.values()
+                    for m in c.targets
+                )
+                and not any(c.serving for c in i.chains.values())
             )
         )
-        assert not any(c.serving for c in info.chains.values())
         assert cluster.standings == standings  # as the store that is gone knows them
         await _stop_all(cluster)
         cluster.engine = store
@@ -107,3 +111,27 @@ def test_a_birth_far_off_is_told_all_the_same():
 
 def test_a_birth_is_kept_with_its_chain():
     assert chain_from_pb(chain_to_pb(_chain(5))) == _chain(5)
+
+
+def _noted(version, birth_ns, *keepers):
+    return Standing(ChainId(7), 0, version, keepers, None, birth_ns)
+
+
+def test_what_was_noted_under_another_store_says_nothing_of_a_restored_chain():
+    """A disk that was emptied served under the chains made anew, before the backup of the store that was lost was restored."""
+    chain = guarded(_chain(5), 10**18)
+    heard = {A: _noted(9, 6, A), B: _noted(5, 5, A, B)}
+    assert not outranked(chain, heard[A])
+    assert list(missing(chain, heard)) == [A], (
+        "as for an emptied disk: a person says that it is lost"
+    )
+    assert settled(chain, heard) is chain
+    after = given_up(chain, heard, A, None)
+    assert after.keepers == (B,)
+
+
+def test_what_was_noted_under_another_store_lifts_no_numbers():
+    chain = _chain(5)
+    heard = {A: _noted(9, 6, A)}
+    assert not outranked(chain, heard[A])
+    assert beyond(chain, heard) is chain
