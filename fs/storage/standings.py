@@ -81,9 +81,7 @@ async def wait_noted(targets: Targets, deadline_s: float) -> None:
 
 
 def _may_be_noted(place: Place) -> bool:
-    noted = place.target.standing
-    is_ours = noted is None or not noted.is_of_other_store(place.chain.birth_ns)
-    return place.public_state is PublicState.SERVING and is_ours
+    return place.public_state is PublicState.SERVING and not place.is_of_other_store
 
 
 async def run(targets: Targets) -> None:

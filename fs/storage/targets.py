@@ -52,6 +52,12 @@ class Place:
         return self.public_state is PublicState.LASTSRV or self.chain.restored is not None
 
     @property
+    def is_of_other_store(self) -> bool:
+        """Our disk served under chains of another store: it serves nobody under these, also before the manager has heard of that."""
+        noted = self.target.standing
+        return noted is not None and noted.is_of_other_store(self.chain.birth_ns)
+
+    @property
     def can_read(self) -> bool:
         """Clients may read here."""
         return (
@@ -291,6 +297,8 @@ class Targets:
                 chain_version=place.chain.chain_version if place else 0,
                 sync_done_version=target.sync_done_version,
             )
+            if step is Step.PROMOTE and place is not None and place.is_of_other_store:
+                continue
             if step is Step.DEMOTE:
                 self.set_local(target, LocalState.ONLINE)
             elif step in {Step.RELOAD, Step.PROMOTE} and target.pending_step is not step:

@@ -1,6 +1,8 @@
 """Who serves is on the disks before anything is acknowledged that somebody who has gone does not have."""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
+from dataclasses import replace
+
 import trio
 
 from fs.admin.rebase import guarded
@@ -136,3 +138,30 @@ async def test_the_newest_of_a_restored_chain_still_knows_what_clients_did(mock_
 def updates_on(cluster, node_id):
     node = cluster.nodes[node_id]
     return [n for n in map(read_note, node.engine.notes(node.target.target_id)) if n]
+
+
+async def test_a_disk_of_another_store_does_not_serve_until_its_own_is_back(mock_clock):
+    """Chains were made anew while their nodes had leases: nobody is asked before these tell whether they serve."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        cluster.publish(replace(cluster.chain, chain_version=9, birth_ns=5))
+        await trio.sleep(2)
+        await client.write(0, b"one")
+        assert remembered(cluster, 1).birth_ns == 5
+        own = cluster.chain
+        cluster.is_frozen = True
+        for node_id in (1, 2):
+            await cluster.nodes[node_id].kill()
+        cluster.publish(guarded(own, 10**18))
+        for node_id in (1, 2):
+            await cluster.start_node(node_id)
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"ONLINE"}
+        version = cluster.chain.chain_version
+        cluster.publish(replace(own, chain_version=version + 1, birth_ns=6))
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"ONLINE"}
+        assert remembered(cluster, 1).birth_ns == 5
+        cluster.publish(replace(own, chain_version=version + 2))
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"UPTODATE"}
+        await client.write(0, b"two")
