@@ -414,7 +414,8 @@ class Connection:
             now_s = current_time()
             for call in list(self._calls.values()):
                 call.look_at_time(now_s)
-            self._borrower.return_owed(self._framed)
+            if not self._borrower.return_owed(self._framed):
+                self._spawn(self._borrower.return_in_turn, self._framed)
             later = (c.deadline_s for c in self._calls.values() if c.deadline_s > now_s)
             again_s = now_s + RETURN_S if self._borrower.owed else math.inf
             self._next_look_s = min(again_s, min(later, default=math.inf))

@@ -47,6 +47,8 @@ ALL_HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 RETURN_S: Final = 0.02
 """After that what was read is returned without a request that it could go with."""
 
+_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
 ID: Final = struct.Struct("<Q")
 """The message of a return frame is one after the other."""
 
@@ -252,13 +254,28 @@ class ReplyBorrower:
             return True
         return framed.send_at_once(frame, call_count=call_count)
 
-    def return_owed(self, framed: FramedStream) -> None:
-        """Return what is owed, if nothing has to be waited for."""
+    def return_owed(self, framed: FramedStream) -> bool:
+        """Return what is owed, if nothing has to be waited for; False: it has to be."""
+        if not self.owed:
+            return True
         try:
-            if self.owed and framed.send_at_once([self._return_frame(framed)], call_count=0):
-                self.owed.clear()
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            if not framed.send_at_once([self._return_frame(framed)], call_count=0):
+                return False
+        except _BROKEN as error:
             log.debug("lent replies are not returned: %s", error)  # the connection has ended
+        self.owed.clear()
+        return True
+
+    async def return_in_turn(self, framed: FramedStream) -> None:
+        """Return what is owed behind those who wait to send: of a busy connection there may always be some."""
+        if not self.owed:
+            return
+        frame = self._return_frame(framed)
+        self.owed.clear()
+        try:
+            await framed.send([frame])
+        except _BROKEN as error:
+            log.debug("lent replies are not returned: %s", error)
 
     def _return_frame(self, framed: FramedStream) -> bytes:
         message = b"".join(map(ID.pack, self.owed))

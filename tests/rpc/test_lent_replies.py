@@ -344,6 +344,35 @@ async def test_in_simulation_what_is_lent_stays_until_it_is_returned(
     assert memory.memory.changed_count == 0
 
 
+async def test_what_was_read_is_returned_where_others_always_wait_to_send(unix, process):
+    """Requests of many small pieces are sent, and a busy node takes them one by one."""
+
+    class Busy(AtOnce):
+        def write(self, _call, _request):
+            return storage_pb2.UpdateRsp()
+
+    storage, written = Busy(), 0
+
+    async def write(p):
+        nonlocal written
+        while True:
+            pieces = [bytes(4 * KIB)] * 100
+            await p.channel.call(WRITE, storage_pb2.UpdateReq(), payload=pieces)
+            written += 1
+
+    async with process(unix, services=[([READ, WRITE], storage)]) as p, trio.open_nursery() as all_:
+        for _ in range(40):
+            all_.start_soon(write, p)
+        await until(lambda: written > 40)
+        framed = p.channel._connection._framed
+        await until(lambda: len(framed._senders) > 4)
+        await read(p, SIZE)
+        written = 0
+        await until(lambda: not p.server.lent_replies.held_bytes or written > 1000)
+        assert not p.server.lent_replies.held_bytes
+        all_.cancel_scope.cancel()
+
+
 # ---- a caller by hand ------------------------------------------------------------------------------
 
 
