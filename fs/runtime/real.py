@@ -175,7 +175,8 @@ class ThreadRunBlocking:
             self._waiting.append(job)
         try:
             _thread.start_new_thread(self._live, ())
-        except RuntimeError:  # the machine has no more threads: those that are there have to do
+        except (RuntimeError, MemoryError):
+            # The machine has no more threads, or no memory for one: those that are there have to do.
             with self._lock:
                 self._thread_count -= 1
                 self._unborn_count -= 1

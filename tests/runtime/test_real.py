@@ -139,11 +139,12 @@ async def test_what_is_begun_ends_on_the_event_loop():
     assert where != [here]
 
 
-async def test_a_call_that_finds_no_new_thread_is_left_to_those_that_are_there(monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+async def test_a_call_that_finds_no_new_thread_is_left_to_those_that_are_there(monkeypatch, error):
     run, may_end, threads = ThreadRunBlocking(), threading.Event(), []
 
     def refused(_function, _arguments):
-        raise RuntimeError("can't start new thread")
+        raise error
 
     async def first():
         threads.append(await run(lambda: may_end.wait(60) and threading.get_native_id()))
@@ -157,8 +158,12 @@ async def test_a_call_that_finds_no_new_thread_is_left_to_those_that_are_there(m
         may_end.set()
     assert len(threads) == 2
     assert threads[0] == threads[1]
-    with pytest.raises(RuntimeError):
-        await ThreadRunBlocking()(threading.get_native_id)
+    run = ThreadRunBlocking()
+    with pytest.raises(type(error)):
+        await run(threads.append, "refused")
+    monkeypatch.undo()
+    await run(threads.append, "begun")
+    assert threads[2:] == ["begun"]
 
 
 async def test_threads_that_die_before_their_first_step_cost_no_call(monkeypatch):
