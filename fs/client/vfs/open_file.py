@@ -250,7 +250,10 @@ class InodeState:
         )
         if known != (self.ref.dyn_stripe, self.ref.finished_cut):
             self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
-        if (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver):
+        # A further truncation is none of before, whatever the clock of who counted it says.
+        is_cut = inode.file.truncate_ver > old.truncate_ver
+        is_late = (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver)
+        if is_late and not is_cut:
             return False
         self.inode = inode
         if inode.file.truncate_ver != old.truncate_ver:

@@ -125,9 +125,12 @@ class Reading(Handles):
             end = min(offset + count, length)
             if end <= offset or not state.is_dirty:
                 return ref, length
+            # A report does not settle it while something is buffered; then nothing would come of looking again.
+            was_unknown = state.is_length_unknown
             await core.wait_written(state, offset, end)
             is_same = state.ref.truncate_ver == ref.truncate_ver
-            if is_same and not state.is_length_unknown and state.local_length() >= end:
+            is_as_known = was_unknown or not state.is_length_unknown
+            if is_same and is_as_known and state.local_length() >= end:
                 return state.ref, length
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:

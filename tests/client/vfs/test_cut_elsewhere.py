@@ -10,6 +10,7 @@ from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
+from fs.schema.status import FsError, Status
 
 from .conftest import ROOT, RW
 
@@ -97,6 +98,37 @@ async def test_whoever_asks_for_the_length_is_told_what_was_written(autojump_clo
         io = BatchIo(NO_FILE, 0, memoryview(bytearray(100)), 0, handle_id)
         await here.vfs.batches.read([io])
         assert (io.count, bytes(io.buffer[:5])) == (5, b"after")
+        await here.close(handle_id)
+
+
+@pytest.mark.timeout(20)  # the event loop itself would turn no more
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_read_ends_though_the_length_stays_unknown_while_something_is_buffered(
+    autojump_clock, mounts, monkeypatch, is_refused
+):
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 100)
+        handle_id = (await here.open(b"f")).handle_id
+        state, core = here.files.handle(handle_id).state, here.vfs._core
+        await here.files.write(handle_id, 200, b"reported")
+        await core.drain(state)
+        await here.files.write(handle_id, 1000, b"buffered")
+        await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)
+        usual = core.call
+
+        async def refuse(method, request, **others):
+            if method is services.META_SYNC:
+                raise FsError(Status.STALE, "the file is gone")
+            return await usual(method, request, **others)
+
+        if is_refused:
+            monkeypatch.setattr(core, "call", refuse)
+        await here.stat(b"f")
+        assert state.is_dirty
+        assert state.is_length_unknown
+        assert bytes(await here.files.read(handle_id, 0, 300)) == bytes(300)
+        assert bytes(await here.files.read(handle_id, 1000, 300)) == b"buffered"
+        monkeypatch.setattr(core, "call", usual)
         await here.close(handle_id)
 
 

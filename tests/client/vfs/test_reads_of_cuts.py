@@ -3,6 +3,7 @@
 
 import os
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
@@ -144,6 +145,19 @@ async def test_what_another_mount_has_cut_is_no_hole(
         here.vfs._core.forget_ahead(here.files.handle(handle_id).readahead)
         await _by_another(there, b"new")
         assert await look(here, handle_id, length) == b"new"
+        await here.close(handle_id)
+
+
+@pytest.mark.timeout(20)
+async def test_a_cut_by_a_clock_that_is_behind_is_believed(autojump_clock, mounts):
+    """A power loss took from metadata what this mount was told last; then another service cut the file, whose clock is behind."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 100)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        state = here.files.handle(handle_id).state
+        state.inode = replace(state.inode, ctime_ns=state.inode.ctime_ns + 3_600_000_000_000)
+        await _by_another(there, b"new")
+        assert bytes(await here.files.read(handle_id, 0, 100)) == b"new"
         await here.close(handle_id)
 
 
