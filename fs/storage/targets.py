@@ -49,7 +49,12 @@ class Place:
     @property
     def may_be_truth(self) -> bool:
         """Our copy is, or may turn out to be, the chain's newest: it keeps all that it knows."""
-        return self.public_state is PublicState.LASTSRV or self.chain.restored is not None
+        return self.public_state is PublicState.LASTSRV or self.awaits_settling
+
+    @property
+    def awaits_settling(self) -> bool:
+        """Who has the newest data is not known yet, after a restore, or will be by a store that is not there."""
+        return self.chain.restored is not None or self.is_of_other_store
 
     @property
     def is_of_other_store(self) -> bool:
@@ -264,14 +269,14 @@ class Targets:
 
     def _end_start(self, target: LocalTarget, place: Place | None) -> None:
         if place is not None and place.may_be_truth:
-            target.awaits_settling = place.chain.restored is not None
+            target.awaits_settling = place.awaits_settling
             self.set_local(target, LocalState.ONLINE)  # with all it has and knows
         else:
             target.hold = Hold.EVICTED
 
     def _end_waiting(self, target: LocalTarget, place: Place | None) -> None:
-        """After a restore another copy turned out to be the newest: ours comes back through resync, with what that one knows."""
-        if not target.awaits_settling or (place is not None and place.chain.restored is not None):
+        """Another copy turned out to be the newest: ours comes back through resync, with what that one knows."""
+        if not target.awaits_settling or (place is not None and place.awaits_settling):
             return
         target.awaits_settling = False
         if place is None or place.public_state not in {PublicState.LASTSRV, PublicState.SERVING}:

@@ -7,6 +7,7 @@ import trio
 
 from fs.admin.rebase import guarded
 from fs.mgmtd.restored import settled
+from fs.schema.routing import PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import standings
 from fs.storage.update_notes import read_note
@@ -165,3 +166,31 @@ async def test_a_disk_of_another_store_does_not_serve_until_its_own_is_back(mock
         await trio.sleep(2)
         assert {s.name for s in cluster.local_states.values()} == {"UPTODATE"}
         await client.write(0, b"two")
+
+
+async def test_a_disk_keeps_what_clients_did_while_another_store_is_there(mock_clock):
+    """So that writes which clients repeat to it, when its own is back, are done once."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        cluster.publish(replace(cluster.chain, chain_version=9, birth_ns=5))
+        await trio.sleep(2)
+        await client.write(0, b"one")
+        own = cluster.chain
+        cluster.is_frozen = True
+        for node_id in (1, 2):
+            await cluster.nodes[node_id].kill()
+        away = tuple(replace(m, public_state=PublicState.OFFLINE) for m in own.targets)
+        cluster.publish(replace(own, targets=away, chain_version=10, birth_ns=6))
+        for node_id in (1, 2):
+            await cluster.start_node(node_id)
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"ONLINE"}
+        assert all(updates_on(cluster, n) for n in (1, 2))
+        last = replace(away[0], public_state=PublicState.LASTSRV)
+        cluster.publish(replace(own, targets=(last, away[1]), chain_version=11))
+        await trio.sleep(2)
+        assert [bool(updates_on(cluster, n)) for n in (1, 2)] == [True, False]
+        cluster.is_frozen = False
+        await cluster.wait_all_serving()
+        assert all(len(n.target.channels) == 1 for n in cluster.nodes.values())
+        await client.write(0, b"two")
+        assert {content(cluster, n)[2] for n in (1, 2)} == {b"two"}
