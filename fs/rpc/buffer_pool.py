@@ -150,8 +150,8 @@ class BufferPool:
         for _ in range(byte_count // SLAB_BYTES):
             try:
                 slab = await run_blocking(_touched_slab)
-            except OSError as error:
-                log.info("no memory is touched beforehand: %s", error)
+            except (OSError, MemoryError, RuntimeError) as error:  # no memory, or no thread
+                log.info("no memory is touched beforehand: %r", error)
                 return
             if (
                 len(self._slabs) >= self._slab_count_max

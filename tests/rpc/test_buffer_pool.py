@@ -132,9 +132,13 @@ async def test_warm_memory_is_touched_and_used_first():
     assert pool.idle_bytes == 0
 
 
-async def test_memory_that_cannot_be_had_beforehand_is_no_error(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOMEM, "no memory"), MemoryError(), RuntimeError("can't start new thread")],
+)
+async def test_memory_that_cannot_be_had_beforehand_is_no_error(monkeypatch, error):
     def refused(_size):
-        raise OSError(errno.ENOMEM, "no memory")
+        raise error
 
     monkeypatch.setattr(buffer_pool, "_fresh", refused)
     pool = BufferPool(64 * MIB)
