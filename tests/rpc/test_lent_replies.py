@@ -579,8 +579,8 @@ async def test_a_reply_whose_return_waits_behind_requests_for_room_is_not_kept(u
         await caller.say(Kind.REQUEST, b"", 10, payload_bytes=KIB, **asked)
         await caller.stream.send_all([bytes(KIB)])
         await caller.give_back(9)
-        await trio.sleep(RETURN_S)
         (connection,) = p.server._connections
+        await until(lambda: connection._is_short)
         for _ in range(3):
             await connection.end_if_stuck()
         assert p.server.lent_replies.held_bytes == SIZE
