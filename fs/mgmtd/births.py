@@ -11,12 +11,13 @@ Pure but for the table itself.  Decision: specs/decisions/0140-births-of-stores.
 """
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ..schema.ids import TargetId
 from ..schema.proto.mgmtd_pb2 import TargetReportPb
-from ..schema.routing import Chain
-from ..schema.standing import standing_from_pb
+from ..schema.routing import Chain, RoutingInfo
+from ..schema.standing import Standing, standing_from_pb
 from ..schema.status import FsError, Status
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,14 @@ class Births:
     def refusal(self, target_id: TargetId) -> FsError | None:
         """Return why a target counts as away, for people; None: it does not, by this."""
         return self._refused.get(target_id)
+
+
+def of_other_stores(
+    info: RoutingInfo, noted: Mapping[TargetId, Standing | None]
+) -> frozenset[TargetId]:
+    """Return the targets, also those in no chain, whose disks hold what belongs to another store: nothing of it is ever dropped unasked."""
+    birth_ns = next((c.birth_ns for c in info.chains.values() if c.birth_ns), 0)
+    return frozenset(t for t, s in noted.items() if s is not None and s.is_of_other_store(birth_ns))
 
 
 def _refusal(target_id: TargetId, birth_ns: int, chain: Chain) -> FsError:

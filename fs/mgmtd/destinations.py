@@ -60,6 +60,8 @@ class Cluster:
     """Of a disk's capacity; a move leaves so much free."""
     given_up: frozenset[Site] = frozenset()
     """Where joining targets were given up lately: most likely others would be, too."""
+    of_other_stores: frozenset[TargetId] = frozenset()
+    """See births.py: they are not replaced, and take no part in moves."""
 
     @cached_property
     def incoming(self) -> list[Move]:
@@ -124,6 +126,7 @@ class Cluster:
         """Empty targets in no chain and no move; one that holds data may be precious to somebody."""
         found: dict[Site, list[TargetId]] = {}
         taken = {t for m in self.book.moves.values() for t in (m.leaving, m.joining)}
+        taken |= self.of_other_stores
         for target in sorted(self.info.targets.values(), key=lambda t: t.target_id):
             is_free = not target.chain_id and target.target_id not in taken
             is_ready = self.local_states.get(target.target_id) is LocalState.ONLINE

@@ -15,6 +15,7 @@ from ..schema.ids import ChainId, TargetId
 from ..schema.routing import Chain, Target
 from ..schema.status import FsError
 from . import orders
+from .births import of_other_stores
 from .destinations import Cluster, Site
 from .moves import Order, Steps, View, next_steps
 from .reign import Reign
@@ -156,6 +157,7 @@ def cluster_of(
         {node_id: health.disks for node_id, health in state.health.items()},
         free_fraction_min,
         given_up,
+        of_other_stores(info, state.standings),
     )
 
 

@@ -67,6 +67,8 @@ class View:
     def is_lost(self, target_id: TargetId) -> bool:
         """Tell whether a target has been away for so long that it is to be replaced."""
         limit_s = self.section.replace_after_s
+        if target_id in self.cluster.of_other_stores:  # until it is emptied, or its store is back
+            return False
         return limit_s > 0 and self.absent_s.get(target_id, 0.0) > limit_s
 
 
@@ -196,7 +198,8 @@ def _step_cancelling(view: View, steps: Steps, move: Move) -> None:
 def _step_retiring(view: View, steps: Steps, move: Move) -> None:
     """Have the data dropped; the move ends when the target's node reports it no more."""
     target = view.cluster.info.targets.get(move.leaving)
-    if target is None or target.chain_id:
+    is_of_other_store = move.leaving in view.cluster.of_other_stores
+    if target is None or target.chain_id or is_of_other_store:  # whose chunks stay
         steps.book = steps.book.without_move(move.move_id)
     elif view.cluster.info.node(target.node_id).state is NodeState.CONNECTED:
         site = view.cluster.site_of(move.leaving)

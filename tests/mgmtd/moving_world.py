@@ -45,6 +45,8 @@ class HeldTarget:
     content: int = 0
     used: int = 0
     is_evicted: bool = False
+    birth_ns: int = 0
+    """Of the store under which its disk says that it served."""
 
 
 @dataclass
@@ -101,6 +103,7 @@ class StorageNode:
                     local_state=int(h.local),
                     chain_version=self.chain_version(t),
                     used_bytes=h.used,
+                    standing=common.StandingPb(birth_ns=h.birth_ns) if h.birth_ns else None,
                 )
                 for t, h in self.targets.items()
             ],

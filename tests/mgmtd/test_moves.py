@@ -240,6 +240,45 @@ def test_a_disk_on_which_nothing_can_join_is_given_up_for_another():
     assert world.given_up == {(1, 0)}
 
 
+def of_another_store(world, *node_ids):
+    """Have the chain made anew in an empty store, and these nodes hold disks of the one that is gone."""
+    chain = world.info.chain(1)
+    anew = replace(chain, chain_version=chain.chain_version + 1, birth_ns=6)
+    world.settle(Change(chains={1: anew}))
+    for node_id in node_ids:
+        (held,) = world.nodes[node_id].targets.values()
+        held.birth_ns = 5
+        world.beat(world.nodes[node_id])
+
+
+def test_disks_of_another_store_are_not_replaced_and_keep_their_chunks():
+    world = world_of(node_count=5, replica_counts=(3,))
+    of_another_store(world, 3, 4)
+    rounds(world, 3)
+    assert world.info.chain(1).serving == tuple(world.nodes[2].targets)
+    rounds(world, 120)
+    members = {world.info.target(m.target_id).node_id for m in world.info.chain(1).targets}
+    assert members == {2, 3, 4}
+    assert world.nodes[3].targets
+    assert world.nodes[4].targets
+    assert not world.book.moves
+
+
+def test_a_disk_of_another_store_that_was_replaced_unheard_keeps_its_chunks():
+    world = world_of(node_count=5, replica_counts=(3,))
+    kill(world, 3)
+    rounds(world, 33)
+    rounds(world, 60)
+    assert 3 not in nodes_of(world, 1)
+    of_another_store(world)
+    (held,) = world.nodes[3].targets.values()
+    held.birth_ns = 5
+    start(world, world.nodes[3])
+    rounds(world, 60)
+    assert world.nodes[3].targets, "its chunks are of the store that is gone"
+    assert not world.book.moves
+
+
 def test_without_a_place_it_says_so():
     world = world_of(node_count=3)
     kill(world, 3)
