@@ -62,7 +62,12 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def nothing_said_before():
-    """Have no test reach the cluster that a line of a shell in another one has named: a shell's next line does."""
+    """Have no test reach the cluster that a line of a shell in another one has named: a shell's next line does.
+
+    Forgotten at its end, too: what a module shares is made before the next test begins.
+    """
+    set_entry(NO_ENTRY)
+    yield
     set_entry(NO_ENTRY)
 
 

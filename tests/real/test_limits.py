@@ -62,6 +62,15 @@ def _take_descriptors(pid: int) -> tuple[int, int]:
     return resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, old[1]))
 
 
+def _pid_of_running(cluster, name):
+    """Return the process of a service, once it serves: a lack of memory may have ended the one before."""
+    while True:
+        (found,) = [s for s in cluster.status()["services"] if s["name"] == name]
+        if found["state"] == "running":
+            return found["pid"]
+        time.sleep(0.1)
+
+
 def test_a_process_without_memory_or_descriptors_goes_on(own_cluster):
     """Where memory was short a thread died before its first step, and the event loop waited for it for ever."""
     writers = [Writer(own_cluster.mount, seed) for seed in range(8)]
@@ -70,11 +79,12 @@ def test_a_process_without_memory_or_descriptors_goes_on(own_cluster):
     services = ["control", "storage-1", "storage-2", "storage-3"]
     try:
         for _ in range(scaled(1, 5)):
-            for pid in [own_cluster.pid_of(name) for name in services]:
+            for name in services:
                 for take, what in (
                     (_take_memory, resource.RLIMIT_AS),
                     (_take_descriptors, resource.RLIMIT_NOFILE),
                 ):
+                    pid = _pid_of_running(own_cluster, name)
                     old = take(pid)
                     time.sleep(scaled(2, 10))
                     with suppress(ProcessLookupError):  # it ended, and has been started again

@@ -55,4 +55,4 @@ def test_what_is_lent_is_what_is_read(lent, seed):
     result = run_seed(seed)
     assert result.op_count >= 200 and sum(result.fault_counts.values()) >= 10
     (memory,) = lent["memory"]
-    assert lent["replies"] >= 50 and memory.read_count >= 500
+    assert lent["replies"] >= 10 and memory.read_count >= 100
