@@ -112,9 +112,7 @@ class BegunRequests:
 
     def _answer(self, work: Work, result: bytes | Exception) -> None:
         """Send the reply, by a task if something has to be waited for; what the request held is free then."""
-        if isinstance(
-            result, Exception
-        ):  # a bug is told of also where the caller has been answered
+        if isinstance(result, Exception):  # a bug is told of also where nobody hears the answer
             result = self._runs.failed(work, result)
         if work.is_over:
             return
