@@ -57,7 +57,7 @@ class FilePart:
     truncate_ver: int
     layout: Layout
     dyn_stripe: int
-    """Stripe slots 0..dyn_stripe-1 may hold chunks; others certainly hold none."""
+    """Stripe slots 0..dyn_stripe-1 may hold chunks; others certainly hold none.  0 of an inline file."""
     data_ver: int
     """Grows whenever a writer reports new content; equal means unchanged since."""
     truncate_pending: bool = False
@@ -66,6 +66,8 @@ class FilePart:
     """Promised to writers below a quota of bytes; usage counts the larger of this and `length`."""
     has_holes: bool = False
     """`used_bytes` of the inode says what the chunks hold; else every byte below the length takes space."""
+    is_inline: bool = False
+    """The bytes are in the metadata store; with `truncate_pending` they are being moved to a chunk, and may still be read there."""
 
     @property
     def finished_cut(self) -> int:
@@ -162,6 +164,7 @@ def inode_to_pb(inode: Inode) -> pb.InodePb:
         message.file.truncate_pending = part.truncate_pending
         message.file.charged_length = part.charged_length
         message.file.has_holes = part.has_holes
+        message.file.is_inline = part.is_inline
         message.file.layout.CopyFrom(layout_to_pb(part.layout))
     if inode.directory is not None:
         message.directory.parent_inode_id = inode.directory.parent_inode_id
@@ -190,6 +193,7 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
             part.truncate_pending,
             part.charged_length,
             part.has_holes,
+            part.is_inline,
         )
     if message.HasField("directory"):
         has_layout = message.directory.HasField("default_layout")

@@ -68,12 +68,23 @@ class InodeRsp(_message.Message):
     IS_OVER_QUOTA_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
     MAY_READ_FIELD_NUMBER: _builtins.int
+    INLINE_DATA_FIELD_NUMBER: _builtins.int
+    INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
+    INLINE_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    IS_INLINE_REFUSED_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
     """of Sync and Close, inside the service only"""
     may_read: _builtins.bool
     """of ResolvePath with wants_read"""
+    inline_data: _builtins.bytes
+    inline_checksum: _builtins.int
+    """all bytes of an inline file, and their xxh3-64; to who takes_inline, as far as he may read"""
+    inline_bytes_max: _builtins.int
+    """of Open for writing, to who takes_inline: how long a file may be to be made inline; 0: none is"""
+    is_inline_refused: _builtins.bool
+    """of Sync with inline_data: nothing of it was done, the bytes have to go to chunks"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -88,10 +99,14 @@ class InodeRsp(_message.Message):
         is_over_quota: _builtins.bool = ...,
         directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
         may_read: _builtins.bool = ...,
+        inline_data: _builtins.bytes = ...,
+        inline_checksum: _builtins.int = ...,
+        inline_bytes_max: _builtins.int = ...,
+        is_inline_refused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -154,11 +169,15 @@ Global___StatFsRsp: _TypeAlias = StatFsRsp  # noqa: Y015
 
 @_typing.final
 class GetAttrReq(_message.Message):
+    """takes_inline, here and below: the reply may bring the bytes of an inline file.  Of who opens a file without saying so they are moved to a chunk first."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
+    TAKES_INLINE_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
+    takes_inline: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -166,10 +185,11 @@ class GetAttrReq(_message.Message):
         *,
         caller: _common_pb2.CallerPb | None = ...,
         inode_id: _builtins.int = ...,
+        takes_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_id", b"inode_id", "takes_inline", b"takes_inline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +261,7 @@ class CreateReq(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     IS_UNNAMED_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
+    TAKES_INLINE_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
@@ -255,6 +276,8 @@ class CreateReq(_message.Message):
     """O_TMPFILE: without a name; it may get one by Link, unless is_exclusive.  name is left out"""
     umask: _builtins.int
     """taken from mode, unless the directory has a default access control list"""
+    takes_inline: _builtins.bool
+    """as in GetAttr"""
     directory: _builtins.bytes
     """path from the root of the directory, instead of its inode id; the reply then tells of no directories.  So in other requests"""
     @_builtins.property
@@ -280,11 +303,12 @@ class CreateReq(_message.Message):
         layout: _common_pb2.LayoutPb | None = ...,
         is_unnamed: _builtins.bool = ...,
         umask: _builtins.int = ...,
+        takes_inline: _builtins.bool = ...,
         directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "layout", b"layout", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "takes_inline", b"takes_inline", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,8 +322,15 @@ class CreateRsp(_message.Message):
     WAS_CREATED_FIELD_NUMBER: _builtins.int
     IS_METERED_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
+    INLINE_DATA_FIELD_NUMBER: _builtins.int
+    INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
+    INLINE_BYTES_MAX_FIELD_NUMBER: _builtins.int
     was_created: _builtins.bool
     is_metered: _builtins.bool
+    """as in InodeRsp"""
+    inline_data: _builtins.bytes
+    inline_checksum: _builtins.int
+    inline_bytes_max: _builtins.int
     """as in InodeRsp"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
@@ -314,10 +345,13 @@ class CreateRsp(_message.Message):
         was_created: _builtins.bool = ...,
         is_metered: _builtins.bool | None = ...,
         directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
+        inline_data: _builtins.bytes = ...,
+        inline_checksum: _builtins.int = ...,
+        inline_bytes_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inode", b"inode", "is_metered", b"is_metered", "was_created", b"was_created"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "is_metered", b"is_metered", "was_created", b"was_created"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -686,6 +720,7 @@ class OpenReq(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_NAME_FIELD_NUMBER: _builtins.int
+    TAKES_INLINE_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     wants_read: _builtins.bool
     wants_write: _builtins.bool
@@ -693,6 +728,8 @@ class OpenReq(_message.Message):
     expected_parent_inode_id: _builtins.int
     """Set: refused with STALE unless this name still refers to the inode."""
     expected_name: _builtins.bytes
+    takes_inline: _builtins.bool
+    """as in GetAttr"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -708,10 +745,11 @@ class OpenReq(_message.Message):
         session: Global___FileSessionPb | None = ...,
         expected_parent_inode_id: _builtins.int = ...,
         expected_name: _builtins.bytes = ...,
+        takes_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "is_truncate", b"is_truncate", "session", b"session", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "is_truncate", b"is_truncate", "session", b"session", "takes_inline", b"takes_inline", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -758,6 +796,9 @@ class SyncReq(_message.Message):
     MTIME_SEEN_NS_FIELD_NUMBER: _builtins.int
     ATIME_SEEN_NS_FIELD_NUMBER: _builtins.int
     TIMES_SET_NS_FIELD_NUMBER: _builtins.int
+    INLINE_DATA_FIELD_NUMBER: _builtins.int
+    INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
+    INLINE_DATA_VER_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     has_new_data: _builtins.bool
     mtime_ns: _builtins.int
@@ -775,6 +816,12 @@ class SyncReq(_message.Message):
     """
     atime_seen_ns: _builtins.int
     times_set_ns: _builtins.int
+    inline_data: _builtins.bytes
+    """All bytes of the file from now on, instead of any in chunks: has_new_data, and length_hint says how many.  Taken only if the file holds no bytes yet,
+    or is inline, nobody else has it open for writing, and its data_ver is still this; else the reply says is_inline_refused.  Not in Close.
+    """
+    inline_checksum: _builtins.int
+    inline_data_ver: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -797,15 +844,20 @@ class SyncReq(_message.Message):
         mtime_seen_ns: _builtins.int | None = ...,
         atime_seen_ns: _builtins.int | None = ...,
         times_set_ns: _builtins.int = ...,
+        inline_data: _builtins.bytes | None = ...,
+        inline_checksum: _builtins.int = ...,
+        inline_data_ver: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "inline_data", b"inline_data", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "times_set_ns", b"times_set_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_data_ver", b"inline_data_ver", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "times_set_ns", b"times_set_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
     _WhichOneofReturnType__atime_seen_ns: _TypeAlias = _typing.Literal["atime_seen_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_seen_ns: _TypeAlias = _typing.Literal["_atime_seen_ns", b"_atime_seen_ns"]  # noqa: Y015
+    _WhichOneofReturnType__inline_data: _TypeAlias = _typing.Literal["inline_data"]  # noqa: Y015
+    _WhichOneofArgType__inline_data: _TypeAlias = _typing.Literal["_inline_data", b"_inline_data"]  # noqa: Y015
     _WhichOneofReturnType__mtime_ns: _TypeAlias = _typing.Literal["mtime_ns"]  # noqa: Y015
     _WhichOneofArgType__mtime_ns: _TypeAlias = _typing.Literal["_mtime_ns", b"_mtime_ns"]  # noqa: Y015
     _WhichOneofReturnType__mtime_seen_ns: _TypeAlias = _typing.Literal["mtime_seen_ns"]  # noqa: Y015
@@ -814,6 +866,8 @@ class SyncReq(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__atime_ns) -> _WhichOneofReturnType__atime_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__atime_seen_ns) -> _WhichOneofReturnType__atime_seen_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inline_data) -> _WhichOneofReturnType__inline_data | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mtime_ns) -> _WhichOneofReturnType__mtime_ns | None: ...
     @_typing.overload
@@ -1294,13 +1348,17 @@ Global___ReserveAppendRsp: _TypeAlias = ReserveAppendRsp  # noqa: Y015
 
 @_typing.final
 class ExtendStripeReq(_message.Message):
+    """Of an inline file the bytes are moved to a chunk first.  ends_inline: no report with inline_data that was sent before may be taken any more."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
     INODE_ID_FIELD_NUMBER: _builtins.int
     DYN_STRIPE_MIN_FIELD_NUMBER: _builtins.int
+    ENDS_INLINE_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     dyn_stripe_min: _builtins.int
+    ends_inline: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1309,10 +1367,11 @@ class ExtendStripeReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         inode_id: _builtins.int = ...,
         dyn_stripe_min: _builtins.int = ...,
+        ends_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "dyn_stripe_min", b"dyn_stripe_min", "inode_id", b"inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "dyn_stripe_min", b"dyn_stripe_min", "ends_inline", b"ends_inline", "inode_id", b"inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1513,9 +1572,11 @@ class ResolvePathReq(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     FOLLOW_LAST_FIELD_NUMBER: _builtins.int
     WANTS_READ_FIELD_NUMBER: _builtins.int
+    TAKES_INLINE_FIELD_NUMBER: _builtins.int
     path: _builtins.bytes
     follow_last: _builtins.bool
     wants_read: _builtins.bool
+    takes_inline: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1525,10 +1586,11 @@ class ResolvePathReq(_message.Message):
         path: _builtins.bytes = ...,
         follow_last: _builtins.bool = ...,
         wants_read: _builtins.bool = ...,
+        takes_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "path", b"path", "wants_read", b"wants_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "path", b"path", "takes_inline", b"takes_inline", "wants_read", b"wants_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2081,8 +2143,10 @@ class BatchResolvePathReq(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     FOLLOW_LAST_FIELD_NUMBER: _builtins.int
     WANTS_READ_FIELD_NUMBER: _builtins.int
+    TAKES_INLINE_FIELD_NUMBER: _builtins.int
     follow_last: _builtins.bool
     wants_read: _builtins.bool
+    takes_inline: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -2094,10 +2158,11 @@ class BatchResolvePathReq(_message.Message):
         paths: _abc.Iterable[_builtins.bytes] | None = ...,
         follow_last: _builtins.bool = ...,
         wants_read: _builtins.bool = ...,
+        takes_inline: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths", "wants_read", b"wants_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths", "takes_inline", b"takes_inline", "wants_read", b"wants_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2111,9 +2176,13 @@ class ResolvedPathPb(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     MAY_READ_FIELD_NUMBER: _builtins.int
+    INLINE_DATA_FIELD_NUMBER: _builtins.int
+    INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     detail: _builtins.str
     may_read: _builtins.bool
+    inline_data: _builtins.bytes
+    inline_checksum: _builtins.int
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
@@ -2123,10 +2192,12 @@ class ResolvedPathPb(_message.Message):
         status: _builtins.int = ...,
         detail: _builtins.str = ...,
         may_read: _builtins.bool = ...,
+        inline_data: _builtins.bytes = ...,
+        inline_checksum: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inode", b"inode", "may_read", b"may_read", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "may_read", b"may_read", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,6 +77,28 @@ class FileSessionRecordPb(_message.Message):
 Global___FileSessionRecordPb: _TypeAlias = FileSessionRecordPb  # noqa: Y015
 
 @_typing.final
+class InlineRecordPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    checksum: _builtins.int
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InlineRecordPb: _TypeAlias = InlineRecordPb  # noqa: Y015
+
+@_typing.final
 class FileLocksRecordPb(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

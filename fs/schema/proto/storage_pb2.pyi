@@ -298,6 +298,7 @@ class UpdateReq(_message.Message):
     CHUNK_CHECKSUM_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     CHECKSUM_BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    IS_FILL_FIELD_NUMBER: _builtins.int
     RANGE_OFFSETS_FIELD_NUMBER: _builtins.int
     RANGE_LENGTHS_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
@@ -328,6 +329,8 @@ class UpdateReq(_message.Message):
     """flush it on every replica before the answer, if that is quick"""
     checksum_block_bytes: _builtins.int
     """predecessor to successor: of its disk; 0: it does not say, and counts as agreeing"""
+    is_fill: _builtins.bool
+    """WRITE by the metadata service, of bytes that it has kept so far: does nothing once the truncation truncate_ver has finished here"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     @_builtins.property
@@ -358,12 +361,13 @@ class UpdateReq(_message.Message):
         chunk_checksum: _builtins.int = ...,
         is_durable: _builtins.bool = ...,
         checksum_block_bytes: _builtins.int = ...,
+        is_fill: _builtins.bool = ...,
         range_offsets: _abc.Iterable[_builtins.int] | None = ...,
         range_lengths: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "range_lengths", b"range_lengths", "range_offsets", b"range_offsets", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "chain_version", b"chain_version", "checksum_block_bytes", b"checksum_block_bytes", "chunk_checksum", b"chunk_checksum", "chunk_index", b"chunk_index", "chunk_size_bytes", b"chunk_size_bytes", "commit_chain_version", b"commit_chain_version", "inode_id", b"inode_id", "is_damaged", b"is_damaged", "is_durable", b"is_durable", "is_fill", b"is_fill", "is_full_replace", b"is_full_replace", "length", b"length", "offset", b"offset", "payload_checksum", b"payload_checksum", "range_lengths", b"range_lengths", "range_offsets", b"range_offsets", "sender_epoch", b"sender_epoch", "tag", b"tag", "truncate_ver", b"truncate_ver", "type", b"type", "update_ver", b"update_ver"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
