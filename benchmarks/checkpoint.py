@@ -1,4 +1,4 @@
-"""A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O and to the same on ext4.
+"""A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O, bare processes, and the same on ext4.
 
 Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, close them (which makes them durable), and the folder is
 renamed into place.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
@@ -25,6 +25,7 @@ from xxhash import xxh3_64_hexdigest
 
 from fs.app.progress import Progress
 
+from . import bare
 from .cluster import fresh_cluster
 from .command import bench_command
 from .machine import direct_reads, direct_writes
@@ -244,8 +245,11 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded")
         meter = Meter(directory)
         here = measure_bare(mounted, sizes, meter)
+        beside_row = bare.write_row(path, sizes.mib, written / REPLICAS)
         rows = [
             *here.rows("", written, read),
+            beside_row,
+            bare.limited_row("save", here.save, beside_row),
             Row("save (of the same program on the local disk / 3)", here.save, "MiB/s", there.save / REPLICAS),
             Row("  that program alone, processor", there.save_used.total, "s/GB", used=there.save_used),
             Row("load, cold (of the same program on the local disk)", here.load, "MiB/s", there.load),
@@ -257,7 +261,9 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             )
             return rows
         progress.step("checkpoint: the same by torch.distributed.checkpoint, one process")
-        return [*rows, *measure_torch(mounted, sizes, meter).rows("torch: ", written, read)]
+        by_torch = measure_torch(mounted, sizes, meter)
+        rows += by_torch.rows("torch: ", written, read)
+        return [*rows, bare.limited_row("torch: save", by_torch.save, beside_row)]
 
 
 if __name__ == "__main__":

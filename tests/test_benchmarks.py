@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 from emberfs.posix import PosixClient
+from xxhash import xxh3_64_intdigest
 
 from benchmarks import apps, bare, checkpoint, dataloader, kvcache, mount, sort
 from benchmarks.cluster import Nodes
@@ -239,14 +240,60 @@ def test_bare_processes_move_whole_blocks(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
 
 
-def test_bare_processes_notice_a_damaged_block():
+def test_bare_processes_without_lent_blocks(tmp_path):
+    assert bare.bare_writes(tmp_path, 20, may_borrow=False).mib_s > 0
+
+
+@pytest.mark.parametrize("may_borrow", [True, False])
+def test_a_bare_replica_keeps_what_it_passes_on(tmp_path, may_borrow):
+    blocks = [memoryview(bytearray(os.urandom(MIB))) for _ in range(bare.SLOT_COUNT + 3)]
+    ours, up = socket.socketpair()
+    down, below = socket.socketpair()
+    with ours, up, down, below:
+        giver = bare.Giver(ours)
+        replica = bare.Replica(tmp_path / "file", len(blocks), up, down)
+        running = threading.Thread(
+            target=lambda: replica.run(bare.Receiver(up, may_borrow=may_borrow))
+        )
+        running.start()
+        lower, passed = bare.Receiver(below, may_borrow=may_borrow), []
+        assert lower.is_lent is may_borrow
+        answers = threading.Thread(target=lambda: [ours.recv(1) for _ in blocks])
+        for number, block in enumerate(blocks):
+            giver.give(xxh3_64_intdigest(block).to_bytes(8, "little"), block)
+            if not number:
+                answers.start()  # what came before is the answer to the greeting
+            target = memoryview(bytearray(MIB))
+            assert lower.receive(target) is not None
+            passed.append(target)
+            below.send(bare.DONE)
+        answers.join()
+        ours.shutdown(socket.SHUT_WR)
+        assert lower.receive(memoryview(bytearray(MIB))) is None
+        below.close()
+        running.join()
+    assert passed == blocks
+    assert (tmp_path / "file").read_bytes() == b"".join(blocks)
+
+
+@pytest.mark.parametrize("may_borrow", [True, False])
+def test_bare_processes_notice_a_damaged_block(may_borrow):
     ours, theirs = socket.socketpair()
-    sending = threading.Thread(target=theirs.sendall, args=(bytes(8 + MIB - 1) + b"x",))
     with ours, theirs:
+        giver = bare.Giver(theirs)
+        receiver = bare.Receiver(ours, may_borrow=may_borrow)
+        block = memoryview(bytearray(MIB - 1) + b"x")
+        sending = threading.Thread(target=giver.give, args=(bytes(8), block))
         sending.start()
         with pytest.raises(ValueError, match="damaged"):
-            bare._receive_checked(ours, memoryview(bytearray(MIB)))
+            receiver.receive(memoryview(bytearray(MIB)))
         sending.join()
+
+
+def test_what_is_written_beside_what_the_machine_can_do():
+    for value, limit, least in ((300.0, 400.0, 300.0), (500.0, 400.0, 400.0)):
+        row = bare.limited_row("save", 200.0, Row("bare", value, "MiB/s", limit))
+        assert (row.value, row.limit) == (200.0, least)
 
 
 def test_figures_of_sorting():
