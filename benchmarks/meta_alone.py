@@ -49,6 +49,9 @@ class NoChunks:
     async def truncate_file(self, *_arguments: object) -> None:
         """Nothing is there."""
 
+    async def fill_file(self, *_arguments: object) -> None:
+        """Nothing is kept."""
+
     async def file_length(self, _file: FileRef) -> tuple[int, int]:
         """Nothing is there."""
         return 0, 0

@@ -201,6 +201,16 @@ class ChunkStore(Protocol):
         """See ChunkPort in fs/meta/ports.py."""
         ...
 
+    async def fill_file(
+        self,
+        file: FileRef,
+        data: Buffer,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """See ChunkPort in fs/meta/ports.py."""
+        ...
+
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         """See ChunkPort in fs/meta/ports.py."""
         ...

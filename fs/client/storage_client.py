@@ -25,7 +25,7 @@ from ..schema.status import FsError, Retry, Status
 from .api import FileRead, OnWritten
 from .node_calls import NodeCalls
 from .retry import RetryBudget
-from .routing_math import file_chains, head_of, table_chain_ids
+from .routing_math import cut_file_range, file_chains, head_of, table_chain_ids
 from .shared_syncs import ChainAt, SharedSyncs
 from .storage_reads import StorageReads
 from .storage_writes import StorageWrites
@@ -212,6 +212,26 @@ class StorageClient:
         await self._writes.cut(
             f"chunk {file.inode_id}.{index} chain {chain_id}", request, is_wanted
         )
+
+    async def fill_file(
+        self,
+        file: FileRef,
+        data: Buffer,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """See `ChunkPort.fill_file`."""
+        while await is_wanted():
+            info = self._routing.info  # as in `truncate_file`
+            (piece,) = cut_file_range(info, file, 0, memoryview(data))
+            loss_count = info.chain(piece.chain_id).loss_count
+            if await self._writes.fill(piece, truncate_ver, is_wanted):
+                return
+            loss_counts: dict[int, int] = {}
+            await self._for_each_chain([ChainJob(piece.chain_id)], self._sync_round(loss_counts))
+            if loss_counts[piece.chain_id] == loss_count:
+                return
+            log.info("inode %d: filled again, since power was lost meanwhile", file.inode_id)
 
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         """See `ChunkPort.file_length`."""

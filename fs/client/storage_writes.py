@@ -359,6 +359,26 @@ class StorageWrites:
         """
         await self._repeat(name, request, (), is_wanted)
 
+    async def fill(
+        self, piece: Piece, truncate_ver: int, is_wanted: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Have the first chunk of a file, which metadata has kept so far, written exactly once, unless that is over meanwhile.
+
+        Args:
+            piece: the bytes, and where they go.
+            truncate_ver: of the truncation that moves them.
+            is_wanted: as for `cut`.
+
+        Returns:
+            Whether the bytes would survive a power loss; else it takes a sync.
+
+        Raises:
+            FsError: as `cut`.
+        """
+        request = _request_of(piece, truncate_ver, is_durable=True)
+        request.is_fill = True
+        return (await self._repeat(piece.name, request, [piece.buffer], is_wanted)).is_durable
+
     async def _repeat(
         self,
         name: str,

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
 
 
@@ -29,6 +30,20 @@ class ChunkPort(Protocol):
         knows by it what comes too late, when something has been written behind the new end.  `is_wanted` tells
         whether it is still under way; it is asked before each request, after the chain versions that the
         request names are known, and ends the work when it says no.
+        """
+        ...
+
+    async def fill_file(
+        self,
+        file: FileRef,
+        data: Buffer,
+        truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Write `data`, at least one byte, at the start of chunk 0, where it would survive a power loss by then.
+
+        The file has no chunks, and all of it fits in one; `dyn_stripe` of it may be 0 still.  `truncate_ver` and
+        `is_wanted` as for `truncate_file`: moving bytes to a chunk is a truncation to the present length.
         """
         ...
 

@@ -8,6 +8,9 @@ Memory suffices.  A request names a chain version, so it reaches only the head o
 is replaced, has another one.  Its sender knew the version before it saw that the truncation was still under way.  A head
 that was not there when the truncation finished learns of it from the next write, which tells the newest truncation
 that its client knows to be over: a request that comes after that write names an older version, or meets what the head knows.
+So does the request of a later truncation, as that begins only when all earlier ones are over.
+
+The same holds of fills: where metadata moves the bytes that it has kept of a file to its first chunk, as a truncation.
 """
 
 from typing import Final
@@ -19,7 +22,7 @@ BEHIND: Final = -1
 """Stands for a chunk index: all chunks behind the new end."""
 
 WHOLE: Final = -2
-"""Stands for a chunk index: the truncation is over on all chains, as a writer has told."""
+"""Stands for a chunk index: the truncation is over on all chains, as a writer, or the next truncation, has told."""
 
 
 class FinishedCuts:
@@ -33,13 +36,17 @@ class FinishedCuts:
         return len(self._newest)
 
     def is_finished(self, inode_id: int, chunk_index: int, truncate_ver: int) -> bool:
-        """True if this truncation, or a later one, has cut this chunk (or BEHIND) already; never for version 0."""
+        """True if this truncation, or a later one, has cut or filled this chunk (or BEHIND) already; never for version 0."""
         newest = self._newest
         return (
             0
             < truncate_ver
             <= max(newest.get((inode_id, chunk_index), 0), newest.get((inode_id, WHOLE), 0))
         )
+
+    def note_begun(self, inode_id: int, truncate_ver: int) -> None:
+        """A truncation is under way, so all before it are over; 0 is none."""
+        self.note(inode_id, WHOLE, truncate_ver - 1)
 
     def note(self, inode_id: int, chunk_index: int, truncate_ver: int) -> None:
         """A truncation has finished here; 0 is none."""

@@ -121,6 +121,7 @@ def _usual(
         request.type != storage_pb2.WRITE
         or request.is_full_replace
         or request.is_damaged
+        or request.is_fill
         or request.commit_chain_version
         or request.range_offsets
         or request.range_lengths

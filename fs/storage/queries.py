@@ -162,6 +162,7 @@ async def remove_range(
         async with target.remove_locks.hold(wanted.inode_id):
             context.place_now(wanted.chain_id, wanted.chain_version)
             context.check_lease()
+            target.cuts.note_begun(wanted.inode_id, wanted.truncate_ver)
             if target.cuts.is_finished(wanted.inode_id, BEHIND, wanted.truncate_ver):
                 return storage_pb2.RemoveResultPb()
             engine = target.disk.engine

@@ -158,7 +158,7 @@ def _cut(
         if (one.chain_id, one.chain_version, one.sender_epoch) != key:
             raise FsError(Status.RPC_BAD_REQUEST, f"a group of chains {key[0]} and {one.chain_id}")
         is_write = one.type == storage_pb2.UpdateTypePb.WRITE
-        if not is_write or one.is_damaged or one.is_durable or one.range_offsets:
+        if not is_write or one.is_damaged or one.is_durable or one.range_offsets or one.is_fill:
             raise FsError(Status.RPC_BAD_REQUEST, "a group takes plain writes only")
         if (one.is_full_replace, bool(one.commit_chain_version)) != (is_replacing, is_replacing):
             raise FsError(Status.RPC_BAD_REQUEST, "whole chunks go with whole chunks only")

@@ -61,6 +61,13 @@ def check(
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: {request.offset} + {length} > {size}")
     if request.truncate_ver and kind is UpdateType.EXTEND:
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: not of a truncation")
+    if request.is_fill and not (
+        kind is UpdateType.WRITE
+        and request.truncate_ver
+        and is_from_client
+        and not request.range_offsets
+    ):
+        raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no fill")
     if request.is_damaged and not (request.is_full_replace and request.commit_chain_version):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: only resync hands over damaged chunks")
     if is_from_client and (request.update_ver or request.is_full_replace):

@@ -230,7 +230,7 @@ async def _decide(
             known = target.channels.result_of(update.tag)
             if known is not None:
                 return known
-        if update.kind is UpdateType.WRITE:
+        if update.kind is UpdateType.WRITE and not request.is_fill:
             target.cuts.note(chunk_id.inode_id, WHOLE, request.truncate_ver)
         elif target.cuts.is_finished(chunk_id.inode_id, chunk_id.index, request.truncate_ver):
             return _result_of(0, state)
@@ -253,8 +253,8 @@ def note_place(place: Place) -> None:
 
 
 def _note_cut(target: LocalTarget, update: Update) -> None:
-    """A truncation has cut this chunk; a write says what it knows before."""
-    if update.kind is UpdateType.TRUNCATE:
+    """A truncation has cut or filled this chunk; a write of a client says what it knows before."""
+    if update.kind is UpdateType.TRUNCATE or update.request.is_fill:
         chunk_id = update.chunk_id
         target.cuts.note(chunk_id.inode_id, chunk_id.index, update.request.truncate_ver)
 

@@ -171,6 +171,11 @@ class FakeChunks:
             keep = max(0, length - key[1] * size)
             del self.chunks[key][keep:]
 
+    async def fill_file(self, file, data, _truncate_ver, is_wanted):
+        assert 0 < len(data) <= file.layout.chunk_size_bytes
+        if await is_wanted():
+            self._put(file, 0, bytes(data))
+
     async def file_length(self, file):
         size = file.layout.chunk_size_bytes
         ends = [k[1] * size + len(c) for k, c in self.chunks.items() if k[0] == file.inode_id and c]

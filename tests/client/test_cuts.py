@@ -23,6 +23,8 @@ class Nodes:
 
     def __init__(self):
         self.asked = []
+        self.updates = []
+        self.can_flush = True
         self.before_sync = []
         """What happens before the next syncs."""
 
@@ -34,8 +36,9 @@ class Nodes:
             if self.before_sync:
                 self.before_sync.pop(0)()
             return Received(pb.SyncChainsRsp())
-        assert request.type == pb.UpdateTypePb.TRUNCATE
-        return Received(pb.UpdateRsp())
+        assert request.type == (pb.WRITE if request.is_fill else pb.TRUNCATE)
+        self.updates.append(request)
+        return Received(pb.UpdateRsp(is_durable=request.is_fill and self.can_flush))
 
     def order(self):
         """What came, without repeats of the same."""
@@ -71,7 +74,9 @@ async def test_what_is_cut_is_durable_when_the_truncation_ends(store, length):
     assert (services.STORAGE_WRITE.name in order) == bool(length % CHUNK)
 
 
-async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routing):
+def losing(routing):
+    """Return what makes all chains lose power."""
+
     def lose():
         chains = {
             c: replace(chain, loss_count=1, chain_version=chain.chain_version + 2)
@@ -80,7 +85,11 @@ async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routi
         routing.newest = replace(THREE, chains=chains, routing_version=THREE.routing_version + 1)
         raise FsError(Status.ROUTING_MISMATCH, "power was lost")
 
-    store._nodes.before_sync.append(lose)
+    return lose
+
+
+async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routing):
+    store._nodes.before_sync.append(losing(routing))
     await store.truncate_file(ref(), 0, 3, always)
     assert store._nodes.order().count(services.STORAGE_REMOVE_CHUNKS.name) == 2
 
@@ -91,3 +100,33 @@ async def test_what_another_one_has_finished_is_left(store):
 
     await store.truncate_file(ref(), 0, 3, never)
     assert store._nodes.asked == []
+
+
+async def test_what_is_filled_is_durable_on_its_way(store):
+    file = ref(dyn_stripe=0)
+    await store.fill_file(file, b"bytes", 3, always)
+    (request,) = store._nodes.updates
+    assert store._nodes.order() == [services.STORAGE_WRITE.name]
+    assert (request.inode_id, request.chunk_index, request.offset) == (file.inode_id, 0, 0)
+    assert (request.truncate_ver, request.is_fill, request.is_durable) == (3, True, True)
+
+
+async def test_what_is_not_durable_on_its_way_is_synced(store, routing):
+    store._nodes.can_flush = False
+    await store.fill_file(ref(dyn_stripe=0), b"bytes", 3, always)
+    order = [services.STORAGE_WRITE.name, services.STORAGE_SYNC_CHAINS.name]
+    assert store._nodes.order() == order
+    store._nodes.before_sync.append(losing(routing))
+    store._nodes.asked.clear()
+    await store.fill_file(ref(dyn_stripe=0), b"bytes", 4, always)
+    assert store._nodes.order() == order * 2, "filled again, since power was lost in between"
+
+
+async def test_what_another_one_has_filled_is_left(store):
+    answers = [True, False]
+
+    async def once():
+        return answers.pop(0)
+
+    await store.fill_file(ref(dyn_stripe=0), b"bytes", 3, once)
+    assert not store._nodes.updates

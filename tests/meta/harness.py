@@ -50,6 +50,7 @@ class FakeChunks:
         self.lengths = {}
         self.used = {}
         self.truncated = []
+        self.filled = []
         self.removed = []
         self.error = None
         self.before_truncate = None
@@ -79,6 +80,22 @@ class FakeChunks:
             return
         self.truncated.append((file.inode_id, length))
         self.lengths[file.inode_id] = min(self.lengths.get(file.inode_id, 0), length)
+
+    async def fill_file(
+        self,
+        file: FileRef,
+        data: bytes,
+        _truncate_ver: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        assert 0 < len(data) <= file.layout.chunk_size_bytes
+        if self.before_truncate is not None:
+            await self.before_truncate()
+        self._fail()
+        if not await is_wanted():
+            return
+        self.filled.append((file.inode_id, bytes(data)))
+        self.lengths[file.inode_id] = max(self.lengths.get(file.inode_id, 0), len(data))
 
     async def file_length(self, file: FileRef) -> tuple[int, int]:
         self._fail()

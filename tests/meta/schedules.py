@@ -293,6 +293,10 @@ class Chunks:
         await self._stop("chunks")
         await self._inner.truncate_file(*args)
 
+    async def fill_file(self, *args) -> None:
+        await self._stop("chunks")
+        await self._inner.fill_file(*args)
+
     async def file_length(self, file) -> tuple[int, int]:
         await self._stop("chunks")
         return await self._inner.file_length(file)

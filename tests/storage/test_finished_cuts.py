@@ -23,8 +23,8 @@ def removal(cluster, truncate_ver, first_index=1):
     return request
 
 
-async def remove(client, request):
-    reply = await client.channel(1).call(services.STORAGE_REMOVE_CHUNKS, request)
+async def remove(client, request, head=1):
+    reply = await client.channel(head).call(services.STORAGE_REMOVE_CHUNKS, request)
     (result,) = reply.message.results
     assert not result.status, result
     return result.removed_count
