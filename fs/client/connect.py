@@ -168,7 +168,12 @@ async def connect(
         acting = identity or own
         ending = EndingSessions(client.meta, acting.caller)
         connected = EmberFs(
-            client.meta, client.chunks, runtime=runtime, identity=acting, ending=ending
+            client.meta,
+            client.chunks,
+            runtime=runtime,
+            identity=acting,
+            ending=ending,
+            opened_s=config.client.attr_timeout_s,
         )
         if tracer is None:
             tracer = Tracer(runtime.clock, runtime.random, sample_rate=config.trace.sample_rate)

@@ -11,7 +11,7 @@ Does not: cache, read ahead, or gather small writes; the mount's vfs does.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -25,12 +25,15 @@ from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
 from .ending import EndingSessions
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
-from .native_file import EmberFile, check_offset
+from .inline_bytes import brought_bytes
+from .native_content import check_offset, fill_from
+from .native_file import EmberFile
 from .native_limits import Limits
 from .native_paths import Place, split_path
 from .native_trash import Trash
 from .native_trees import Trees
-from .side_by_side import each_or_error
+from .own_changes import Opening, OwnChanges
+from .side_by_side import each_or_error, side_by_side
 
 __all__ = [
     "DirEntry",
@@ -45,6 +48,8 @@ __all__ = [
 SESSION_ID_BYTES = 16
 CALLS_AT_ONCE = 64
 """Files that are opened or written side by side."""
+OPEN_BATCH_COUNT = 128
+"""Files that are asked for with one call, which brings the bytes of those that are inline."""
 LINKS_FOLLOWED_MAX = 40
 PREFETCH_PIECE_BYTES = 32 * MIB
 COPY_PIECE_BYTES = 8 * MIB
@@ -62,6 +67,7 @@ class EmberFs(Trash, Limits, Trees):
         runtime: Runtime,
         identity: Identity,
         ending: EndingSessions | None = None,
+        opened_s: float = 0.0,
     ) -> None:
         """Use a cluster through its two halves.
 
@@ -71,34 +77,47 @@ class EmberFs(Trash, Limits, Trees):
             runtime: randomness.
             identity: on whose behalf.
             ending: ends sessions of files that nothing was written to; run by the caller.  Default: each close ends its own.
+            opened_s: for how long the bytes of a small file that came with its open may be shown to who reads it.
         """
         super().__init__(meta, identity)
         self._chunks = chunks
         self._runtime = runtime
         self._ending = ending
+        self._changes = OwnChanges(opened_s)
 
     async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
         """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
+        asked_s = trio.current_time()
         found = await self._resolve(path, wants_read=not is_writable)
         inode = inode_from_pb(found.inode)
         if found.may_read and not is_writable:
-            return self._file(inode, path, "")
+            return self._read_only(inode, path, brought_bytes(found), asked_s)
         return await self._open(inode, path, is_writable=is_writable)
 
     async def open_many(self, paths: Sequence[str]) -> list[EmberFile | FsError]:
         """Open files for reading, side by side; return each, or why it could not be opened."""
-        found = await self._resolve_many(paths, wants_read=True)
-        calls = [partial(self._opened, *pair) for pair in zip(found, paths, strict=True)]
-        return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+        opened: list[EmberFile | FsError] = []
+        for start in range(0, len(paths), OPEN_BATCH_COUNT):
+            batch, asked_s = paths[start : start + OPEN_BATCH_COUNT], trio.current_time()
+            found = await self._resolve_many(batch, wants_read=True)
+            pairs = zip(found, batch, strict=True)
+            calls = [partial(self._opened, slot, path, asked_s) for slot, path in pairs]
+            opened += await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+        return opened
 
-    async def _opened(self, found: meta_pb2.ResolvedPathPb, path: str) -> EmberFile:
+    async def _opened(self, found: meta_pb2.ResolvedPathPb, path: str, asked_s: float) -> EmberFile:
         """Return what was found, open for reading; raises FsError if there is nothing."""
         if not found.HasField("inode"):
             raise FsError(Status(found.status), found.detail)
         inode = inode_from_pb(found.inode)
         if found.may_read:
-            return self._file(inode, path, "")
+            return self._read_only(inode, path, brought_bytes(found), asked_s)
         return await self._open(inode, path, is_writable=False)
+
+    def _read_only(self, inode: Inode, path: str, data: bytes | None, asked_s: float) -> EmberFile:
+        file = self._file(inode, path, "")
+        file.note_opened(data, asked_s)
+        return file
 
     async def _open(self, found: Inode, path: str, *, is_writable: bool) -> EmberFile:
         session_id = self._new_session_id() if is_writable else ""
@@ -107,11 +126,33 @@ class EmberFs(Trash, Limits, Trees):
             inode_id=found.inode_id,
             wants_read=True,
             wants_write=is_writable,
+            takes_inline=True,
         )
-        if is_writable:
-            request.session.session_id, request.session.is_write = session_id, True
-        reply = await self._meta.call(services.META_OPEN, request)
-        file = self._file(inode_from_pb(reply.inode), path, session_id)
+        asked_s = trio.current_time()
+        if not is_writable:
+            reply = await self._meta.call(services.META_OPEN, request)
+            return self._read_only(inode_from_pb(reply.inode), path, brought_bytes(reply), asked_s)
+        request.session.session_id, request.session.is_write = session_id, True
+        with self._changes.opening() as opening:
+            reply = await self._meta.call(services.META_OPEN, request)
+            return self._writable(reply, path, session_id, opening, asked_s)
+
+    def _writable(
+        self,
+        reply: meta_pb2.InodeRsp | meta_pb2.CreateRsp,
+        path: str,
+        session_id: str,
+        opening: Opening,
+        asked_s: float,
+    ) -> EmberFile:
+        inode, data = inode_from_pb(reply.inode), brought_bytes(reply)
+        file = self._file(inode, path, session_id)
+        file.note_opened(data, asked_s)
+        file.note_writable(
+            reply.inline_bytes_max,
+            is_new=isinstance(reply, meta_pb2.CreateRsp) and reply.was_created,
+            may_be_inline=opening.may_be_inline(inode.inode_id),
+        )
         file.is_metered = reply.is_metered
         return file
 
@@ -151,13 +192,12 @@ class EmberFs(Trash, Limits, Trees):
             wants_read=True,
             wants_write=True,
             session=meta_pb2.FileSessionPb(session_id=session_id, is_write=True),
+            takes_inline=True,
         )
-        reply = await self._change(services.META_CREATE, request, Place(directory))
-        file = self._file(inode_from_pb(reply.inode), path, session_id)
-        file.is_metered = reply.is_metered
-        if reply.was_created:
-            file.note_created()
-        return file
+        asked_s = trio.current_time()
+        with self._changes.opening() as opening:
+            reply = await self._change(services.META_CREATE, request, Place(directory))
+            return self._writable(reply, path, session_id, opening, asked_s)
 
     def _file(self, inode: Inode, path: str, session_id: str) -> EmberFile:
         if inode.type is not InodeType.FILE:
@@ -169,6 +209,7 @@ class EmberFs(Trash, Limits, Trees):
             self._meta,
             self._chunks,
             identity=self._identity,
+            changes=self._changes,
             session_id=session_id,
             ending=self._ending,
         )
@@ -176,7 +217,8 @@ class EmberFs(Trash, Limits, Trees):
     async def read_file(self, path: str) -> bytes:
         """Return the whole content of a file."""
         async with await self.open(path) as file:
-            return await file.read(0, file.length)
+            data = file.take_opened()
+            return await file.read(0, file.length) if data is None else data
 
     async def write_file(self, path: str, data: Buffer) -> None:
         """Replace the content of a file and make it durable."""
@@ -232,9 +274,7 @@ class EmberFs(Trash, Limits, Trees):
                 length = min(COPY_PIECE_BYTES, reading.length - offset)
                 piece = FileRead(reading.ref, offset, memoryview(bytearray(length)))
                 try:
-                    await self._chunks.read([piece])
-                    if piece.hole_bytes:
-                        await reading.require_still_there()
+                    await reading.fill(piece)
                     if piece.hole_bytes < length:
                         await give.send(piece)
                 except FsError as error:
@@ -254,6 +294,8 @@ class EmberFs(Trash, Limits, Trees):
         """
         file.require_open()
         check_offset(file.path, offset)
+        if file.is_inline:
+            return 0, []
         end = file.length if length is None else min(offset + length, file.length)
         read_bytes, failures = 0, list[FsError]()
         for start in range(offset, end, PREFETCH_PIECE_BYTES):
@@ -273,16 +315,43 @@ class EmberFs(Trash, Limits, Trees):
         for file, offset, _ in reads:
             file.require_open()
             check_offset(file.path, offset)
-        wanted = [
-            FileRead(file.ref, offset, buffer[: max(0, file.length - offset)])
-            for file, offset, buffer in reads
-        ]
-        await self._chunks.read([read for read in wanted if len(read.buffer)])
-        for file in {
-            file for (file, *_), read in zip(reads, wanted, strict=True) if read.hole_bytes
-        }:
-            await file.require_still_there()
-        return [len(read.buffer) for read in wanted]
+        counts = [0] * len(reads)
+        left = list(range(len(reads)))
+        while left:
+            left = await self._read_some(reads, left, counts)
+        return counts
+
+    async def _read_some(
+        self,
+        reads: Sequence[tuple[EmberFile, int, memoryview]],
+        left: Sequence[int],
+        counts: list[int],
+    ) -> list[int]:
+        """Do those of some reads that are left, by position; return those that must be done again, as their files have become inline."""
+        kept = await self._inline_contents({reads[position][0] for position in left})
+        stored: dict[int, FileRead] = {}
+        for position in left:
+            file, offset, buffer = reads[position]
+            data = kept.get(file)
+            if data is not None:
+                counts[position] = fill_from(data, offset, buffer)
+                continue
+            wanted = buffer[: max(0, file.length - offset)]
+            counts[position] = len(wanted)
+            if len(wanted):
+                stored[position] = FileRead(file.ref, offset, wanted)
+        await self._chunks.read(list(stored.values()))
+        doubted = {reads[position][0] for position, read in stored.items() if read.hole_bytes}
+        inline = {file for file in doubted if await file.is_inline_after_all()}
+        return [position for position in stored if reads[position][0] in inline]
+
+    async def _inline_contents(self, files: Iterable[EmberFile]) -> dict[EmberFile, bytes]:
+        """Return the bytes of those files that are inline; raises FsError if one cannot be read."""
+        inline = [file for file in files if file.is_inline]
+        calls = [file.inline_content for file in inline]
+        contents = await side_by_side(calls, at_once_max=CALLS_AT_ONCE) if calls else []
+        found = zip(inline, contents, strict=True)
+        return {file: data for file, data in found if data is not None}
 
     async def read_each(
         self, reads: Sequence[tuple[EmberFile, int, memoryview]]

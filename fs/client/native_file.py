@@ -3,12 +3,11 @@
 Invariants:
     - A write is replicated when it returns, and durable after `fsync` or `close`.
     - What was written is reported with its length at the latest by `close`, and once.
-    - A closed file neither reads nor writes: ValueError, as of Python's own files.
+    - Bytes go to the metadata service instead of a chunk only as all of a file, with one call that is the report, too.
 
 Does not: cache, read ahead, or gather small writes.
 """
 
-import math
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self
@@ -19,22 +18,18 @@ from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.ids import SessionId
 from ..schema.inode import Inode, inode_from_pb
-from ..schema.layout import MAX_FILE_LENGTH_BYTES, FileRef, Layout
+from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
-from .api import ChunkStore, FileRead, MetaCaller
+from .api import ChunkStore, MetaCaller
 from .ending import EndingSessions
 from .entries import Identity
-from .still_there import SEEN_THERE_S, require_still_there
+from .inline_bytes import add_bytes
+from .native_content import FileContent, check_offset
+from .own_changes import OwnChanges
 
 
-def check_offset(path: str, offset: int) -> None:
-    """Refuse an offset before the start; raises FsError(INVALID_ARGUMENT)."""
-    if offset < 0:
-        raise FsError(Status.INVALID_ARGUMENT, f"{path}: offset {offset}")
-
-
-class EmberFile:
+class EmberFile(FileContent):
     """An open file.  Tasks may read at once; writes of overlapping ranges are the caller's to order."""
 
     def __init__(
@@ -45,31 +40,30 @@ class EmberFile:
         chunks: ChunkStore,
         *,
         identity: Identity,
+        changes: OwnChanges,
         session_id: str,
         ending: EndingSessions | None = None,
     ) -> None:
-        assert inode.file is not None
-        self.path = path
-        self._inode = inode
-        self._meta = meta
-        self._chunks = chunks
-        self._identity = identity
+        super().__init__(inode, path, meta, chunks, identity, changes)
         self._session_id = session_id
-        self._is_closed = False
+        if session_id:
+            changes.began(inode.inode_id)
         self._ending = ending
-        self._seen_there_s = -math.inf
-        """When meta was last asked whether it still has the file, and had it."""
-        self._dyn_stripe = inode.file.dyn_stripe
-        self._truncate_ver = inode.file.truncate_ver
-        self._length = inode.file.length
-        self._written_end = 0
+        self._is_new = False
+        """It was made by this open."""
+        self._inline_bytes_max = 0
+        """How long a file may be to be made inline."""
+        self._has_sent = False
+        """Something was written through this object, or is on its way."""
+        self._may_become_inline = False
+        """A report with bytes may still be taken: it is to be refused before anything is written to a chunk."""
         self._is_length_unknown = False
         self._is_space_unsure = False
         """Bytes were left out, or written to a file with holes: the close has meta ask the chains what it takes."""
         self._write_count = 0
         self.is_metered = False
         """A quota of bytes lies above: growth must be promised first."""
-        self._promised_length = inode.file.promised_length
+        self._promised_length = self._part.promised_length
         self._reported_count = 0
         """Of `_write_count`: a write that ends during a report is not taken for reported."""
         self._unsynced_count = 0
@@ -77,71 +71,27 @@ class EmberFile:
         self._synced_count = -1
         """Of `_unsynced_count`: what a sync of the chunks has covered; before the first one, others may have written, too."""
 
-    @property
-    def length(self) -> int:
-        """Bytes in the file, as known at open and grown by writes through this object."""
-        return self._length
-
-    @property
-    def layout(self) -> Layout:
-        """How the file is cut and spread."""
-        assert self._inode.file is not None
-        return self._inode.file.layout
-
-    @property
-    def ref(self) -> FileRef:
-        """Names the file's chunks to the storage side."""
-        assert self._inode.file is not None
-        cut = self._inode.file.finished_cut
-        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, cut)
-
-    def require_open(self) -> None:
-        """Raise ValueError if the file was closed."""
-        if self._is_closed:
-            raise ValueError(f"{self.path}: the file is closed")
-
     def _require_writable(self) -> None:
         """Raise ValueError if the file was closed, FsError(BAD_FILE) if it is open for reading only."""
         self.require_open()
         if not self._session_id:
             raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
 
-    async def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file.
+    def note_writable(
+        self, inline_bytes_max: int, *, is_new: bool = False, may_be_inline: bool = False
+    ) -> None:
+        """Take in what the open for writing has told.
 
-        Raises:
-            FsError: STALE: the file was removed, and not open for writing here; and others.
-            ValueError: it was closed.
+        Args:
+            inline_bytes_max: how long a file may be to be made inline.
+            is_new: the open has made it: there are no bytes yet to make durable, nor any on their way.
+            may_be_inline: it is or becomes inline, perhaps, whatever its inode says.
         """
-        self.require_open()
-        check_offset(self.path, offset)
-        wanted = buffer[: max(0, self._length - offset)]
-        if len(wanted):
-            read = FileRead(self.ref, offset, wanted)
-            await self._chunks.read([read])
-            if read.hole_bytes:
-                await self.require_still_there()
-        return len(wanted)
-
-    async def require_still_there(self) -> None:
-        """Return if what was read as a hole was none of a removed file's; raises FsError(STALE)."""
-        asked_s = trio.current_time()
-        if self._session_id and asked_s < self._seen_there_s + SEEN_THERE_S:
-            return
-        await require_still_there(self._meta, self._identity.caller(), self._inode.inode_id)
-        self._seen_there_s = asked_s
-
-    async def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset` on."""
-        self.require_open()
-        check_offset(self.path, offset)
-        buffer = bytearray(max(0, min(length, self._length - offset)))
-        await self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
-
-    def note_created(self) -> None:
-        """The file is new: there are no bytes yet to make durable."""
-        self._synced_count = 0
+        self._inline_bytes_max, self._is_new = inline_bytes_max, is_new
+        if is_new:
+            self._synced_count = 0
+        if may_be_inline:
+            self._dyn_stripe, self._may_become_inline = 0, True
 
     async def write(self, offset: int, data: Buffer, *, is_last: bool = False) -> None:
         """Write bytes; replicated when it returns, durable after `fsync`.
@@ -157,11 +107,14 @@ class EmberFile:
         end = offset + len(view)
         if end > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
+        self._changes.note_changed(self._inode.inode_id)
+        if is_last and offset == 0 and self._may_send(len(view)) and await self._send(view):
+            return
+        self._has_sent = True
+        await self._cover(end)  # which voids promises where it has bytes moved to a chunk
         if self.is_metered and end > self._promised_length:
             await self._secure(end)
-        await self._cover(end)
-        assert self._inode.file is not None
-        if self._inode.file.has_holes or offset > self._length:
+        if self._part.has_holes or offset > self._length:
             self._is_space_unsure = True
         is_written = is_durable = False
         asks_durable = is_last and self._synced_count == self._unsynced_count
@@ -169,12 +122,54 @@ class EmberFile:
             is_durable = await self._chunks.write(self.ref, offset, view, is_durable=asks_durable)
             is_written = True
         finally:
+            self._changes.note_changed(self._inode.inode_id)
             self._write_count += 1
             self._unsynced_count += not is_durable
             # Bytes of a failed write may be there, beyond what is known: the chains must tell the length.
             self._is_length_unknown = self._is_length_unknown or not is_written
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
+
+    def _may_send(self, length: int) -> bool:
+        """Return whether `length` bytes may be sent inline as all of the file: this client has certainly sent none of it to a chunk."""
+        if not 0 < length <= self._inline_bytes_max or length < self._length or self.is_metered:
+            return False
+        if self._has_sent or self._may_become_inline or not (self._is_new or not self._dyn_stripe):
+            return False
+        return self._changes.may_send(self._inode.inode_id)
+
+    async def _send(self, view: memoryview) -> bool:
+        """Have meta keep all bytes of the file, durably; False: they have to go to a chunk, and nothing is done.
+
+        Raises:
+            FsError: as meta says; nobody knows then whether it keeps them.
+        """
+        request = meta_pb2.SyncReq(
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, is_durable=True
+        )
+        add_bytes(request, bytes(view), self._part)
+        # Whoever writes through this object meanwhile has this report refused, or the bytes moved, first.
+        self._dyn_stripe = 0
+        self._has_sent = self._may_become_inline = True
+        self._changes.note_sent(self._inode.inode_id)
+        reply: meta_pb2.InodeRsp | None = None
+        try:
+            reply = await self._meta.call(services.META_SYNC, request)
+        finally:
+            self._changes.note_changed(self._inode.inode_id)
+            if reply is None:
+                self._write_count += 1
+                self._is_length_unknown = True
+        if reply.is_inline_refused:  # maybe when it was repeated, and the first try is yet to come
+            return False
+        self._note_told()
+        self._learn(inode_from_pb(reply.inode), is_brought=True)
+        return True
+
+    def _note_told(self) -> None:
+        """No report with bytes can be taken any more that has not been."""
+        self._may_become_inline = False
+        self._changes.note_told(self._inode.inode_id)
 
     async def append(self, data: Buffer) -> int:
         """Write bytes at the end of the file, wherever others have moved it, and return where that was.
@@ -189,6 +184,7 @@ class EmberFile:
         if not view:
             return self._length
         self._require_writable()
+        self._has_sent = True
         if self._has_new_data and self._is_length_unknown:
             await self.fsync()
         request = meta_pb2.ReserveAppendReq(
@@ -199,7 +195,7 @@ class EmberFile:
         reply = await self._meta.call(services.META_RESERVE_APPEND, request)
         inode = inode_from_pb(reply.inode)
         assert inode.file is not None
-        self._inode, self._dyn_stripe = inode, max(self._dyn_stripe, inode.file.dyn_stripe)
+        self._take_over(inode)
         if inode.file.truncate_ver != self._truncate_ver:  # cut by others: what was known is void
             self._truncate_ver, self._written_end = inode.file.truncate_ver, 0
         self._length = inode.file.length
@@ -215,6 +211,8 @@ class EmberFile:
         """
         check_offset(self.path, length)
         self._require_writable()
+        self._has_sent = True
+        self._changes.note_changed(self._inode.inode_id)
         if self._has_new_data and self._is_length_unknown:
             await self.fsync()
         request = meta_pb2.SetAttrReq(
@@ -228,13 +226,21 @@ class EmberFile:
             request.length_hint.CopyFrom(self._length_hint())
         inode = inode_from_pb((await self._meta.call(services.META_SET_ATTR, request)).inode)
         assert inode.file is not None
-        self._inode, self._dyn_stripe = inode, max(self._dyn_stripe, inode.file.dyn_stripe)
+        self._take_over(inode)
+        self._changes.note_changed(self._inode.inode_id)
         self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
         # The next report makes it durable, and tells it again in case meta has lost it with its power.
         self._written_end, self._promised_length = inode.length, inode.file.promised_length
         self._reported_count = max(self._reported_count, write_count)
         self._write_count += 1
         self._unsynced_count += 1
+
+    def _take_over(self, inode: Inode) -> None:
+        """Take in the file after a change of this client; a stripe that may still become none again stays none."""
+        assert inode.file is not None
+        self._inode = inode
+        if not self._may_become_inline:
+            self._dyn_stripe = max(self._dyn_stripe, inode.file.dyn_stripe)
 
     async def _secure(self, end: int) -> None:
         request = meta_pb2.ReserveSpaceReq(
@@ -246,7 +252,7 @@ class EmberFile:
         self.is_metered, self._promised_length = reply.is_metered, inode.file.promised_length
 
     async def _cover(self, end: int) -> None:
-        """Extend the dynamic stripe so that chunks up to byte `end` may exist."""
+        """Extend the dynamic stripe so that chunks up to byte `end` may exist; bytes that are inline are in a chunk then."""
         chunk_count = -(-end // self.layout.chunk_size_bytes)
         needed = min(chunk_count, self.layout.stripe_size)
         if needed <= self._dyn_stripe:
@@ -255,10 +261,20 @@ class EmberFile:
             caller=self._identity.caller(),
             inode_id=self._inode.inode_id,
             dyn_stripe_min=needed,
+            ends_inline=self._may_become_inline,
         )
-        reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
+        inode = inode_from_pb((await self._meta.call(services.META_EXTEND_STRIPE, request)).inode)
+        assert inode.file is not None
+        if request.ends_inline:
+            self._note_told()
+        if not self._dyn_stripe and inode.file.truncate_ver > self._truncate_ver:
+            # Moving bytes to a chunk counts as a truncation, before which nothing was written to chunks.
+            self._inode, self._truncate_ver, self._written_end = inode, inode.file.truncate_ver, 0
+            self._promised_length = inode.file.promised_length
+        elif self.is_inline:
+            self._inode = inode
         # Replies may pass each other, and it only grows.
-        self._dyn_stripe = max(self._dyn_stripe, reply.inode.file.dyn_stripe)
+        self._dyn_stripe = max(self._dyn_stripe, inode.file.dyn_stripe)
 
     @property
     def _has_new_data(self) -> bool:
@@ -298,6 +314,8 @@ class EmberFile:
             raise
         self._reported_count = max(self._reported_count, write_count)
         self._length = max(self._written_end, reply.inode.file.length)
+        if request.has_new_data and self._may_become_inline:
+            self._note_told()
 
     async def _forget_refused(self, write_count: int) -> None:
         request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=self._inode.inode_id)
@@ -319,6 +337,12 @@ class EmberFile:
         if not self._session_id:
             return
         session_id, self._session_id = SessionId(self._session_id), ""
+        try:
+            await self._end(session_id)
+        finally:
+            self._changes.ended(self._inode.inode_id)
+
+    async def _end(self, session_id: SessionId) -> None:
         has_new_data = self._has_new_data
         if not (has_new_data or self.is_metered or self._is_length_unknown) and (
             self._ending is not None and self._ending.end(self._inode.inode_id, session_id)
@@ -329,6 +353,8 @@ class EmberFile:
         request = meta_pb2.CloseReq(sync=report, session_id=session_id)
         call = self._meta.call(services.META_CLOSE, request)
         await (self._durable(call) if has_new_data else call)
+        if has_new_data and self._may_become_inline:
+            self._note_told()
 
     async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
         """Make the chunks durable, if they are not, while the metadata is reported; return the reply."""

@@ -77,6 +77,7 @@ class Paths:
             path=os.fsencode(path),
             follow_last=follow,
             wants_read=wants_read,
+            takes_inline=wants_read,
         )
         return await self._meta.call(services.META_RESOLVE_PATH, request)
 
@@ -102,6 +103,7 @@ class Paths:
                 paths=[os.fsencode(path) for path in paths[start : start + STAT_BATCH_COUNT]],
                 follow_last=follow,
                 wants_read=wants_read,
+                takes_inline=wants_read,
             )
             reply = await self._meta.call(services.META_BATCH_RESOLVE_PATH, request)
             found += reply.resolved

@@ -63,6 +63,8 @@ class FakeChunks:
     can_flush: bool = False
     """Storage makes writes durable on their way."""
     free_bytes: int = 1 << 39
+    inline: object = ()
+    """Holds the inode ids of files that may have no chunks."""
 
     async def _pause(self):
         if self.delay_s:
@@ -75,12 +77,13 @@ class FakeChunks:
         fault = self.write_faults.pop(0) if self.write_faults else None
         if fault is not None:
             raise type(fault)(fault.status, fault.detail)  # it refers to nobody's bytes
-        self._put(file, offset, data)
+        self.put(file, offset, data)
         self.writes.append((file.inode_id, offset, len(data)))
         self.durable_writes += is_durable
         return is_durable and self.can_flush
 
-    def _put(self, file, offset, data):
+    def put(self, file, offset, data):
+        assert file.inode_id not in self.inline, f"written to a chunk of inline {file.inode_id}"
         view = memoryview(data)
         for e in extents(file.layout.chunk_size_bytes, offset, len(data)):
             chunk = self.chunks.setdefault((file.inode_id, e.chunk_index), bytearray())
@@ -103,7 +106,7 @@ class FakeChunks:
         if fault is not None:
             raise fault
         for offset, data in made:
-            self._put(file, offset, data)
+            self.put(file, offset, data)
         self.writes.append((file.inode_id, [(offset, len(data)) for offset, data in made]))
         self.durable_writes += is_durable
         return is_durable and self.can_flush

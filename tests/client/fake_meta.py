@@ -20,6 +20,8 @@ from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
+from .fake_inline import end_inline
+
 DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
 
@@ -45,6 +47,8 @@ class FakeMeta:
             reply = meta_pb2.InodeRsp(inode=inode_to_pb(reply))
         assert isinstance(reply, method.reply_type), (method.name, reply)
         self._tell_directories(method, request, reply)
+        if hasattr(reply, "inline_data"):
+            self.cluster.inline.bring(request, method.name, reply)
         return reply
 
     def _tell_directories(self, method, request, reply):
@@ -77,14 +81,17 @@ class FakeMeta:
             inode = c.get(existing)
             if inode.is_dir:
                 raise FsError(Status.IS_DIRECTORY, repr(r.name))
-            c.open_session(existing, r.session)
+            c.open_session(existing, r.session, self.client_id)
+            if not r.is_truncate:
+                c.inline.leave_for(r, inode)
+            inode = c.get(existing)
             if r.is_truncate and inode.file.length:
                 inode = await c.truncate(inode, 0)
         else:
             file = FilePart(0, 0, c.layout, 1, 0)
             mode = r.mode & ~r.umask
             inode = c.add(r.caller, r.parent_inode_id, r.name, InodeType.FILE, mode, file=file)
-            c.open_session(inode.inode_id, r.session)
+            c.open_session(inode.inode_id, r.session, self.client_id)
         return meta_pb2.CreateRsp(inode=inode_to_pb(inode), was_created=existing is None)
 
     async def mkdir(self, r):
@@ -129,7 +136,7 @@ class FakeMeta:
         if inode.is_dir:
             raise FsError(Status.IS_DIRECTORY, repr(r.name))
         if r.keep_inode_id == inode.inode_id:
-            c.open_session(inode.inode_id, r.keep_session)
+            c.open_session(inode.inode_id, r.keep_session, self.client_id)
         del c.names[r.parent_inode_id][r.name]
         c.touch(r.parent_inode_id)
         return meta_pb2.RemoveRsp(removed=inode_to_pb(await c.drop_link(inode)))
@@ -170,7 +177,7 @@ class FakeMeta:
                 del c.names[target_id], c.inodes[target_id]
             else:
                 if r.keep_inode_id == target_id:
-                    c.open_session(target_id, r.keep_session)
+                    c.open_session(target_id, r.keep_session, self.client_id)
                 reply.replaced.CopyFrom(inode_to_pb(await c.drop_link(old)))
         if not r.exchange:
             del c.names[r.old_parent_inode_id][r.old_name]
@@ -193,12 +200,16 @@ class FakeMeta:
         c.require_expected(r)
         if inode.is_dir and r.wants_write:
             raise FsError(Status.IS_DIRECTORY, f"{r.inode_id}")
-        c.open_session(r.inode_id, r.session)
+        c.open_session(r.inode_id, r.session, self.client_id)
+        if not r.is_truncate and inode.file is not None:
+            c.inline.leave_for(r, inode)
+        inode = c.get(r.inode_id)
         if r.is_truncate and inode.file.length:
             inode = await c.truncate(inode, 0)
         return inode
 
     async def sync(self, r):
+        r.caller.client_id = self.client_id
         return await self.cluster.apply_sync(r)
 
     async def close(self, r):
@@ -351,7 +362,7 @@ class FakeMeta:
 
     async def reserve_append(self, r):
         c = self.cluster
-        inode = c.get(r.inode_id)
+        inode = c.inline.move(c.get(r.inode_id))
         offset = inode.file.length
         hint = r.length_hint
         if r.HasField("length_hint") and hint.truncate_ver == inode.file.truncate_ver:
@@ -363,6 +374,9 @@ class FakeMeta:
     async def extend_stripe(self, r):
         c = self.cluster
         inode = c.get(r.inode_id)
+        if r.ends_inline:
+            inode = end_inline(c, inode)
+        inode = c.inline.move(inode)
         return c.put_file(inode, dyn_stripe=max(inode.file.dyn_stripe, r.dyn_stripe_min))
 
     async def sync_meta(self, _request):

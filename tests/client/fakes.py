@@ -22,6 +22,7 @@ from fs.schema.layout import FileRef, Layout
 from fs.schema.status import FsError, Status
 
 from .fake_chunks import CHUNK, FakeChunks, FakeStore
+from .fake_inline import FakeInline, refusal, without_bytes
 from .fake_meta import FakeMeta
 
 
@@ -48,12 +49,15 @@ class FakeCluster:
 
     def __init__(self, clock=None, *, chunk_size_bytes=CHUNK, stripe_size=4):
         self.clock = clock or FakeClock()
-        self.chunks = FakeChunks(chunk_size_bytes)
+        self.inline = FakeInline(self)
+        self.chunks = FakeChunks(chunk_size_bytes, inline=self.inline)
         self.layout = Layout(ChainTableId(1), 1, chunk_size_bytes, stripe_size, 0, 1)
         self.last_id = 0x1000
         self.inodes: dict[int, Inode] = {}
         self.names: dict[int, dict[bytes, int]] = {}
         self.sessions: dict[int, set[str]] = {}
+        self.owners: dict[str, str] = {}
+        """Of sessions: whose client's."""
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
         self.knows_bare = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""
@@ -166,17 +170,21 @@ class FakeCluster:
         """What garbage collection does, at once."""
         if inode.nlink == 0 and not self.sessions.get(inode.inode_id):
             del self.inodes[inode.inode_id]
-            if inode.file is not None:
+            if self.inline.data.pop(inode.inode_id, None) is None and inode.file is not None:
                 await self.chunks.remove_files([self.ref(inode)])
 
     def ref(self, inode):
         return FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe)
 
-    def open_session(self, inode_id, session):
+    def open_session(self, inode_id, session, client_id):
         if session.session_id:
+            self.owners[session.session_id] = client_id
             self.sessions.setdefault(inode_id, set()).add(session.session_id)
 
     async def truncate(self, inode, length):
+        if inode.inode_id in self.inline and not length:
+            return self.inline.drop(inode)
+        inode = self.inline.move(inode)
         has_holes = inode.file.has_holes or length > inode.file.length
         inode = self.put_file(
             inode,
@@ -195,6 +203,13 @@ class FakeCluster:
 
     async def apply_sync(self, request):
         before = inode = self.get(request.inode_id)
+        if request.HasField("inline_data"):
+            taken = self.inline.take(request)
+            if taken is None:
+                return refusal(inode)
+            inode, request = taken, without_bytes(request)
+        if request.has_new_data or request.counts_space:
+            inode = self.inline.move(inode)
         if request.has_new_data:
             hint = request.length_hint
             if request.HasField("length_hint") and hint.truncate_ver == inode.file.truncate_ver:

@@ -39,17 +39,24 @@ class PathMeta:
         if method.name == "ResolvePath":
             reply.inode.CopyFrom(inode_to_pb(self.found(request.path)))
             reply.may_read = request.wants_read and self.checks_reading
+            self.bring(request, reply)
         elif method.name == "BatchResolvePath":
             for path in request.paths:
                 slot = reply.resolved.add()
                 try:
                     slot.inode.CopyFrom(inode_to_pb(self.found(path)))
                     slot.may_read = request.wants_read and self.checks_reading
+                    self.bring(request, slot)
                 except FsError as error:
                     slot.status, slot.detail = error.status, error.detail
         else:
             return await self.inner.call(method, request, timeout_s=timeout_s)
         return reply
+
+    def bring(self, request, reply):
+        if reply.may_read and reply.inode.HasField("file"):
+            self.cluster.inline.leave_for(request, self.cluster.get(reply.inode.inode_id))
+            self.cluster.inline.bring(request, "ResolvePath", reply)
 
     def found(self, path):
         name = path.lstrip(b"/")

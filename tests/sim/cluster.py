@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -178,6 +178,10 @@ class SimProcess:
     @property
     def is_running(self) -> bool:
         return self.scope is not None and not self.life.is_over
+
+
+CLIENT_SECTION: Final = ClientSection(retry_time_s_max=300.0, attr_timeout_s=0.0)
+"""What an open has brought is not shown to later reads: histories with registers in small files are linearizable, too."""
 
 
 class SimCluster:
@@ -583,7 +587,7 @@ class SimCluster:
                     self.manager_addresses,
                     CLUSTER_ID,
                     runtime=runtime,
-                    config=ProcessConfig(client=ClientSection(retry_time_s_max=300.0)),
+                    config=ProcessConfig(client=CLIENT_SECTION),
                     identity=Identity(0, 0),
                     tracer=self.make_tracer(name, runtime),
                 ) as fs:

@@ -1,0 +1,213 @@
+"""What an open file of the native client knows of its file, and reading it: from chunks, or from the metadata service what is inline.
+
+Invariants:
+    - The bytes of an inline file are those that came with its open for `opened_s` at most; later each read asks for them.
+    - What storage calls a hole is read as zeros only if the file is still there, and not inline by now.
+    - A file that was closed is not read: ValueError, as of Python's own files.
+"""
+
+import math
+
+import trio
+
+from ..schema import services
+from ..schema.inode import FilePart, Inode, inode_from_pb
+from ..schema.layout import FileRef, Layout
+from ..schema.proto import meta_pb2
+from ..schema.status import FsError, Status
+from .api import ChunkStore, FileRead, MetaCaller
+from .entries import Identity
+from .inline_bytes import brought_bytes
+from .own_changes import OwnChanges
+from .still_there import SEEN_THERE_S
+
+
+def check_offset(path: str, offset: int) -> None:
+    """Refuse an offset before the start; raises FsError(INVALID_ARGUMENT)."""
+    if offset < 0:
+        raise FsError(Status.INVALID_ARGUMENT, f"{path}: offset {offset}")
+
+
+class FileContent:
+    """See module head.  Any number of tasks may read at once."""
+
+    def __init__(  # noqa: PLR0917 - what one client is made of
+        self,
+        inode: Inode,
+        path: str,
+        meta: MetaCaller,
+        chunks: ChunkStore,
+        identity: Identity,
+        changes: OwnChanges,
+    ) -> None:
+        assert inode.file is not None
+        self.path = path
+        self._inode = inode
+        self._meta = meta
+        self._chunks = chunks
+        self._identity = identity
+        self._changes = changes
+        self._session_id = ""
+        self._is_closed = False
+        self._seen_there_s = -math.inf
+        """When meta was last asked whether it still has the file, and had it."""
+        self._dyn_stripe = inode.file.dyn_stripe
+        self._truncate_ver = inode.file.truncate_ver
+        self._length = inode.file.length
+        self._written_end = 0
+        """Of what was written through this object since the file was last cut, as far as known."""
+        self._opened: bytes | None = None
+        self._opened_s = -math.inf
+        """The bytes that came with the open, and when it was asked for."""
+
+    @property
+    def length(self) -> int:
+        """Bytes in the file, as known at open and grown by writes through this object; of an inline file as last read."""
+        return self._length
+
+    @property
+    def _part(self) -> FilePart:
+        assert self._inode.file is not None
+        return self._inode.file
+
+    @property
+    def layout(self) -> Layout:
+        """How the file is cut and spread."""
+        return self._part.layout
+
+    @property
+    def is_inline(self) -> bool:
+        """True while it is known to have no chunks: its bytes are with the metadata service."""
+        return self._part.is_inline
+
+    @property
+    def ref(self) -> FileRef:
+        """Names the file's chunks to the storage side."""
+        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, self._part.finished_cut)
+
+    def require_open(self) -> None:
+        """Raise ValueError if the file was closed."""
+        if self._is_closed:
+            raise ValueError(f"{self.path}: the file is closed")
+
+    def note_opened(self, data: bytes | None, asked_s: float) -> None:
+        """Keep the bytes that came with an open that was asked for then (trio time); None: none came."""
+        self._opened, self._opened_s = data, asked_s
+
+    def take_opened(self) -> bytes | None:
+        """Return the bytes that came with the open, for who has opened the file to read it at once; None: none did, or it has been written to."""
+        return self._opened if self.is_inline else None
+
+    async def inline_content(self) -> bytes | None:
+        """Return all bytes of the file if it is inline, as they are now or were at the open; None: they are in chunks.
+
+        Raises:
+            FsError: STALE: the file was removed; CHECKSUM_MISMATCH, and others of meta.
+        """
+        while self.is_inline:
+            if self._opened is not None and self._changes.is_fresh(
+                self._inode.inode_id, self._opened_s
+            ):
+                return self._opened
+            self._opened = None
+            data = await self._ask_inline()
+            if data is not None:
+                return data
+        return None
+
+    async def _ask_inline(self) -> bytes | None:
+        """Ask meta for the file and, where it is inline, its bytes; None: they are in chunks."""
+        request = meta_pb2.GetAttrReq(
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, takes_inline=True
+        )
+        asked_s = trio.current_time()
+        reply = await self._meta.call(services.META_GET_ATTR, request)
+        self._seen_there_s = asked_s
+        data = brought_bytes(reply)
+        self._learn(inode_from_pb(reply.inode), is_brought=data is not None)
+        if data is None and reply.inode.file.is_inline:
+            what = f"{self.path}: the metadata service does not give its bytes"
+            raise FsError(Status.INTERNAL_ERROR, what)
+        return data
+
+    def _learn(self, inode: Inode, *, is_brought: bool) -> None:
+        """Take in a file as meta has it, if it is inline, or was as far as known; not from a reply that is late."""
+        part, known = inode.file, self._part
+        if part is None or not (self.is_inline or is_brought):
+            return
+        if (part.truncate_ver, part.data_ver) < (known.truncate_ver, known.data_ver):
+            return
+        self._inode, self._dyn_stripe = inode, part.dyn_stripe
+        if part.truncate_ver != self._truncate_ver:  # cut by others: what was known is void
+            self._truncate_ver, self._written_end = part.truncate_ver, 0
+        self._length = max(part.length, self._written_end)
+
+    async def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file.
+
+        Raises:
+            FsError: STALE: the file was removed, and not open for writing here; and others.
+            ValueError: it was closed.
+        """
+        self.require_open()
+        check_offset(self.path, offset)
+        if offset >= self._length or not len(buffer):
+            return 0
+        while True:
+            data = await self.inline_content()
+            if data is not None:
+                return fill_from(data, offset, buffer)
+            wanted = buffer[: max(0, self._length - offset)]
+            if not len(wanted):
+                return 0
+            read = FileRead(self.ref, offset, wanted)
+            await self._chunks.read([read])
+            if not read.hole_bytes or not await self.is_inline_after_all():
+                return len(wanted)
+
+    async def fill(self, read: FileRead) -> None:
+        """Fill a buffer within the file, and say what of it came from holes; what others have cut off meanwhile counts as one.
+
+        Raises:
+            FsError: as `read_into`.
+        """
+        while True:
+            data = await self.inline_content()
+            if data is not None:
+                count = fill_from(data, read.offset, read.buffer)
+                read.hole_bytes = len(read.buffer) - count
+                read.buffer[count:] = bytes(read.hole_bytes)
+                return
+            read.file = self.ref
+            await self._chunks.read([read])
+            if not read.hole_bytes or not await self.is_inline_after_all():
+                return
+
+    async def is_inline_after_all(self) -> bool:
+        """Find out whether what was read as a hole is none, as the file has become inline; it is to be read again then.
+
+        Raises:
+            FsError: STALE: it is none, as the file has been removed; and others of meta.
+        """
+        asked_s = trio.current_time()
+        if self._session_id and asked_s < self._seen_there_s + SEEN_THERE_S:
+            return False  # nobody else can make it inline
+        return await self._ask_inline() is not None
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset` on."""
+        self.require_open()
+        check_offset(self.path, offset)
+        data = await self.inline_content() if self.is_inline and length > 0 else None
+        if data is not None:
+            return data[offset : offset + length]
+        buffer = bytearray(max(0, min(length, self._length - offset)))
+        count = await self.read_into(offset, memoryview(buffer))
+        return bytes(buffer) if count == len(buffer) else bytes(buffer[:count])
+
+
+def fill_from(data: bytes, offset: int, buffer: memoryview) -> int:
+    """Fill a buffer with what `data` has from `offset` on; return the bytes filled."""
+    found = data[offset : offset + len(buffer)]
+    buffer[: len(found)] = found
+    return len(found)

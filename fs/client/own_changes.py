@@ -1,0 +1,130 @@
+"""What one native client writes to small files, so that its own open files of one inode do not get into each other's way.  No I/O.
+
+Metadata takes the bytes of a file inline only while all that have it open for writing are of one client; whether these agree is that
+client's to see to.
+
+Invariants:
+    - Bytes are sent inline only for a file that nobody else of this client has had open for writing meanwhile.
+    - Who opens a file for writing while bytes of it may be on their way inline takes it for one without chunks, and has their report
+      refused before he writes.
+    - Bytes that came with an open are not shown once this client has begun to change the file.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from ..schema.ids import InodeId
+
+CHANGED_COUNT_MAX = 65_536
+
+
+class Opening:
+    """An open for writing that is under way."""
+
+    __slots__ = ("_changes", "mark")
+
+    def __init__(self, changes: "OwnChanges", mark: int) -> None:
+        self._changes = changes
+        self.mark = mark
+
+    def may_be_inline(self, inode_id: InodeId) -> bool:
+        """Return whether the file may be inline, or become so, whatever the reply said of it."""
+        return self._changes.is_sent_since(inode_id, self.mark)
+
+
+class OwnChanges:
+    """See module head; one for each client."""
+
+    def __init__(self, opened_s: float) -> None:
+        """Let bytes that came with an open be shown for so long."""
+        self._opened_s = opened_s
+        self._writers: Counter[InodeId] = Counter()
+        """Files that are open for writing."""
+        self._shared: set[InodeId] = set()
+        """Those of them that were open twice at a time, since they were last open at all."""
+        self._mark = 0
+        self._opening: dict[int, None] = {}
+        """Marks of opens that are under way, growing."""
+        self._sent: dict[InodeId, int] = {}
+        """Bytes were sent inline, and when, in that order; forgotten when no open is under way that is older."""
+        self._unsure: set[InodeId] = set()
+        """Nobody knows what has become of bytes that were sent inline."""
+        self._changed: dict[InodeId, float] = {}
+        """When files were last changed, in that order; forgotten when bytes from before are not shown any more."""
+        self._forgotten_s = -math.inf
+        """What was changed up to then may be forgotten."""
+
+    @contextmanager
+    def opening(self) -> Iterator[Opening]:
+        """Go through an open for writing: ask for it, and note in `began` who has it."""
+        self._mark += 1
+        mark = self._mark
+        self._opening[mark] = None
+        try:
+            yield Opening(self, mark)
+        finally:
+            del self._opening[mark]
+            self._forget_sent()
+
+    def began(self, inode_id: InodeId) -> None:
+        """Count one more that has a file open for writing."""
+        self._writers[inode_id] += 1
+        if self._writers[inode_id] > 1:
+            self._shared.add(inode_id)
+
+    def ended(self, inode_id: InodeId) -> None:
+        """Inverse of `began`."""
+        self._writers[inode_id] -= 1
+        if not self._writers[inode_id]:
+            del self._writers[inode_id]
+            self._shared.discard(inode_id)
+
+    def may_send(self, inode_id: InodeId) -> bool:
+        """Return whether bytes of a file may be sent inline by the one who has it open for writing."""
+        return inode_id not in self._shared and inode_id not in self._unsure
+
+    def note_sent(self, inode_id: InodeId) -> None:
+        """Note that bytes of a file are sent inline from now on, with an outcome that nobody knows yet."""
+        self._unsure.add(inode_id)
+
+    def note_told(self, inode_id: InodeId) -> None:
+        """Note that it is known what has become of them, or that they will be refused."""
+        self._unsure.discard(inode_id)
+        if self._opening:
+            self._mark += 1
+            self._sent.pop(inode_id, None)
+            self._sent[inode_id] = self._mark
+
+    def is_sent_since(self, inode_id: InodeId, mark: int) -> bool:
+        """Return whether bytes of a file may have been sent inline after `mark`, or are on their way."""
+        return inode_id in self._unsure or self._sent.get(inode_id, -1) > mark
+
+    def _forget_sent(self) -> None:
+        oldest = next(iter(self._opening), self._mark)
+        while self._sent:
+            inode_id, mark = next(iter(self._sent.items()))
+            if mark > oldest:
+                return
+            del self._sent[inode_id]
+
+    def note_changed(self, inode_id: InodeId) -> None:
+        """Note that a file is changed just now."""
+        now_s = trio.current_time()
+        self._changed.pop(inode_id, None)
+        self._changed[inode_id] = now_s
+        while True:
+            first, changed_s = next(iter(self._changed.items()))
+            if changed_s >= now_s - self._opened_s and len(self._changed) <= CHANGED_COUNT_MAX:
+                return
+            self._forgotten_s = changed_s
+            del self._changed[first]
+
+    def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:
+        """Return whether bytes that came with an open asked for at `asked_s` may be shown now."""
+        if asked_s <= self._forgotten_s or trio.current_time() >= asked_s + self._opened_s:
+            return False
+        return self._changed.get(inode_id, -math.inf) < asked_s

@@ -1,0 +1,123 @@
+"""Inline files of the model file system (fakes.py): the bytes that its metadata service keeps, and how they go to a chunk."""
+
+from dataclasses import dataclass, field, replace
+
+from xxhash import xxh3_64_intdigest
+
+from fs.schema.inode import inode_to_pb
+from fs.schema.proto import meta_pb2
+from fs.schema.status import FsError, Status
+
+READERS = {"Open", "Create", "ResolvePath", "BatchResolvePath"}
+
+
+@dataclass
+class FakeInline:
+    """The part of FakeCluster that deals with inline files; `bytes_max` 0: none are made."""
+
+    cluster: object
+    bytes_max: int = 0
+    data: dict[int, bytes] = field(default_factory=dict)
+    moved_count: int = 0
+    refused_count: int = 0
+    asked_count: int = 0
+    """Calls of GetAttr that have brought bytes."""
+
+    @staticmethod
+    def checksum_of(data):
+        return xxh3_64_intdigest(data)
+
+    def __contains__(self, inode_id):
+        return inode_id in self.data
+
+    def bring(self, request, method_name, reply):
+        """Put into a reply of a file what its asker takes."""
+        inode = self.cluster.inodes.get(reply.inode.inode_id)
+        if not getattr(request, "takes_inline", False) or inode is None:
+            return
+        if hasattr(reply, "inline_bytes_max") and getattr(request, "wants_write", False):
+            reply.inline_bytes_max = self.bytes_max
+        if reply.inode.inode_id in self.data and getattr(request, "wants_read", True):
+            self.asked_count += method_name == "GetAttr"
+            reply.inode.CopyFrom(inode_to_pb(inode))
+            reply.inline_data = self.data[inode.inode_id]
+            reply.inline_checksum = self.checksum_of(reply.inline_data)
+
+    def leave_for(self, request, inode):
+        """Move what somebody opens who does not take it."""
+        if request.wants_read and not request.takes_inline:
+            self.move(inode)
+
+    def move(self, inode):
+        """Have the bytes of a file in a chunk; return the file."""
+        data = self.data.pop(inode.inode_id, None)
+        if data is None:
+            return self.cluster.get(inode.inode_id)
+        self.moved_count += 1
+        inode = self.cluster.get(inode.inode_id)
+        inode = self.cluster.put_file(
+            inode, is_inline=False, dyn_stripe=1, truncate_ver=inode.file.truncate_ver + 1
+        )
+        self.cluster.chunks.put(self.cluster.ref(inode), 0, data)
+        return inode
+
+    def drop(self, inode):
+        """Forget the bytes of a file that becomes empty or goes; return it."""
+        if self.data.pop(inode.inode_id, None) is None:
+            return inode
+        return self.cluster.put_file(
+            inode,
+            is_inline=False,
+            length=0,
+            truncate_ver=inode.file.truncate_ver + 1,
+            data_ver=inode.file.data_ver + 1,
+            mtime_ns=self.cluster.clock_ns(),
+        )
+
+    def take(self, request):
+        """Do what a report with bytes asks for; None: it is refused."""
+        inode, data = self.cluster.get(request.inode_id), request.inline_data
+        hint, part = request.length_hint, inode.file
+        assert request.has_new_data and hint.length == len(data)
+        if xxh3_64_intdigest(data) != request.inline_checksum:
+            raise FsError(Status.INVALID_ARGUMENT, "checksum")
+        owners = {
+            self.cluster.owners[session_id]
+            for session_id in self.cluster.sessions.get(inode.inode_id, ())
+        }
+        is_taken = (
+            0 < len(data) <= self.bytes_max
+            and owners == {request.caller.client_id}
+            and (not part.length or part.is_inline)
+            and (part.data_ver, part.truncate_ver) == (request.inline_data_ver, hint.truncate_ver)
+        )
+        if not is_taken:
+            self.refused_count += 1
+            return None
+        held = [k for k, c in self.cluster.chunks.chunks.items() if k[0] == inode.inode_id and c]
+        assert not held, f"inode {inode.inode_id} is made inline and has bytes in chunks {held}"
+        self.data[inode.inode_id] = data
+        return self.cluster.put_file(
+            inode, length=len(data), is_inline=True, dyn_stripe=0, data_ver=part.data_ver + 1
+        )
+
+
+def refusal(inode):
+    """Return the reply to a report whose bytes have to go to chunks."""
+    return meta_pb2.InodeRsp(inode=inode_to_pb(inode), is_inline_refused=True)
+
+
+def without_bytes(request):
+    """Return a report without what has been done of it."""
+    rest = meta_pb2.SyncReq.FromString(request.SerializeToString())
+    rest.has_new_data = False
+    rest.ClearField("inline_data")
+    rest.ClearField("length_hint")
+    return rest
+
+
+def end_inline(cluster, inode):
+    """Have any report with bytes that was sent before be refused."""
+    if inode.length or inode.file.is_inline:
+        return inode
+    return cluster.put(inode, file=replace(inode.file, data_ver=inode.file.data_ver + 1))
