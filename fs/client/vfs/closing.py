@@ -48,9 +48,9 @@ class Closing(Handles):
             is_wanted = self._core.section.durable_close
             is_durable = is_wanted and state.inode.nlink > 0
             handle.is_left = is_wanted and not is_durable
-            await self._core.drain(state, is_durable=is_durable)
+            is_told = await self._drain(state, is_durable=is_durable)
             self._raise_pending_error(handle)
-            if is_durable or state.has_unreported or state.is_space_unsure:
+            if not is_told and (is_durable or state.has_unreported or state.is_space_unsure):
                 await self._report(handle, is_durable=is_durable, gives_back=True)
                 if state.is_space_unsure and not state.is_dirty:  # the answer told of holes
                     await self._report(handle, is_durable=is_durable, gives_back=True)
@@ -63,6 +63,12 @@ class Closing(Handles):
                 await self._report(handle, is_durable=False, gives_back=True)
             except FsError as error:
                 _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
+
+    async def _drain(self, state: InodeState, *, is_durable: bool) -> bool:
+        """Send what is buffered; return whether meta has taken all of it meanwhile, durably, so that there is nothing to report."""
+        count, is_waited = state.inline_count, is_durable or state.may_go_inline
+        await self._core.drain(state, is_durable=is_waited)
+        return _is_all_inline(state, count)
 
     def begin_flush(self, handle_id: int, on_end: OnFlushed) -> bool:
         """Begin what `flush` does, without a task, for a file with a name that is to be durable; False: `flush` has to do it.
@@ -94,29 +100,32 @@ class Closing(Handles):
     def _is_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
         """Begin to send what is buffered, durably, and then to report it; False: it takes a task."""
         state = handle.state
+        count = state.inline_count
         self._core.start_flush(state, is_durable=True)
         if state.flushes:
-            self._go_on(handle, list(state.flushes), on_end)
+            self._go_on(handle, list(state.flushes), count, on_end)
             return True
-        return self._is_report_begun(handle, on_end)
+        return self._is_report_begun(handle, count, on_end)
 
-    def _go_on(self, handle: FileHandle, flushes: list[Flush], on_end: OnFlushed) -> None:
+    def _go_on(
+        self, handle: FileHandle, flushes: list[Flush], inline_count: int, on_end: OnFlushed
+    ) -> None:
         """Begin to report once these have ended."""
         left = next((flush for flush in flushes if not flush.done.is_set()), None)
         if left is not None:
             # Not a closure that names itself: only the garbage collector would ever free it, and what it refers to.
-            left.told.append(partial(self._go_on, handle, flushes, on_end))
+            left.told.append(partial(self._go_on, handle, flushes, inline_count, on_end))
             return
         try:
-            is_begun = self._is_report_begun(handle, on_end)
+            is_begun = self._is_report_begun(handle, inline_count, on_end)
         except Exception as error:  # noqa: BLE001 - who answers the kernel judges it
             on_end(error)
         else:
             if not is_begun:
                 on_end(TakesTaskError())
 
-    def _is_report_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
-        """Begin to report what was sent; False: it takes a task, also to tell of an error."""
+    def _is_report_begun(self, handle: FileHandle, inline_count: int, on_end: OnFlushed) -> bool:
+        """Begin to report what was sent, or tell that meta has taken it since `inline_count`; False: it takes a task, also to tell of an error."""
         state = handle.state
 
         def ended(failure: Exception | None) -> None:
@@ -135,6 +144,9 @@ class Closing(Handles):
 
         if state.error_count > handle.seen_error_count or not _is_plain(state):
             return False
+        if _is_all_inline(state, inline_count):
+            ended(None)
+            return True
         return self._core.begin_report(state, ended)
 
     def flush_now(self, handle_id: int) -> bool:
@@ -183,9 +195,10 @@ class Closing(Handles):
         """
         del is_data_only
         handle = self.handle(handle_id)
-        await self._core.drain(handle.state, is_durable=True)
+        is_told = await self._drain(handle.state, is_durable=True)
         self._raise_pending_error(handle)
-        await self._report(handle, is_durable=True)
+        if not is_told:
+            await self._report(handle, is_durable=True)
         handle.is_dirty = handle.is_dirty and _has_more(handle.state, is_durable=True)
 
     async def release(self, handle_id: int) -> None:
@@ -282,6 +295,12 @@ class Closing(Handles):
 def _is_plain(state: InodeState) -> bool:
     """Return whether meta need be told no more than times and length, and no record waits for its place."""
     return not (state.append.length or state.is_metered or state.is_space_unsure)
+
+
+def _is_all_inline(state: InodeState, inline_count: int) -> bool:
+    """Return whether meta has taken all bytes of a file, durably, since `inline_count`, and nothing was written after that."""
+    is_taken = state.inline_count > inline_count and not state.is_space_unsure
+    return is_taken and not _has_more(state, is_durable=True)
 
 
 def _has_more(state: InodeState, *, is_durable: bool) -> bool:

@@ -84,6 +84,7 @@ class Creating(Handles):
     ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
         core = self._core
         place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
+        asked_s = core.now_s()
 
         # Quoted: it would be evaluated for every file.
         def take(
@@ -91,9 +92,12 @@ class Creating(Handles):
         ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
             core.changes.note_name(*place)
             opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
+            state = core.states[inode.inode_id]
+            can_write = request.HasField("session")
+            core.note_opened(state, inode, reply, asked_s, can_write=can_write)
             if must_forget:
                 return self._created_anew(opened, inode)
-            return opened, core.states[inode.inode_id].present(inode)
+            return opened, state.present(inode)
 
         return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
 
@@ -117,6 +121,7 @@ class Creating(Handles):
             session=self._new_session(wants_write=wants_write),
             wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
             wants_write=wants_write,
+            takes_inline=True,
         )
 
     def _take_created(

@@ -46,11 +46,12 @@ class Files(Creating, Reading, Writing, Closing):
             wants_write=wants_write or is_truncate,
             is_truncate=is_truncate,
             session=session or self._session_of_unnamed(inode_id),
+            takes_inline=True,
         )
         known = self._core.known.get(inode_id)
         if known is not None and known.listed_as is not None:
             request.expected_parent_inode_id, request.expected_name = known.listed_as
-        state = self._core.states.get(inode_id)
+        state, asked_s = self._core.states.get(inode_id), self._core.now_s()
         if is_truncate and state is not None:
             async with state.lock:
                 await self._core.drain(state)
@@ -58,10 +59,10 @@ class Files(Creating, Reading, Writing, Closing):
                     # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
                     await self._core.report(state, is_durable=False)
                 with self._cutting(state):
-                    inode, is_metered = await self._open_at_meta(request)
+                    inode, reply = await self._open_at_meta(request)
                     state.absorb(inode)
         else:
-            inode, is_metered = await self._open_at_meta(request)
+            inode, reply = await self._open_at_meta(request)
         if not request.HasField("session") and self._is_unkept(inode_id):
             # Its last name went through this mount before the reply came: as late as that, a session still keeps it.
             late = meta_pb2.OpenReq(
@@ -69,13 +70,17 @@ class Files(Creating, Reading, Writing, Closing):
                 inode_id=inode_id,
                 wants_read=request.wants_read,
                 session=self._session_of_unnamed(inode_id),
+                takes_inline=True,
             )
-            request, (inode, is_metered) = late, await self._open_at_meta(late)
+            asked_s = self._core.now_s()
+            request, (inode, reply) = late, await self._open_at_meta(late)
         opened = await self._opened(inode, flags, session, caller)
+        state = self._core.states[inode_id]
+        self._core.note_opened(state, inode, reply, asked_s, can_write=session is not None)
         if session is None and request.HasField("session"):
-            self._keep(self._core.states[inode_id], SessionId(request.session.session_id))
-        if is_metered is not None:
-            self._core.states[inode_id].note_metering(is_metered, inode)
+            self._keep(state, SessionId(request.session.session_id))
+        if reply.HasField("is_metered"):
+            state.note_metering(reply.is_metered, inode)
         return opened
 
     def _require_not_run(self, inode_id: InodeId) -> None:
@@ -110,16 +115,22 @@ class Files(Creating, Reading, Writing, Closing):
         if is_listed or (state is not None and not state.inode.nlink):
             return None
         request = meta_pb2.OpenReq(
-            caller=caller.to_pb(), inode_id=inode_id, wants_read=not flags & FMODE_EXEC
+            caller=caller.to_pb(),
+            inode_id=inode_id,
+            wants_read=not flags & FMODE_EXEC,
+            takes_inline=True,
         )
-        mark = core.changes.mark()
+        mark, asked_s = core.changes.mark(), core.now_s()
 
         def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if reply is None:
                 on_end(None, error)
                 return
             try:
-                opened = self._opened_from(inode_from_pb(reply.inode), mark, flags, caller)
+                inode = inode_from_pb(reply.inode)
+                opened = self._opened_from(inode, mark, flags, caller)
+                state = core.states[inode.inode_id]
+                core.note_opened(state, inode, reply, asked_s, can_write=False)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(None, failure)
             else:
@@ -152,7 +163,7 @@ class Files(Creating, Reading, Writing, Closing):
             raise TakesTaskError
         return self._handed_out(inode, flags, None, caller)[0]
 
-    async def _open_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, bool | None]:
+    async def _open_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, meta_pb2.InodeRsp]:
         core = self._core
         mark = core.changes.mark()
         reply = await core.call(services.META_OPEN, request)
@@ -161,7 +172,7 @@ class Files(Creating, Reading, Writing, Closing):
             core.changes.note_inode(inode.inode_id)
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
-        return inode, reply.is_metered if reply.HasField("is_metered") else None
+        return inode, reply
 
     def _is_unkept(self, inode_id: InodeId) -> bool:
         """Return whether this mount knows that an inode has no name, and has no session yet that keeps it."""
@@ -263,6 +274,7 @@ class Files(Creating, Reading, Writing, Closing):
                 state.reported_seq = max(state.reported_seq, seq)
                 state.absorb(inode)
                 state.forget_length()
+                core.note_empty(state, inode)
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write

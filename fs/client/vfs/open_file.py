@@ -23,6 +23,7 @@ from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from ..holes import KnownHoles
+from .inline_bytes import InlineBytes
 from .ports import Caller
 from .readahead import Readahead
 from .set_times import SetTimes
@@ -64,6 +65,9 @@ class InodeState:
         "handles",
         "held",
         "holes",
+        "inline",
+        "inline_bytes_max",
+        "inline_count",
         "inode",
         "inode_id",
         "is_length_unknown",
@@ -108,6 +112,12 @@ class InodeState:
         """Goes with `local_length`: who reads takes both at once."""
         self.holes = KnownHoles()
         self.handles: dict[int, FileHandle] = {}
+        self.inline: InlineBytes | None = None
+        """All bytes of the file, where they are known; may be those of a content that is not the newest."""
+        self.inline_bytes_max = 0
+        """How long the file may be to be sent inline; 0: it is not."""
+        self.inline_count = 0
+        """How often meta took the bytes of this file from this mount."""
         self.keep_session: SessionId | None = None
         self.writer = caller
         self.locks: dict[str, QuickLock] = {}
@@ -169,6 +179,12 @@ class InodeState:
     def is_dirty(self) -> bool:
         """True while bytes are buffered or on their way."""
         return self.run is not None or bool(self.flushes) or self.append.length > 0
+
+    @property
+    def may_go_inline(self) -> bool:
+        """Return whether what is buffered may go to meta, as far as is known before it is looked at."""
+        is_short = 0 < self.written_end <= self.inline_bytes_max
+        return is_short and self.inline is not None and self.inode.nlink > 0
 
     @property
     def has_unreported(self) -> bool:
@@ -243,23 +259,49 @@ class InodeState:
         """
         assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
         old = self.file
-        # These only grow, so each reply counts: also one that seems to be late since a power loss has taken from meta what this mount was told before.
+        # A further truncation is none of before, whatever the clock of who counted it says.
+        is_cut = inode.file.truncate_ver > old.truncate_ver
+        is_late = (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver)
+        is_late = is_late and not is_cut
         known = (
-            max(inode.file.dyn_stripe, self.ref.dyn_stripe),
+            self._dyn_stripe_after(inode.file, is_late=is_late),
             max(inode.file.finished_cut, self.ref.finished_cut),
         )
         if known != (self.ref.dyn_stripe, self.ref.finished_cut):
             self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
-        # A further truncation is none of before, whatever the clock of who counted it says.
-        is_cut = inode.file.truncate_ver > old.truncate_ver
-        is_late = (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver)
-        if is_late and not is_cut:
+        if is_late:
             return False
         self.inode = inode
         if inode.file.truncate_ver != old.truncate_ver:
             self.ref = replace(self.ref, truncate_ver=inode.file.truncate_ver)
             self.forget_length()
         return inode.ctime_ns > self.unsure_ctime_ns
+
+    def _dyn_stripe_after(self, told: FilePart, *, is_late: bool) -> int:
+        """Return how many slots may hold chunks, after a reply.
+
+        It only grows, so each reply counts: also one that seems to be late since a power loss has taken from meta what this mount was told
+        before.  But that of an inline file is 0, whatever it was before, and that it is so no more is known by a further truncation.
+        """
+        old = self.file
+        if is_late and (old.is_inline or told.is_inline or told.truncate_ver < old.truncate_ver):
+            return self.ref.dyn_stripe
+        is_begun_anew = told.is_inline or old.is_inline or told.truncate_ver > old.truncate_ver
+        return told.dyn_stripe if is_begun_anew else max(told.dyn_stripe, self.ref.dyn_stripe)
+
+    def absorb_extended(self, inode: Inode) -> None:
+        """Take over the answer to who asked for more chains: they are there, whatever was told before a power loss."""
+        assert inode.file is not None
+        self.absorb(inode)
+        if inode.file.dyn_stripe > self.ref.dyn_stripe:
+            self.ref = replace(self.ref, dyn_stripe=inode.file.dyn_stripe)
+
+    def note_moved(self, told: FilePart) -> None:
+        """The bytes of a file that was inline, as `told`, are in a chunk by now, to which nothing of this mount was sent before."""
+        if self.file.truncate_ver == told.truncate_ver + 1:
+            for flush in self.flushes:
+                if flush.truncate_ver == told.truncate_ver:
+                    flush.truncate_ver = self.file.truncate_ver
 
     def forget_told(self) -> None:
         """Attributes change, or have, and nobody tells to what: only later ones count as known."""
@@ -375,6 +417,8 @@ class FileHandle:
     file_session: FileSession | None
     is_direct: bool = False
     """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
+    is_new: bool = True
+    """Nothing has been read through it past the page cache."""
     is_run: bool = False
     """The kernel opened it to run it, and keeps it until the program ends."""
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)

@@ -15,6 +15,7 @@ from ..api import FileRead
 from ..holes import CutMeanwhileError
 from ..read_table import ReadTable
 from .handles import Handles
+from .inline_files import OF_OPEN_S
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
@@ -93,7 +94,9 @@ class Reading(Handles):
         end = min(offset + count, length)
         if end <= offset:
             return b"", length
-        # 4. readahead, else straight from storage
+        # 4. from meta, readahead, else straight from storage
+        if handle.state.file.is_inline:
+            return await self._read_inline(handle, offset, end), length
         self._fetch_ahead(handle, offset, end, length)
         blocks = handle.readahead.covering(offset, end)
         found = await _assemble(blocks, offset, end) if blocks else None
@@ -104,6 +107,14 @@ class Reading(Handles):
         view = self._core.memory.take(end - offset)
         await self._core.read_stored([FileRead(ref, offset, view)])
         return view, length
+
+    async def _read_inline(self, handle: FileHandle, offset: int, end: int) -> Buffer:
+        """Read of an inline file as `read_inline`; past the page cache each read asks, but for the first after the open."""
+        age_s_max = None
+        if handle.is_direct:
+            age_s_max, handle.is_new = OF_OPEN_S if handle.is_new else 0.0, False
+        core = self._core
+        return await core.read_inline(handle.state, offset, end, age_s_max=age_s_max)
 
     async def settled(self, handle: FileHandle, offset: int, count: int) -> tuple[FileRef, int]:
         """Return by what file and length to read, once storage has what this mount wrote to [offset, offset + count) below that length.
@@ -134,16 +145,17 @@ class Reading(Handles):
                 return state.ref, length
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
-        """Do what `read` does when the bytes were read ahead; else return None, with nothing done.
+        """Do what `read` does when the bytes were read ahead, or are inline and known; else return None, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
         """
         handle = self.readable(handle_id)
         state = handle.state
-        if state.is_dirty or handle.is_append or handle.readahead_seq != state.content_seq:
+        is_inline = state.file.is_inline and not handle.is_direct
+        if state.is_dirty or handle.is_append or state.is_length_unknown or state.cuts_under_way:
             return None
-        if state.is_length_unknown or state.cuts_under_way:
+        if handle.readahead_seq != state.content_seq and not is_inline:
             return None
         length = state.local_length()
         end = min(offset + count, length)
@@ -151,6 +163,9 @@ class Reading(Handles):
             return None
         if end <= offset:
             return b""
+        if is_inline:
+            data = self._core.inline_now(state)
+            return None if data is None or end > len(data) else memoryview(data)[offset:end]
         blocks = handle.readahead.covering(offset, end)
         if not blocks or not all(block.content.is_fetched for block in blocks):
             return None
@@ -168,7 +183,7 @@ class Reading(Handles):
         """
         handle = self.readable(handle_id)
         state, ahead = handle.state, handle.readahead
-        if handle.is_append or ahead.blocks:
+        if handle.is_append or ahead.blocks or state.file.is_inline:
             return None
         length = state.settled_length()
         end = min(offset + count, length)

@@ -73,7 +73,8 @@ class Reports(WriteBack):
             if counts_space and state.is_space_unsure:
                 self.ask_space(state, request)
             failures: list[FsError] = []
-            if is_durable and state.durable_seq < seq:
+            # Of an inline file meta keeps what there is.
+            if is_durable and state.durable_seq < seq and not state.file.is_inline:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._sync_chunks, state, failures)
                     await self._send_report(state, request, seq, failures)
@@ -155,7 +156,7 @@ class Reports(WriteBack):
             on_end: called once, later, in whatever task, with what `report` would have raised; neither waits nor raises.
         """
         begins, seq = self.begins_changes, state.acked_seq
-        if begins is None or state.durable_seq < seq:
+        if begins is None or (state.durable_seq < seq and not state.file.is_inline):
             return False
         lock = state.report_lock
         if not lock.take_now():
@@ -299,7 +300,8 @@ class Reports(WriteBack):
             if len(self.kept) == 1:
                 self.spawn(self._watch_kept)
         state.set_times = times if before is None else times.after(before)
-        self.start_flush(state, is_durable=self.section.durable_close)
+        is_waited = self.section.durable_close or state.may_go_inline
+        self.start_flush(state, is_durable=is_waited)
         return True
 
     async def _watch_kept(self) -> None:
@@ -328,20 +330,25 @@ class Reports(WriteBack):
         """Return a SyncReq that carries what meta does not know yet."""
         request = meta_pb2.SyncReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
         if state.has_unreported:
-            request.has_new_data = True
-            request.mtime_ns = state.reported_mtime_ns()
-            times = state.set_times
-            if times is not None and times.atime_ns is not None:
-                request.atime_ns, request.atime_seen_ns = times.atime_ns, times.atime_seen_ns
-            if times is not None and times.mtime_ns is not None:
-                request.mtime_seen_ns = times.mtime_seen_ns
-            if times is not None:
-                request.times_set_ns = times.set_ns
-            request.clears_suid = state.clears_suid
+            self.add_news(state, request)
             hint = state.length_hint()
             if hint is not None:
                 request.length_hint.CopyFrom(hint)
         return request
+
+    @staticmethod
+    def add_news(state: InodeState, request: meta_pb2.SyncReq) -> None:
+        """Have a report tell of new content, and of what goes with it but the length."""
+        request.has_new_data = True
+        request.mtime_ns = state.reported_mtime_ns()
+        times = state.set_times
+        if times is not None and times.atime_ns is not None:
+            request.atime_ns, request.atime_seen_ns = times.atime_ns, times.atime_seen_ns
+        if times is not None and times.mtime_ns is not None:
+            request.mtime_seen_ns = times.mtime_seen_ns
+        if times is not None:
+            request.times_set_ns = times.set_ns
+        request.clears_suid = state.clears_suid
 
     def note_reported(self, state: InodeState, seq: int, before_ver: int, inode: Inode) -> None:
         """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""

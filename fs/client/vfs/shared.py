@@ -180,6 +180,8 @@ class Shared:
         """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
         self.connect_kernel(kernel)
         self.seen: dict[InodeId, Seen] = {}
+        self.unsure_inline: set[InodeId] = set()
+        """Files of which meta was asked to take all bytes, and may do so yet, for all that is known."""
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
@@ -316,7 +318,9 @@ class Shared:
         state = self.states.get(inode_id)
         if state is not None:
             self.note_inode(state, inode)
-        if any(inode.file.truncate_ver > read.file.truncate_ver for read in reads):
+        # Of an inline file storage has nothing.
+        is_elsewhere = inode.file.is_inline
+        if is_elsewhere or any(inode.file.truncate_ver > read.file.truncate_ver for read in reads):
             return True
         for read in reads:
             self._look_at_hole(read)

@@ -25,6 +25,8 @@ class Flush:
         "is_begun",
         "is_durable",
         "is_held",
+        "is_inline",
+        "is_waited",
         "ranges",
         "told",
         "truncate_ver",
@@ -44,6 +46,10 @@ class Flush:
         """Nothing sends it yet; it is in `InodeState.held`."""
         self.is_durable = is_durable
         """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
+        self.is_waited = False
+        """Somebody waits for all that was written, and asked for this flush: the whole content may go to meta instead."""
+        self.is_inline = False
+        """That is under way: until it has ended nothing of the file may leave for storage."""
         self.done = trio.Event()
         self.told: list[Callable[[], None]] = []
         """Called right after `done`; they neither wait nor raise."""
@@ -51,7 +57,9 @@ class Flush:
         self.waits_for: list[Flush] = []
 
     def touches(self, other: "Flush") -> bool:
-        """True when both hold bytes of one chunk."""
+        """True when both hold bytes of one chunk, or one goes inline."""
+        if self.is_inline or other.is_inline:
+            return True
         return self.chunk_first < other.chunk_end and other.chunk_first < self.chunk_end
 
     @property

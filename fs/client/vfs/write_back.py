@@ -80,6 +80,7 @@ class WriteBack(Shared):
         if state.held:
             self._set_aside(state)
             for flush in list(state.held):
+                flush.is_waited = is_durable
                 flush.is_durable = is_durable and _is_rest_durable(state, but=flush)
                 self._let_go(state, flush)
             return
@@ -88,7 +89,8 @@ class WriteBack(Shared):
             return
         self._launch_units(state, run)
         if run.length:
-            self._launch(state, run, is_durable=is_durable and _is_rest_durable(state))
+            is_flushed = is_durable and _is_rest_durable(state)
+            self._launch(state, run, is_durable=is_flushed, is_waited=is_durable)
 
     def _set_aside(self, state: InodeState) -> None:
         """Have what is buffered go with what else is written to its chunk, if that comes before somebody waits for it."""
@@ -103,9 +105,31 @@ class WriteBack(Shared):
         """Send what was held back."""
         flush.is_held = False
         state.held.remove(flush)
+        self._send_off(state, flush)
+
+    def _send_off(self, state: InodeState, flush: Flush) -> None:
+        """Send a flush, without a task where that can be."""
+        if flush.is_waited and self.begin_inline(state, flush):
+            return
+        self.send_anew(state, flush)
+
+    def send_anew(self, state: InodeState, flush: Flush) -> None:
+        """Send a flush to storage, or what else a task finds; it has not been sent, or was refused."""
         is_single = len(flush.ranges.runs) == 1
-        if not (flush.is_durable and is_single and self._is_begun(state, flush)):
+        if flush.is_durable and is_single and self._is_begun(state, flush):
+            return
+        if self._nursery is None:
+            self._end_flush(state, flush, stopped())
+        else:
             self.spawn(self._run_flush, state, flush)
+
+    def begin_inline(self, state: InodeState, flush: Flush) -> bool:
+        """See `InlineFiles`."""
+        raise NotImplementedError
+
+    async def send_inline(self, state: InodeState, flush: Flush) -> bool:
+        """See `InlineFiles`."""
+        raise NotImplementedError
 
     def _launch_units(self, state: InodeState, run: WriteRun) -> None:
         """Send what whole flushes can be made of; the rest stays in `run`."""
@@ -127,7 +151,13 @@ class WriteBack(Shared):
         return self._launch(state, run)
 
     def _launch(
-        self, state: InodeState, run: WriteRun, *, is_durable: bool = False, may_hold: bool = False
+        self,
+        state: InodeState,
+        run: WriteRun,
+        *,
+        is_durable: bool = False,
+        is_waited: bool = False,
+        may_hold: bool = False,
     ) -> Flush:
         """Send a run on its way, with what waits for an earlier one of its chunk.
 
@@ -136,6 +166,7 @@ class WriteBack(Shared):
         """
         chunk_size_bytes = state.ref.layout.chunk_size_bytes
         flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
+        flush.is_waited = is_waited
         flush.waits_for = [f for f in state.flushes if f.touches(flush)]
         if flush.waits_for and flush.joins(flush.waits_for[-1]):
             joined = flush.waits_for[-1]
@@ -152,14 +183,14 @@ class WriteBack(Shared):
             state.held.append(flush)
             if len(state.held) > HELD_CHUNKS_MAX:
                 self._let_go(state, state.held[0])
-        elif not (is_durable and self._is_begun(state, flush)):
-            self.spawn(self._run_flush, state, flush)
+        else:
+            self._send_off(state, flush)
         return flush
 
     def _is_begun(self, state: InodeState, flush: Flush) -> bool:
         """Send the bytes of a flush that is to be durable, and waits for nobody, without a task; False: nothing is done."""
         needed = min(flush.chunk_end, state.ref.layout.stripe_size)
-        if self.begins_writes is None or state.ref.dyn_stripe < needed:
+        if self.begins_writes is None or not self._is_covered(state, needed):
             return False
 
         def ended(is_durable: bool, go_on: GoOn | None) -> None:
@@ -173,6 +204,8 @@ class WriteBack(Shared):
 
         (run,) = flush.ranges.runs
         flush.is_begun = self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
+        if flush.is_begun:
+            state.inline = None  # bytes are on their way to storage
         return flush.is_begun
 
     async def _go_on_flush(self, state: InodeState, flush: Flush, go_on: GoOn) -> None:
@@ -188,19 +221,26 @@ class WriteBack(Shared):
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
         # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
         failure: FsError | None = stopped()
+        is_taken = False
         try:
             # The last one first: the others have mostly ended with it, so that many small writes wake each other once.
             for earlier in reversed(flush.waits_for):
                 if not earlier.done.is_set():
                     await earlier.done.wait()
-            await self._extend_stripe(state, flush.chunk_end)
+            if flush.is_waited:
+                is_taken = await self.send_inline(state, flush)
+            if is_taken:
+                return
+            state.inline = None  # bytes will be on their way to storage
+            await self._extend_stripe(state, flush)
             flush.is_begun = True
             flush.is_durable = await self._store_bytes(state, flush)
             failure = None
         except FsError as error:
             failure = same_error(error)  # kept, without the calls it came through
         finally:
-            self._end_flush(state, flush, failure)
+            if not is_taken:
+                self._end_flush(state, flush, failure)
 
     async def _store_bytes(self, state: InodeState, flush: Flush) -> bool:
         """Have storage write the bytes of a flush; returns and raises as `ChunkStore.write`."""
@@ -214,6 +254,11 @@ class WriteBack(Shared):
         )
 
     def _end_flush(self, state: InodeState, flush: Flush, failure: FsError | None) -> None:
+        self._settle_flush(state, flush, failure)
+        self._tell_ended(flush)
+
+    def _settle_flush(self, state: InodeState, flush: Flush, failure: FsError | None) -> None:
+        """Note how a flush has ended, before who waits for it is told."""
         ranges = flush.ranges
         state.flushes.remove(flush)
         flush.failure = failure
@@ -226,6 +271,9 @@ class WriteBack(Shared):
         # Nobody keeps the bytes, the flushes before, or what waited for this one any longer by having waited for it.
         ranges.forget_bytes()
         flush.waits_for = []
+
+    @staticmethod
+    def _tell_ended(flush: Flush) -> None:
         told, flush.told = flush.told, []
         flush.done.set()
         for tell in told:
@@ -263,18 +311,28 @@ class WriteBack(Shared):
         else:
             state.is_length_unknown = True
 
-    async def _extend_stripe(self, state: InodeState, chunk_end: int) -> None:
-        needed = min(chunk_end, state.ref.layout.stripe_size)
-        if state.ref.dyn_stripe >= needed:
+    def _is_covered(self, state: InodeState, needed: int) -> bool:
+        """Return whether bytes may be sent to the chunks of so many slots."""
+        return state.ref.dyn_stripe >= needed and state.inode_id not in self.unsure_inline
+
+    async def _extend_stripe(self, state: InodeState, flush: Flush) -> None:
+        """Have meta know of the chunks of a flush that has not been sent; the bytes of an inline file are in its first one afterwards."""
+        needed = min(flush.chunk_end, state.ref.layout.stripe_size)
+        if self._is_covered(state, needed):
             return
         async with state.extend_lock:
-            if state.ref.dyn_stripe >= needed:
-                return
-            request = meta_pb2.ExtendStripeReq(
-                caller=state.writer.to_pb(), inode_id=state.inode_id, dyn_stripe_min=needed
-            )
-            reply = await self.call(services.META_EXTEND_STRIPE, request)
-            state.absorb(inode_from_pb(reply.inode))
+            if not self._is_covered(state, needed):
+                request = meta_pb2.ExtendStripeReq(
+                    caller=state.writer.to_pb(), inode_id=state.inode_id, dyn_stripe_min=needed
+                )
+                request.ends_inline = state.inode_id in self.unsure_inline
+                told = state.file
+                reply = await self.call(services.META_EXTEND_STRIPE, request)
+                state.absorb_extended(inode_from_pb(reply.inode))
+                self.unsure_inline.discard(state.inode_id)
+                if told.is_inline:
+                    # To move its bytes counts as a truncation, which cuts none of what nobody could send before.
+                    state.note_moved(told)
         assert state.ref.dyn_stripe >= needed, (state.inode_id, state.ref.dyn_stripe, needed)
 
     async def flush_append(self, state: InodeState, *, is_durable: bool = False) -> None:
@@ -351,7 +409,7 @@ class WriteBack(Shared):
             return
         run = state.run
         if run is not None and run.offset < end and offset < run.end:
-            self.start_flush(state)
+            self.start_flush(state, is_durable=state.may_go_inline)
         for flush in list(state.flushes):
             if flush.ranges.overlaps(offset, end):
                 if flush.is_held:
