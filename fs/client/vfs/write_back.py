@@ -109,19 +109,27 @@ class WriteBack(Shared):
 
     def _send_off(self, state: InodeState, flush: Flush) -> None:
         """Send a flush, without a task where that can be."""
-        if flush.is_waited and self.begin_inline(state, flush):
-            return
-        self.send_anew(state, flush)
+        if flush.is_waited and state.may_go_inline:
+            if not self.begin_inline(state, flush):
+                self._send_in_task(state, flush)
+        elif not self._is_sent(state, flush):
+            self._send_in_task(state, flush)
 
-    def send_anew(self, state: InodeState, flush: Flush) -> None:
-        """Send a flush to storage, or what else a task finds; it has not been sent, or was refused."""
+    def _is_sent(self, state: InodeState, flush: Flush) -> bool:
+        """Send a flush to storage without a task, if it is one that somebody waits for, of one run; False: nothing is done."""
         is_single = len(flush.ranges.runs) == 1
-        if flush.is_durable and is_single and self._is_begun(state, flush):
-            return
+        return flush.is_durable and is_single and self._is_begun(state, flush)
+
+    def _send_in_task(self, state: InodeState, flush: Flush) -> None:
         if self._nursery is None:
             self._end_flush(state, flush, stopped())
         else:
             self.spawn(self._run_flush, state, flush)
+
+    def send_anew(self, state: InodeState, flush: Flush) -> None:
+        """Send a flush to storage that meta has refused to take."""
+        if not self._is_sent(state, flush):
+            self._send_in_task(state, flush)
 
     def begin_inline(self, state: InodeState, flush: Flush) -> bool:
         """See `InlineFiles`."""

@@ -1,0 +1,549 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""Inline files: what goes to meta instead of storage, who reads it there, and what may never be mixed up."""
+
+import os
+
+import pytest
+import trio
+import trio.testing
+
+from fs.client.vfs.changing_attributes import AttrChange
+from fs.schema import services
+from fs.schema.status import FsError, Status
+from tests.client.fake_chunks import CHUNK
+from tests.client.fake_meta import FakeMeta
+from tests.client.fakes import FakeClock, FakeCluster
+
+from .conftest import ROOT, RW, A, set_length
+
+RO, WO = os.O_RDONLY, os.O_WRONLY
+MAX = 32 * 1024
+LOST = FsError(Status.RPC_TIMEOUT, "injected")
+
+
+class BeginningMeta(FakeMeta):
+    """Begins what is asked, and remembers what it replied to each change."""
+
+    def __init__(self, cluster, client_id):
+        super().__init__(cluster, client_id)
+        self.made = {}
+
+    def begin(self, method, request, on_end):
+        return object() if self.begin_change(method, request, on_end) else None
+
+    def begin_change(self, method, request, on_end):
+        trio.lowlevel.spawn_system_task(self._serve, method, request, on_end)
+        return True
+
+    async def _serve(self, method, request, on_end):
+        try:
+            reply = await self.call(method, request)
+        except FsError as error:
+            on_end(None, error)
+            return
+        self.made[id(request)] = request, reply
+        lost = self.cluster.lost_replies.pop(0) if self.cluster.lost_replies else None
+        on_end(None if lost else reply, lost)
+
+    async def call_again(self, method, request, error, began_s):
+        assert began_s <= trio.current_time()
+        if self.cluster.is_gone:
+            raise error
+        if id(request) in self.made:
+            return self.made[id(request)][1]
+        return await self.call(method, request)
+
+
+class InlineCluster(FakeCluster):
+    def __init__(self, *, begins):
+        super().__init__(FakeClock())
+        self.inline.bytes_max = MAX
+        self.begins = begins
+        self.lost_replies = []
+        self.is_gone = False
+
+    def meta(self, client_id="client"):
+        return (BeginningMeta if self.begins else FakeMeta)(self, client_id)
+
+    @property
+    def stored(self):
+        """Bytes in chunks."""
+        return sum(map(len, self.chunks.chunks.values()))
+
+    def count(self, *names):
+        return sum(name in names for name in self.calls)
+
+
+@pytest.fixture(params=[True, False], ids=["begun", "by tasks"])
+def cluster(request, autojump_clock):
+    return InlineCluster(begins=request.param)
+
+
+async def end_by(begin, otherwise, handle_id):
+    """Do what the kernel's requests do: begin it, else by a task."""
+    ended, result = trio.Event(), []
+
+    def end(error):
+        result.append(error)
+        ended.set()
+
+    if begin(handle_id, end):
+        await ended.wait()
+        if result[0] is None:
+            return
+        if isinstance(result[0], FsError):
+            raise result[0]
+    await otherwise(handle_id)
+
+
+async def flush(m, h):
+    if not m.files.flush_now(h):
+        await end_by(m.files.begin_flush, m.files.flush, h)
+
+
+async def fsync(m, h):
+    async def otherwise(h):
+        await m.files.fsync(h, is_data_only=False)
+
+    await end_by(m.files.begin_fsync, otherwise, h)
+
+
+async def close(m, h):
+    try:
+        await flush(m, h)
+    finally:
+        if not m.files.release_now(h):
+            await m.files.release(h)
+
+
+async def write(m, h, offset, data):
+    if m.files.write_now(h, offset, data) is None:
+        await m.files.write(h, offset, data)
+
+
+async def make(m, name, data, flags=WO):
+    h = await m.create(name, flags | os.O_TRUNC)
+    await write(m, h, 0, data)
+    await close(m, h)
+
+
+async def read(m, name):
+    h = (await m.open(name, RO)).handle_id
+    try:
+        found = m.files.read_now(h, 0, 2 * CHUNK)
+        return bytes(await m.files.read(h, 0, 2 * CHUNK) if found is None else found)
+    finally:
+        await close(m, h)
+
+
+def inline(cluster, name):
+    return cluster.inline.data.get(cluster.names[1][name])
+
+
+async def test_a_small_file_costs_one_report_and_no_write(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        assert inline(cluster, b"f") == b"small"
+        assert [n for n in cluster.calls if n not in {"StatFs", "PruneSessions"}] == [
+            "Create",
+            "Sync",
+        ]
+        assert (cluster.stored, cluster.chunks.sync_count, cluster.durable_calls) == (0, 0, 1)
+        assert (await m.stat(b"f")).length == 5
+
+
+async def test_it_is_read_with_its_open(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        await make(one, b"f", b"small")
+        for m in (one, two):
+            cluster.calls.clear()
+            assert await read(m, b"f") == b"small"
+            assert [n for n in cluster.calls if n != "StatFs"] == ["Lookup", "Open"]
+        assert not cluster.chunks.reads and not cluster.inline.moved_count
+
+
+async def test_longer_ones_go_to_storage(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        data = bytes(range(256)) * (MAX // 256) + b"x"
+        await make(m, b"f", data)
+        assert inline(cluster, b"f") is None and not cluster.inline.refused_count
+        assert await read(m, b"f") == data
+        await make(m, b"g", data[:-1])
+        assert inline(cluster, b"g") == data[:-1]
+
+
+async def test_nothing_is_sent_where_meta_does_not_offer_it(autojump_clock, mounts, cluster):
+    cluster.inline.bytes_max = 0
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        assert not cluster.inline.refused_count and not cluster.inline.data
+        assert await read(m, b"f") == b"small"
+
+
+async def test_bytes_that_are_not_of_their_checksum_are_an_error(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        await make(one, b"f", b"small")
+        bring = cluster.inline.bring
+
+        def bring_wrong(request, name, reply):
+            bring(request, name, reply)
+            reply.inline_data = reply.inline_data.upper()
+
+        cluster.inline.bring = bring_wrong
+        with pytest.raises(FsError) as e:
+            await read(two, b"f")
+        assert e.value.status is Status.CHECKSUM_MISMATCH
+        cluster.inline.bring = lambda *_: None
+        with pytest.raises(FsError) as e:
+            await read(two, b"f")
+        assert e.value.status is Status.CHECKSUM_MISMATCH
+
+
+async def test_a_descriptor_that_goes_on_after_a_close(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"first")
+        await flush(m, h)  # close of a duplicate
+        await write(m, h, 5, b" second")
+        await flush(m, h)
+        assert inline(cluster, b"f") == b"first second"
+        await write(m, h, 1, b"IR")
+        await write(m, h, 6, b"SE")
+        await fsync(m, h)
+        assert inline(cluster, b"f") == b"fIRst SEcond"
+        assert not cluster.inline.moved_count and not cluster.stored
+        await write(m, h, 12, bytes(MAX))  # grows beyond the limit
+        await close(m, h)
+        assert cluster.inline.moved_count == 1 and not cluster.inline.data
+        assert await read(m, b"f") == b"fIRst SEcond" + bytes(MAX)
+        assert cluster.get(cluster.names[1][b"f"]).length == 12 + MAX
+
+
+async def test_what_is_written_while_a_close_is_under_way(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"first")
+        cluster.meta_gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush, m, h)
+            await trio.testing.wait_all_tasks_blocked()
+            await write(m, h, 3, b"ST")
+            # Storage must not have it before meta has said what becomes of the file.
+            m.vfs._core.start_flush(m.files.open_state(h))
+            await trio.testing.wait_all_tasks_blocked()
+            assert not cluster.stored
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        await close(m, h)
+        assert await read(m, b"f") == b"firST"
+
+
+async def test_own_bytes_are_read_before_the_close(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"first")
+        assert bytes(await m.files.read(h, 1, 100)) == b"irst"
+        assert inline(cluster, b"f") == b"first" and not cluster.stored
+        await write(m, h, 5, b" and more")
+        assert bytes(await m.files.read(h, 0, 100)) == b"first and more"
+        await close(m, h)
+        assert inline(cluster, b"f") == b"first and more"
+
+
+async def test_two_mounts_that_write_get_chunks(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        h1 = await one.create(b"f", RW)
+        h2 = (await two.open(b"f", RW)).handle_id
+        await write(one, h1, 0, b"one")
+        await write(two, h2, 3, b"two")
+        await close(one, h1)
+        assert cluster.inline.refused_count and not cluster.inline.data
+        await close(two, h2)
+        for m in (one, two):
+            assert await read(m, b"f") == b"onetwo"
+
+
+async def test_another_mount_writes_to_it_while_it_is_open(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        h1 = await one.create(b"f", RW)
+        await write(one, h1, 0, b"abcdef")
+        await fsync(one, h1)
+        assert inline(cluster, b"f") == b"abcdef"
+        h2 = (await two.open(b"f", RW)).handle_id
+        await write(two, h2, 1, b"B")
+        await write(one, h1, 4, b"E")
+        await close(two, h2)
+        await close(one, h1)
+        assert cluster.inline.moved_count and not cluster.inline.data
+        for m in (one, two):
+            assert await read(m, b"f") == b"aBcdEf"
+
+
+@pytest.mark.parametrize("length", [0, 3, 9])
+async def test_it_is_truncated_under_a_writer_and_a_reader(autojump_clock, mounts, cluster, length):
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f", RW)
+        await write(one, h, 0, b"abcdef")
+        await flush(one, h)
+        readers = [(m, (await m.open(b"f", RO)).handle_id) for m in (one, two)]
+        await set_length(one, h, b"f", length)
+        expected = b"abcdef"[:length].ljust(length, b"\0")
+        assert bytes(await one.files.read(readers[0][1], 0, 100)) == expected
+        await trio.sleep(1.1)
+        await two.stat(b"f")
+        assert bytes(await two.files.read(readers[1][1], 0, 100)) == expected
+        await write(one, h, length, b"XY")
+        await close(one, h)
+        assert inline(cluster, b"f") == (b"XY" if length == 0 else None)
+        for m, reader in readers:
+            await trio.sleep(1.1)
+            await m.stat(b"f")
+            assert bytes(await m.files.read(reader, 0, 100)) == expected + b"XY"
+            await close(m, reader)
+
+
+async def test_a_file_of_chunks_that_is_made_anew_is_inline(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        await make(one, b"f", bytes(CHUNK + 1))
+        reader = (await two.open(b"f", RO)).handle_id
+        await make(one, b"f", b"small")
+        assert inline(cluster, b"f") == b"small"
+        assert bytes(await two.files.read(reader, 0, 100)) == b"small"
+        await close(two, reader)
+
+
+async def test_records_are_appended_to_it(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        await make(one, b"f", b"head ")
+        h1, h2 = (await one.open(b"f", A)).handle_id, (await two.open(b"f", A)).handle_id
+        await write(one, h1, 0, b"one ")
+        await write(two, h2, 0, b"two ")
+        await close(one, h1)
+        await close(two, h2)
+        assert await read(two, b"f") == b"head one two "
+
+
+async def test_it_is_removed_and_replaced_while_it_is_open(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await make(m, b"f", b"old")
+        await make(m, b"g", b"new")
+        h = (await m.open(b"f", RW)).handle_id
+        await m.names.rename((1, b"g"), (1, b"f"), ROOT)
+        assert bytes(await m.files.read(h, 0, 10)) == b"old"
+        assert await read(m, b"f") == b"new"
+        await m.names.unlink(1, b"f", ROOT)
+        await write(m, h, 3, b"er")
+        assert bytes(await m.files.read(h, 0, 10)) == b"older"
+        await close(m, h)
+        await trio.sleep(1)
+        assert not cluster.inline.data and not cluster.stored
+
+
+async def test_a_file_that_gets_its_name_afterwards(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        opened, inode = await m.files.create(1, b"", 0o644, RW, ROOT, is_unnamed=True)
+        h = opened.handle_id
+        m.names.give(inode, lookup_count=1)
+        await write(m, h, 0, b"small")
+        await m.names.link(inode.inode_id, 1, b"f", ROOT)
+        await close(m, h)
+        assert await read(m, b"f") == b"small"
+        assert cluster.durable_inodes[inode.inode_id].length == 5
+
+
+async def test_pages_of_a_map_come_after_the_close(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"abcdef")
+        await flush(m, h)
+        await m.files.write_mapped(h, 0, b"ABCDEF")
+        await m.files.release(h)
+        assert await read(m, b"f") == b"ABCDEF"
+        assert cluster.get(cluster.names[1][b"f"]).length == 6
+
+
+async def test_a_hole_is_left_to_storage(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 100, b"x")
+        await close(m, h)
+        assert not cluster.inline.refused_count and not cluster.inline.data
+        assert await read(m, b"f") == bytes(100) + b"x"
+
+
+async def test_here_and_there(autojump_clock, mounts, cluster):
+    """Runs that lie over each other, and that are joined."""
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"0123456789")
+        await write(m, h, 5, b"FGH")
+        await write(m, h, 1, b"B")
+        await flush(m, h)
+        await write(m, h, 3, b"D")
+        await write(m, h, 0, b"A")
+        await write(m, h, 10, b"!")
+        await close(m, h)
+        assert await read(m, b"f") == b"AB2D4FGH89!"
+
+
+async def test_times_that_are_set_go_with_it(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", WO)
+        inode_id = cluster.names[1][b"f"]
+        await write(m, h, 0, b"small")
+        change = AttrChange(atime_ns=1, mtime_ns=2)
+        shown = m.names.set_times_now(inode_id, change, ROOT)
+        assert shown is not None and shown.mtime_ns == 2
+        await close(m, h)
+        assert (cluster.get(inode_id).atime_ns, cluster.get(inode_id).mtime_ns) == (1, 2)
+        assert (cluster.count("Sync"), cluster.count("SetAttr")) == (1, 0)
+        assert inline(cluster, b"f") == b"small"
+
+
+async def test_pages_of_the_kernel_stay_good(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        opened = await m.open(b"f", RW)
+        assert opened.keep_cache
+        await write(m, opened.handle_id, 0, b"S")
+        await close(m, opened.handle_id)
+        again = await m.open(b"f", RO)
+        assert again.keep_cache
+        await close(m, again.handle_id)
+
+
+async def test_what_others_wrote_is_seen_by_who_has_it_open(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        await make(one, b"f", b"small")
+        reader = (await two.open(b"f", RO)).handle_id
+        direct = (await two.open(b"f", RO | os.O_DIRECT)).handle_id
+        cluster.calls.clear()
+        assert bytes(await two.files.read(direct, 0, 10)) == b"small"
+        assert cluster.count("GetAttr") == 0, "it came with the open"
+        h = (await one.open(b"f", RW)).handle_id
+        await write(one, h, 0, b"S")
+        await close(one, h)
+        assert bytes(await two.files.read(direct, 0, 10)) == b"Small"
+        h = (await one.open(b"f", RW)).handle_id
+        await write(one, h, 1, b"M")
+        await close(one, h)
+        await trio.sleep(1.1)
+        assert bytes(await two.files.read(reader, 0, 10)) == b"SMall"
+        await close(two, reader)
+        await close(two, direct)
+
+
+async def test_without_durable_closes(autojump_clock, mounts, cluster):
+    async with mounts(durable_close=False) as m:
+        await make(m, b"f", b"small")
+        assert inline(cluster, b"f") == b"small"
+        assert await read(m, b"f") == b"small"
+        assert (cluster.stored, cluster.count("Sync")) == (0, 1)
+
+
+async def test_an_fsync_again_asks_meta_and_no_chunk(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        h = (await m.open(b"f", RW)).handle_id
+        await fsync(m, h)
+        assert (cluster.chunks.sync_count, cluster.durable_calls) == (0, 2)
+        await close(m, h)
+
+
+async def test_a_reply_that_is_late_lets_nobody_write_to_a_chunk(autojump_clock, mounts, cluster):
+    """It says of the chunks what was so before the file became inline."""
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        late = cluster.get(cluster.names[1][b"f"])
+        await write(m, h, 0, b"small")
+        await flush(m, h)
+        state = m.files.open_state(h)
+        assert state.ref.dyn_stripe == 0
+        state.absorb(late)
+        assert state.ref.dyn_stripe == 0
+        await write(m, h, 5, bytes(MAX))
+        await close(m, h)
+        state.absorb(late)
+        assert cluster.inline.moved_count == 1
+        assert await read(m, b"f") == b"small" + bytes(MAX)
+
+
+async def test_a_lost_answer_is_asked_for_again(autojump_clock, mounts, cluster):
+    if not cluster.begins:
+        pytest.skip("the caller itself tries again")
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"small")
+        cluster.lost_replies = [LOST]
+        await close(m, h)
+        assert inline(cluster, b"f") == b"small" and not cluster.stored
+        assert await read(m, b"f") == b"small"
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_nobody_knows_what_became_of_it(autojump_clock, mounts, cluster, is_done):
+    """The close fails; what is written next is not lost to a report that comes late."""
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        inode_id = cluster.names[1][b"f"]
+        await write(m, h, 0, b"small")
+        if is_done and not cluster.begins:
+            call = m.vfs._core.meta.call
+
+            async def call_and_lose(method, request):
+                reply = await call(method, request)
+                if method is services.META_SYNC:
+                    raise LOST
+                return reply
+
+            m.vfs._core.meta.call = call_and_lose
+        elif is_done:
+            cluster.lost_replies, cluster.is_gone = [LOST], True
+        else:
+            cluster.meta_faults["Sync"] = [LOST]
+            cluster.is_gone = True
+        with pytest.raises(FsError) as e:
+            await close(m, h)
+        assert e.value.status is Status.RPC_TIMEOUT
+        cluster.is_gone = False
+        if is_done and not cluster.begins:
+            m.vfs._core.meta.call = call
+        data_ver = cluster.get(inode_id).file.data_ver
+        await trio.sleep(10)
+        cluster.calls.clear()
+        h = (await m.open(b"f", RW)).handle_id
+        await write(m, h, 0, b"other")
+        await close(m, h)
+        assert cluster.count("ExtendStripe") == 1
+        assert cluster.get(inode_id).file.data_ver > data_ver, "what comes late is refused"
+        assert await read(m, b"f") == b"other" and not cluster.inline.data
+        await make(m, b"f", b"anew")
+        assert inline(cluster, b"f") == b"anew", "it is sure again"
+
+
+async def test_what_meta_refuses_goes_to_storage(autojump_clock, mounts, cluster):
+    cluster.inline.take = lambda _: None
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        assert await read(m, b"f") == b"small"
+        assert cluster.stored == 5 and cluster.durable_calls == 1
+
+
+async def test_space_above_a_quota_is_asked_for_as_ever(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        m.files.open_state(h).is_metered = True
+        m.files.open_state(h).promised_length = 100
+        await write(m, h, 0, b"small")
+        await m.files.flush(h)
+        m.files.open_state(h).is_metered = False
+        await m.files.release(h)
+        assert not cluster.inline.data and cluster.stored == 5
+
+
+async def test_the_last_write_waits_for_nobody_who_has_stopped(autojump_clock, mounts, cluster):
+    """The mount ends while meta is asked: the bytes count as lost, nobody waits for ever."""
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"small")
+    assert cluster.stored == 5 or list(cluster.inline.data.values()) == [b"small"]
