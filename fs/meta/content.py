@@ -6,6 +6,8 @@ Rules:
     - A hint from before a truncation is void: the bytes may be gone or not, so the chains are asked
       (LengthUnknownError).  The chains never shorten a file: its end may be a hole.
     - While `truncate_pending`, nobody may write or lengthen the file (TruncationUnfinishedError).
+    - Whoever changes length or chunks of an inline file has its bytes moved to a chunk first (StillInlineError), but to drop
+      them all, or for others that come with the report (fs/meta/inline.py).
     - data_ver grows with every report of new content and every change of length by a user.
 """
 
@@ -17,8 +19,14 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto.meta_pb2 import FileSessionPb, LengthHintPb
 from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.status import FsError, Status
-from . import permissions, records
-from .context import LengthUnknownError, OpContext, PreciseLength, TruncationUnfinishedError
+from . import inline, permissions, records
+from .context import (
+    LengthUnknownError,
+    OpContext,
+    PreciseLength,
+    StillInlineError,
+    TruncationUnfinishedError,
+)
 from .inodes import advance_ctime, set_ctime
 
 _SESSION_ID = re.compile("[0-9a-f]{32}")
@@ -36,11 +44,17 @@ def require_truncated(inode: pb.InodePb) -> None:
         raise TruncationUnfinishedError(inode)
 
 
+def require_chunks(inode: pb.InodePb) -> None:
+    """Raise StillInlineError while the bytes are in the metadata store."""
+    if inode.file.is_inline:
+        raise StillInlineError(inode)
+
+
 def widen_stripe(part: pb.FilePartPb, slot_count: int) -> bool:
     """Double dyn_stripe until it covers so many slots, at most all; return whether it grew."""
     before, all_slots = part.dyn_stripe, part.layout.stripe_size
     while part.dyn_stripe < min(slot_count, all_slots):
-        part.dyn_stripe = min(part.dyn_stripe * 2, all_slots)
+        part.dyn_stripe = min(max(part.dyn_stripe * 2, 1), all_slots)
     return part.dyn_stripe != before
 
 
@@ -50,6 +64,7 @@ def lengthen(inode: pb.InodePb, length: int) -> None:
     The stripe that the writer has asked for before may have been lost with the power since.
     """
     part = inode.file
+    assert not part.is_inline, inode.inode_id
     widen_stripe(part, -(-length // part.layout.chunk_size_bytes))
     if length > part.length:
         inode.used_bytes += length - part.length
@@ -92,9 +107,14 @@ def apply_length_hint(ctx: OpContext, inode: pb.InodePb, hint: LengthHintPb) -> 
     Raises:
         FsError: FILE_TOO_LARGE.
         LengthUnknownError: the hint is void.
+        StillInlineError: it knows of bytes behind the inline ones.
     """
     check_length(hint.length)
-    if hint.truncate_ver == inode.file.truncate_ver:
+    is_valid = hint.truncate_ver == inode.file.truncate_ver
+    if inode.file.is_inline:
+        if is_valid and hint.length > inode.file.length:
+            raise StillInlineError(inode)
+    elif is_valid:
         lengthen(inode, hint.length)
     else:
         apply_precise_length(ctx, inode)
@@ -113,12 +133,20 @@ def cut_behind_end(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
 def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) -> None:
     """Truncate or extend a file that has no truncation pending; the caller stores the inode.
 
-    Shortening leaves `truncate_pending` set: the service cuts the chunks after the commit.
+    Shortening leaves `truncate_pending` set: the service cuts the chunks after the commit.  An inline file can only be emptied.
+
+    Raises:
+        FsError: FILE_TOO_LARGE.
+        StillInlineError: any other length of an inline file.
     """
     check_length(length)
     part = inode.file
     assert not part.truncate_pending, inode.inode_id
-    if length < part.length:
+    if part.is_inline:
+        if length:
+            raise StillInlineError(inode)
+        inline.empty(tr, inode)
+    elif length < part.length:
         inode.used_bytes = min(inode.used_bytes, length)
         part.length = length
         cut_behind_end(tr, ctx, inode)

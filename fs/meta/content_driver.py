@@ -10,6 +10,9 @@ run could cut what a writer has written after the first had finished.  Who comes
 wait share: the one that runs may have looked before the truncation began that he asks for, or have finished an earlier one
 without having heard of it yet.  Had he taken its end for his own, his client would write, and lose that to the cut to come.
 
+The bytes of an inline file are moved to its chunk in the same four steps, as a truncation to its present length: instead of being
+cut the chunk is filled.  The note drops the record of the bytes, so they are always in one place at least.
+
 With each truncation that succeeds all who wait begin another round.  Who has been through some of them without success queues for
 his turn, and is let try first when a truncation ends: else those who have just succeeded, and come again, would always be before him.
 
@@ -31,10 +34,15 @@ from ..schema.ids import InodeId
 from ..schema.layout import FileRef, layout_from_pb
 from ..schema.proto.common_pb2 import FilePartPb, InodePb
 from ..schema.status import FsError, Status
-from . import records
-from .context import LengthUnknownError, PreciseLength, TruncationUnfinishedError
+from . import inline, records
+from .context import (
+    LengthUnknownError,
+    PreciseLength,
+    StillInlineError,
+    TruncationUnfinishedError,
+)
 from .damage import decoded
-from .ops.finish_truncation import finish_truncation, note_cut
+from .ops.finish_truncation import begin_move, find_moving, finish_truncation, note_cut
 from .ports import ChunkPort
 from .turns import Turn, Turns
 
@@ -112,10 +120,10 @@ class ContentDriver:
                 await trio.sleep(LATE_ROUND_PAUSE_S)
             try:
                 return await attempt(known)
-            except TruncationUnfinishedError as error:
+            except (TruncationUnfinishedError, StillInlineError) as error:
                 await in_task()
                 turn.end_try()
-                inode_id = error.inode.inode_id
+                inode_id = await self._begun(error)
                 if round_count <= PATIENT_ROUND_COUNT:
                     await self.finish_truncation(inode_id)
                     continue
@@ -128,6 +136,26 @@ class ContentDriver:
                 is_patient = round_count <= PATIENT_ROUND_COUNT
                 known = await self._ask_length(error.inode, is_patient=is_patient)
         raise FsError(Status.BUSY, "the file is being truncated again and again")
+
+    async def _begun(self, error: TruncationUnfinishedError | StillInlineError) -> int:
+        """Return the inode whose truncation is to be finished next; where bytes are inline, begin to move them."""
+        if isinstance(error, TruncationUnfinishedError):
+            return error.inode.inode_id
+        first, *others = error.inodes
+        for inode in others:
+            await self.move_inline(inode.inode_id)
+        await self._begin_move(first.inode_id)
+        return first.inode_id
+
+    async def move_inline(self, inode_id: int) -> None:
+        """Move the bytes of a file to its chunk, if they are inline; raises as `finish_truncation`, and METADATA_DAMAGED."""
+        await in_task()
+        await self._begin_move(inode_id)
+        await self.finish_truncation(inode_id)
+
+    async def _begin_move(self, inode_id: int) -> None:
+        now_ns = self._runtime.clock.wall_ns()
+        await self.transact(lambda tr: begin_move(tr, inode_id, now_ns))
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the tasks that cut chunks, so that a caller who goes away does not stop them halfway.
@@ -183,13 +211,16 @@ class ContentDriver:
 
     async def _cut(self, inode_id: int) -> None:
         # Read afresh: what the caller saw may have been finished, and written over, since.
-        part = await self._file_part(inode_id)
-        if part is None:
+        inode = await self._inode(inode_id)
+        if inode is None:
             await self.transact(lambda tr: finish_truncation(tr, inode_id, 0))
             return
+        part = inode.file
         if not part.truncate_pending:
             return
-        if part.cut_ver != part.truncate_ver:
+        if part.is_inline:
+            await self._fill_chunk(inode_id, part)
+        elif part.cut_ver != part.truncate_ver:
             await self._cut_chunks(inode_id, part)
         # Whoever has the file open for writing from the next transaction on may outlive a power loss, and go on writing.
         # Also a note of another service may not be durable yet.
@@ -206,17 +237,32 @@ class ContentDriver:
             _, used_bytes = await self._chunks.file_length(file)
         await self.transact(lambda tr: note_cut(tr, inode_id, part.truncate_ver, used_bytes))
 
+    async def _fill_chunk(self, inode_id: int, part: FilePartPb) -> None:
+        # The number of the move must not be lost with the power while storage knows it as over: the next move would have it again.
+        await self._engine.sync()
+        truncate_ver = part.truncate_ver
+        record = await snapshot_read(
+            self._engine, lambda tr: find_moving(tr, inode_id, truncate_ver)
+        )
+        if record is None:  # another service has done it since, or removed the file
+            return
+        data, file = inline.check_bytes(inode_id, record), file_ref(inode_id, part)
+        is_pending = partial(self._is_pending, inode_id, truncate_ver)
+        await self._chunks.fill_file(file, data, truncate_ver, is_pending)
+        await self.transact(lambda tr: note_cut(tr, inode_id, truncate_ver, None))
+
     async def _is_pending(self, inode_id: int, truncate_ver: int) -> bool:
         """Another service may have finished it, and clients may have written behind the new end since."""
-        part = await self._file_part(inode_id)
-        if part is None or not part.truncate_pending:
+        inode = await self._inode(inode_id)
+        if inode is None or not inode.file.truncate_pending:
             return False
+        part = inode.file
         return part.truncate_ver == truncate_ver != part.cut_ver
 
-    async def _file_part(self, inode_id: int) -> FilePartPb | None:
+    async def _inode(self, inode_id: int) -> InodePb | None:
         key = records.inode_key(inode_id)
         value = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
-        return None if value is None else decoded(InodePb, key, value).file
+        return None if value is None else decoded(InodePb, key, value)
 
     async def _ask_length(self, inode: InodePb, *, is_patient: bool) -> PreciseLength:
         """Ask the chains; the answer holds for the content that the inode knows of, unless who asks has waited for long."""

@@ -101,6 +101,14 @@ class TruncationUnfinishedError(Exception):
         self.inode = inode
 
 
+class StillInlineError(Exception):
+    """The bytes of these files must be moved to chunks first; then the operation is run again.  Nothing was changed."""
+
+    def __init__(self, *inodes: InodePb) -> None:
+        super().__init__(" ".join(f"inode {inode.inode_id:#x}" for inode in inodes))
+        self.inodes = inodes
+
+
 class LengthUnknownError(Exception):
     """The chains must be asked for the length first; then the operation is run again."""
 

@@ -18,6 +18,7 @@ from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FileLocksRecordPb, GcRecordPb
 from . import records
 from .fsck_facts import BY_INODE, Facts, Finding, Kind, Name, Row
+from .fsck_inline import inline_findings, left_over_bytes
 from .inode_ids import BLOCK_COUNT, SHARD_COUNT
 
 LONG_AGO_NS: Final = 1
@@ -310,8 +311,13 @@ def _content(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
             guards=(facts.seen,), writes=((key, mark),),
         )  # fmt: skip
     if inode.type != pb.FILE:
+        yield from left_over_bytes(facts)
         return
-    if not 1 <= part.dyn_stripe <= part.layout.stripe_size:
+    yield from inline_findings(facts, inode)
+    # 0: inline, or emptied since.
+    if not (part.dyn_stripe or part.truncate_ver or part.is_inline) or (
+        part.dyn_stripe > part.layout.stripe_size
+    ):
         text = f"{facts.text}: dyn_stripe {part.dyn_stripe} of {part.layout.stripe_size}"
         yield Finding(Kind.WRONG_FILE, inode_id, text)
     if part.length > MAX_FILE_LENGTH_BYTES:

@@ -16,6 +16,7 @@ BY_INODE: Final = (
     records.FILE_SESSION,
     records.XATTR,
     records.TRUNCATION,
+    records.INLINE,
     records.FILE_LOCKS,
     records.USAGE,
     records.QUOTA_NEAR,
@@ -60,6 +61,8 @@ class Kind(StrEnum):
     WRONG_TRUNCATION = "wrong-truncation"
     WRONG_TRASH = "wrong-trash"
     WRONG_FILE = "wrong-file"
+    WRONG_INLINE = "wrong-inline"
+    WRONG_INLINE_BYTES = "wrong-inline-bytes"
     WRONG_SPACE = "wrong-space"
     WRONG_BARE = "wrong-bare"
     WRONG_LOCKS = "wrong-locks"

@@ -3,7 +3,7 @@
 Memory: some 400 bytes for each directory; files are summed up at their homes.
 
 Invariants checked: following parents leads from every directory to the root or to a removed one; usage of a directory
-that is not in a removed tree is the sum over all below; the counter of inodes.
+that is not in a removed tree is the sum over all below; the counters of inodes and of inline bytes.
 """
 
 from collections.abc import Iterator
@@ -45,6 +45,7 @@ class Tree:
     own: dict[int, Usage] = field(default_factory=dict)
     """What lies in a directory itself."""
     inode_count: int = 0
+    inline_bytes: int = 0
 
     def add(self, facts: Facts) -> None:
         """Take in one inode."""
@@ -52,6 +53,7 @@ class Tree:
         if inode is None:
             return
         self.inode_count += facts.inode_id != GC_ROOT_INODE_ID
+        self.inline_bytes += inode.file.length if inode.file.is_inline else 0
         home_id = inode.home_inode_id
         if inode.type == pb.DIRECTORY:
             parent_id = inode.directory.parent_inode_id if inode.nlink else None
@@ -72,14 +74,18 @@ class Tree:
             yield Finding(Kind.LOOP, inode_id, text)
         epoch = (records.USAGE_EPOCH_KEY, singletons.get(records.USAGE_EPOCH_KEY))
         yield from self._usage(order, epoch)
-        stored = records.unpack_count(singletons.get(records.INODE_COUNT_KEY))
-        if stored != self.inode_count:
-            yield Finding(
-                Kind.WRONG_INODE_COUNT, ROOT_INODE_ID,
-                f"inode counter {stored}, {self.inode_count} inodes",
-                exists=(records.FORMAT_KEY,),
-                adds=((records.INODE_COUNT_KEY, self.inode_count - stored),),
-            )  # fmt: skip
+        for kind, key, counted, what in (
+            (Kind.WRONG_INODE_COUNT, records.INODE_COUNT_KEY, self.inode_count, "inodes"),
+            (Kind.WRONG_INLINE_BYTES, records.INLINE_BYTES_KEY, self.inline_bytes, "inline bytes"),
+        ):
+            stored = records.unpack_count(singletons.get(key))
+            if stored != counted:
+                yield Finding(
+                    kind, ROOT_INODE_ID, f"counter of {what} {stored}, {counted} {what}",
+                    exists=(records.FORMAT_KEY,),
+                    # A length that no file can have is another finding, and is not summed up.
+                    adds=((key, counted - stored),) if abs(counted - stored) < COUNT_MAX else (),
+                )  # fmt: skip
 
     def _from_root(self) -> tuple[list[int], list[int]]:
         """Return the directories below the root, parents before children, and those of loops."""

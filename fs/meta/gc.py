@@ -226,6 +226,8 @@ class GarbageCollector:
         retired = await self._driver.transact(lambda tr: retire(tr, ctx, keys))
         for error in retired.damaged:
             log.warning("a removed inode stays for now: %s", error)
+        for record in retired.without_chunks:
+            self._events.note(gc_event(record))
         if not retired.gone:
             return
         done = [key for key, _ in retired.gone]

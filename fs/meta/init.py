@@ -70,11 +70,16 @@ def check_format_record(value: bytes | None, cluster_id: str) -> bool:
     return True
 
 
-async def _set_format(tr: Transaction, cluster_id: str) -> None:
-    record = FormatRecordPb(
-        format_version=records.FORMAT_VERSION, cluster_id=cluster_id, what=_WHAT
-    )
+def _set_format(tr: Transaction, cluster_id: str, version: int) -> None:
+    record = FormatRecordPb(format_version=version, cluster_id=cluster_id, what=_WHAT)
     tr.set(records.FORMAT_KEY, record.SerializeToString())
+
+
+async def _say_counted(tr: Transaction, cluster_id: str) -> None:
+    """Keep services away that do not count."""
+    value = await tr.get(records.FORMAT_KEY)
+    version = 0 if value is None else FormatRecordPb.FromString(value).format_version
+    _set_format(tr, cluster_id, max(version, records.COUNTED_FORMAT))
 
 
 async def require_format(engine: KvEngine, cluster_id: str) -> None:
@@ -126,12 +131,12 @@ async def initialise(
         tr.atomic_add(records.INODE_COUNT_KEY, 1)
         begin_ids(tr)
         mark_counted(tr, now_ns)
-        await _set_format(tr, cluster_id)
+        _set_format(tr, cluster_id, records.FORMAT_VERSION)
         return True
 
     is_new = await transact(engine, make, runtime=runtime)
     if not await is_counted(engine):
         log.info("counting the usage of all directories; this is done once")
-        await transact(engine, lambda tr: _set_format(tr, cluster_id), runtime=runtime)
+        await transact(engine, lambda tr: _say_counted(tr, cluster_id), runtime=runtime)
         await Recount(engine, runtime).run()
     return is_new

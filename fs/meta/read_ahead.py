@@ -76,6 +76,14 @@ def _of_open(caller: Caller, request: meta.OpenReq) -> Iterator[bytes]:
         yield from _remembered(caller)
     if request.wants_write or request.is_truncate:
         yield records.USAGE_EPOCH_KEY
+    if request.takes_inline and request.wants_read:
+        yield records.inline_key(request.inode_id)
+
+
+def _of_attributes(_caller: Caller, request: meta.GetAttrReq) -> Iterator[bytes]:
+    if request.takes_inline:  # else a single read
+        yield records.inode_key(request.inode_id)
+        yield records.inline_key(request.inode_id)
 
 
 def _of_path(caller: Caller, request: meta.MakeDirectoriesReq) -> Iterator[bytes]:
@@ -92,6 +100,9 @@ def _of_content(_caller: Caller, request: Any) -> Iterator[bytes]:
 def _of_report(caller: Caller, request: meta.SyncReq) -> Iterator[bytes]:
     yield from _remembered(caller)
     yield from _of_content(caller, request)
+    if request.HasField("inline_data"):
+        yield records.FORMAT_KEY
+        yield records.INLINE_BYTES_KEY
 
 
 def _of_append(caller: Caller, request: meta.ReserveAppendReq) -> Iterator[bytes]:
@@ -112,6 +123,7 @@ def _of_prune(_caller: Caller, request: meta.PruneSessionsReq) -> Iterator[bytes
 
 
 KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
+    meta.GetAttrReq: _of_attributes,
     meta.LookupReq: _of_name,
     meta.CreateReq: _of_change,
     meta.MkdirReq: _of_change,

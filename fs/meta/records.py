@@ -15,6 +15,7 @@ inode id as `pack_id` writes it.
     GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
     GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
     TRUN inode ID8                  -> LE8 start time: a truncation whose chunks are not all gone yet
+    INLN inode ID8                  -> InlineRecordPb: all bytes of an inline file
     FLCK inode ID8                  -> FileLocksRecordPb: advisory locks
     CLCK client 0x00 inode ID8      -> LE8 time of its first lock: the files on which a client holds locks
     DLCK client 0x00 inode ID8      -> LE8 time: the directories that a client has locked
@@ -26,10 +27,10 @@ inode id as `pack_id` writes it.
     LINK inode ID8, parent BE8, name -> empty: a name of an inode that has several, all but the home
     TRSH due BE8, parent BE8, name  -> empty: until when a name in the trash is kept
     SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state, gc-pause,
-                                       outcome-tick
+                                       outcome-tick, inline-bytes (signed LE8 counter: the bytes of all INLN)
 
 Invariants:
-    - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count), so creates in
+    - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count, inline-bytes), so creates in
       one directory do not conflict, and DTIM never goes back; what decides (INOD of the parent, DENT) is read.
     - Inode keys spread runs of ids over the whole range, and keep the 256 of a run together: what one service makes
       one after the other is found in few places.  Dentries and GC keys are big-endian to be listed in order.
@@ -52,6 +53,7 @@ IDEMPOTENCY: Final = b"IDEM"
 GC_FILE: Final = b"GCFI"
 GC_DIRECTORY: Final = b"GCDI"
 TRUNCATION: Final = b"TRUN"
+INLINE: Final = b"INLN"
 FILE_LOCKS: Final = b"FLCK"
 CLIENT_LOCKS: Final = b"CLCK"
 DIRECTORY_LOCKS: Final = b"DLCK"
@@ -75,9 +77,13 @@ USAGE_EPOCH_KEY: Final = SINGLETON + b"usage-epoch"
 USAGE_STATE_KEY: Final = SINGLETON + b"usage-state"
 GC_PAUSE_KEY: Final = SINGLETON + b"gc-pause"
 OUTCOME_TICK_KEY: Final = SINGLETON + b"outcome-tick"
-FORMAT_VERSION: Final = 3
+INLINE_BYTES_KEY: Final = SINGLETON + b"inline-bytes"
+FORMAT_VERSION: Final = 4
 """2: usage is counted.  A service that does not count must not serve it.
-3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids."""
+3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids.
+4: may hold inline files.  A store that was made before keeps its format, and has none."""
+COUNTED_FORMAT: Final = 2
+INLINE_FORMAT: Final = 4
 
 TOGETHER_ID_MIN: Final = 1 << 52
 """Of keys of inodes with ids from here on, the lowest byte comes behind the five others, so that runs of 256 lie together; the two
@@ -225,6 +231,16 @@ def truncation_key(inode_id: int) -> bytes:
 
 def truncation_inode(key: bytes) -> InodeId:
     """Return the inode in a truncation's key."""
+    return unpack_id(key[4:12])
+
+
+def inline_key(inode_id: int) -> bytes:
+    """Return the key of the bytes of an inline file."""
+    return INLINE + pack_id(inode_id)
+
+
+def inline_inode(key: bytes) -> InodeId:
+    """Return the inode in the key of an inline file's bytes."""
     return unpack_id(key[4:12])
 
 

@@ -11,7 +11,8 @@ from ..schema.inode import PATH_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Retry, Status
-from .context import OpContext
+from . import inline
+from .context import OpContext, StillInlineError
 from .dentries import check_name, load_dentry, told
 from .inodes import complete, load_directory, load_inode
 from .ops.open import check_open
@@ -98,13 +99,19 @@ async def resolve_path(
     """Return the inode of a path taken from the root; with `wants_read`, open it for reading, which leaves no trace.
 
     Raises:
-        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
+        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG, METADATA_DAMAGED.
+        StillInlineError: with `wants_read`, to who knows of no inline files.
     """
     wants_read = request.wants_read
     inode = await _resolve(
         tr, ctx, request.path, follow_last=request.follow_last, wants_read=wants_read
     )
-    return meta.InodeRsp(inode=inode, may_read=wants_read)
+    reply = meta.InodeRsp(inode=inode, may_read=wants_read)
+    if wants_read and inode.file.is_inline:
+        if not request.takes_inline:
+            raise StillInlineError(inode)
+        await inline.give(tr, inode, reply)
+    return reply
 
 
 async def batch_resolve_path(
@@ -112,8 +119,12 @@ async def batch_resolve_path(
 ) -> meta.BatchResolvePathRsp:
     """Return for each path, in order and of one snapshot, its inode, or what `resolve_path` would raise.
 
+    Of inline files the bytes come along until the reply has `inline.REPLY_BYTES_MAX` of them; those of others are asked for
+    with GetAttr.
+
     Raises:
-        FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths.
+        FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths, METADATA_DAMAGED.
+        StillInlineError: as `resolve_path`.
     """
     if len(request.paths) > PATH_COUNT_MAX:
         what = f"{len(request.paths)} paths, at most {PATH_COUNT_MAX}"
@@ -132,4 +143,20 @@ async def batch_resolve_path(
         else:
             slot.inode.CopyFrom(inode)
             slot.may_read = request.wants_read
+    if request.wants_read:
+        await _tell_inline(tr, request, reply)
     return reply
+
+
+async def _tell_inline(
+    tr: Transaction, request: meta.BatchResolvePathReq, reply: meta.BatchResolvePathRsp
+) -> None:
+    slots = [slot for slot in reply.resolved if slot.inode.file.is_inline]
+    if slots and not request.takes_inline:
+        raise StillInlineError(*(slot.inode for slot in slots))
+    length = 0
+    for slot in slots:
+        length += slot.inode.file.length
+        if length > inline.REPLY_BYTES_MAX:
+            return
+        await inline.give(tr, slot.inode, slot)

@@ -35,6 +35,7 @@ from .context import (
     LayoutSource,
     OpContext,
     PreciseLength,
+    StillInlineError,
     UsageFencedError,
     caller_from_pb,
 )
@@ -176,6 +177,13 @@ class RequestRunner:
     async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         ctx = self._context(self._caller(request, is_change=False))
         return await snapshot_read(self._engine, _begun(op, ctx, request))
+
+    async def _read_content(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
+        """As `_read`, for operations that may need the bytes of files in their chunks first."""
+        try:
+            return await self._read(op, request)
+        except StillInlineError:  # mostly once in the life of a file
+            return await self.driver.run(lambda _: self._read(op, request))
 
     async def _change(
         self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0

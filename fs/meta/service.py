@@ -140,13 +140,13 @@ class MetaService(RequestRunner):
 
     async def resolve_path(self, _call: Call, request: meta.ResolvePathReq) -> meta.InodeRsp:
         """Serve ResolvePath."""
-        return await self._read(resolve_path, request)
+        return await self._read_content(resolve_path, request)
 
     async def batch_resolve_path(
         self, _call: Call, request: meta.BatchResolvePathReq
     ) -> meta.BatchResolvePathRsp:
         """Serve BatchResolvePath."""
-        return await self._read(batch_resolve_path, request)
+        return await self._read_content(batch_resolve_path, request)
 
     async def get_real_path(self, _call: Call, request: meta.GetRealPathReq) -> meta.GetRealPathRsp:
         """Serve GetRealPath."""

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from xxhash import xxh3_64_intdigest
+
 from fs.meta import records
 from fs.meta.fsck_facts import Kind
 from fs.schema.ids import GC_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
+from fs.schema.proto.record_pb2 import DentryRecordPb, GcRecordPb, InlineRecordPb
 from tests.meta.harness import ROOT, World, session
 
 SECOND_CLIENT = "d" * 32
@@ -364,6 +366,63 @@ async def stripe_out_of_range(p):
 @defect(Kind.WRONG_FILE, repairable=False)
 async def length_out_of_range(p):
     await p.set_part(p.file, "file", length=2**63)
+
+
+async def put_inline(p, data: bytes, said: bytes, **fields) -> None:
+    """Make a file inline whose record has `data`, while inode and checksum are about `said`."""
+    record = InlineRecordPb(data=data, checksum=xxh3_64_intdigest(said))
+    await p.change({records.inline_key(p.file): record.SerializeToString()})
+    part = {"length": len(said), "dyn_stripe": 0, "has_holes": False, "is_inline": True}
+    await p.set_part(p.file, "file", **part | fields)
+    await p.set_inode(p.file, used_bytes=len(said))
+    await p.change({records.INLINE_BYTES_KEY: records.pack_count(len(said))})
+
+
+@defect(Kind.WRONG_INLINE)
+async def inline_length_wrong(p):
+    await put_inline(p, b"bytes", b"bytes", length=77)
+
+
+@defect(Kind.WRONG_INLINE)
+async def inline_file_with_a_stripe(p):
+    await put_inline(p, b"bytes", b"bytes", dyn_stripe=1)
+
+
+@defect(Kind.WRONG_INLINE, repairable=False)
+async def inline_bytes_changed(p):
+    await put_inline(p, b"BYTES", b"bytes")
+
+
+@defect(Kind.WRONG_INLINE, repairable=False)
+async def inline_bytes_unreadable(p):
+    await put_inline(p, b"bytes", b"bytes")
+    await p.change({records.inline_key(p.file): b"\xff"})
+
+
+@defect(Kind.WRONG_INLINE, repairable=False)
+async def inline_bytes_lost(p):
+    await put_inline(p, b"bytes", b"bytes")
+    await p.change({records.inline_key(p.file): None})
+
+
+@defect(Kind.LEFT_OVER)
+async def inline_bytes_of_a_file_in_chunks(p):
+    await p.change({records.inline_key(p.file): b"\xff"})
+
+
+@defect(Kind.LEFT_OVER)
+async def inline_bytes_of_a_directory(p):
+    await p.change({records.inline_key(p.deep): b""})
+
+
+@defect(Kind.LEFT_OVER)
+async def inline_bytes_of_nothing(p):
+    await p.change({records.inline_key(GONE): b""})
+
+
+@defect(Kind.WRONG_INLINE_BYTES)
+async def inline_bytes_miscounted(p):
+    await p.change({records.INLINE_BYTES_KEY: records.pack_count(3)})
 
 
 @defect(Kind.WRONG_BARE)

@@ -27,7 +27,7 @@ from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto import mgmtd_pb2 as mgmtd
 from fs.schema.proto.backup_pb2 import BackupHeadPb
 from fs.schema.routing import routing_info_to_pb
-from tests.meta.harness import ROOT, World, session
+from tests.meta.harness import ROOT, World, inline_report, session
 from tests.mgmtd.harness import CLUSTER, cluster_of
 
 HERE = Path(__file__).parent
@@ -75,6 +75,8 @@ async def make_names(world: World) -> None:
     await root.link(f, d, b"f2")
     locked = (await other.mkdir(d, b"locked")).inode_id
     await other.create(d, HELD, session=session(1))
+    inline = await other.create(d, b"inline", session=session(2))
+    await other.sync(inline.inode_id, **inline_report(b"in the record"))
     world.chunks.lengths[f] = 5_000_000
     await other.sync(f, has_new_data=True)
     name, value = ATTRIBUTE
@@ -93,7 +95,7 @@ async def make_names(world: World) -> None:
 
 
 async def make_meta() -> dict:
-    world = World(MemoryEngine(SimulatedClock()))
+    world = World(MemoryEngine(SimulatedClock()), inline_bytes_max=4096)
     await world.initialise()
     await make_names(world)
     return {"told": await told_by_meta(world), "rows": await rows_of(world.engine)}

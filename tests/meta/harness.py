@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 from trio._core import _run
+from xxhash import xxh3_64_intdigest
 
 from fs.kv.api import KvEngine
 from fs.kv.transact import snapshot_read
@@ -353,6 +354,18 @@ class User:
 
 def hint(length, truncate_ver=0) -> meta.LengthHintPb:
     return meta.LengthHintPb(length=length, truncate_ver=truncate_ver)
+
+
+def inline_report(data: bytes, data_ver=0, truncate_ver=0, **fields) -> dict:
+    """Fields of a report that brings all bytes of a file."""
+    return {
+        "has_new_data": True,
+        "length_hint": hint(len(data), truncate_ver),
+        "inline_data": data,
+        "inline_checksum": xxh3_64_intdigest(data),
+        "inline_data_ver": data_ver,
+        **fields,
+    }
 
 
 class refused:  # noqa: N801 - reads like pytest.raises

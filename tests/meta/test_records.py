@@ -48,6 +48,7 @@ def test_keys_byte_for_byte():
     )
     assert records.gc_key(records.GC_DIRECTORY, 1, 3).startswith(b"GCDI")
     assert records.truncation_key(2) == b"TRUN" + bytes.fromhex("0200000000000000")
+    assert records.inline_key(2) == b"INLN" + bytes.fromhex("0200000000000000")
     assert (
         records.usage_key(2, records.KIND_BYTES)
         == b"USAG" + bytes.fromhex("0200000000000000") + b"b"
@@ -69,6 +70,7 @@ def test_keys_byte_for_byte():
     assert records.inode_ids_key(7) == b"SINGinode-ids-7"
     assert records.FORMAT_KEY == b"SINGmeta-format"
     assert records.INODE_COUNT_KEY == b"SINGinode-count"
+    assert records.INLINE_BYTES_KEY == b"SINGinline-bytes"
     assert records.OUTCOME_TICK_KEY == b"SINGoutcome-tick"
 
 
@@ -77,6 +79,7 @@ def test_parts_come_back_out_of_keys():
     assert records.xattr_name(records.xattr_key(9, b"user.y")) == b"user.y"
     assert records.file_session_inode(records.file_session_key(0x1234, "x" * 32)) == 0x1234
     assert records.truncation_inode(records.truncation_key(0x1234)) == 0x1234
+    assert records.inline_inode(records.inline_key(0x1234)) == 0x1234
     assert records.link_place(records.link_key(2, 3, b"n")) == (3, b"n")
     assert records.link_inode(records.link_key(2, 3, b"n")) == 2
     assert records.quota_directory(records.quota_key(7)) == 7

@@ -86,7 +86,7 @@ async def test_those_who_wait_for_a_cut_share_one_further_look(memory_world, roo
     file_id = await file_of_100_bytes(world, root)
     driver = world.meta.service.driver
     world.chunks.before_truncate = partial(trio.sleep, 1)
-    look = driver._file_part
+    look = driver._inode
 
     async def counted_look(inode_id):
         looks.append(inode_id)
@@ -96,7 +96,7 @@ async def test_those_who_wait_for_a_cut_share_one_further_look(memory_world, roo
     async with trio.open_nursery() as inner:
         inner.start_soon(partial(root.set_attr, file_id, length=10))
         await trio.sleep(0.5)
-        driver._file_part = counted_look
+        driver._inode = counted_look
         for _ in range(5):
             inner.start_soon(driver.finish_truncation, file_id)
     assert len(looks) == 2  # the first cut asked whether it is still wanted; then one more for all

@@ -7,7 +7,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.proto.record_pb2 import DentryRecordPb
 from ...schema.services import META_CREATE
 from ...schema.status import FsError, Status
-from .. import content
+from .. import content, inline
 from ..context import OpContext
 from ..dentries import check_name, find_dentry, is_dot, told
 from ..idempotency import recall, remember
@@ -72,9 +72,16 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
     Raises:
         FsError: EXISTS, IS_DIRECTORY, ACCESS_DENIED, NOT_PERMITTED, NOT_FOUND (the directory was
             removed), NOT_DIRECTORY, STALE, NAME_TOO_LONG, INVALID_ARGUMENT, CHAIN_TABLE_UNKNOWN,
-            QUOTA_EXCEEDED.
+            QUOTA_EXCEEDED, METADATA_DAMAGED.
         TruncationUnfinishedError: as `open_inode`.
+        StillInlineError: as `inline.tell`.
     """
+    reply = await _create(tr, ctx, request)
+    await inline.tell(tr, ctx, request, reply)
+    return reply
+
+
+async def _create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
     if not request.is_unnamed:
         check_name(request.name)
     done = await recall(tr, ctx, META_CREATE)

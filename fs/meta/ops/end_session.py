@@ -18,7 +18,7 @@ async def end_session(
 ) -> bool:
     """Drop a session if it exists and belongs to the client; return whether it did.
 
-    A dead writer's last reports may be missing, so the chains tell the length.
+    A dead writer's last reports may be missing, so the chains tell the length; of an inline file the record does.
 
     Raises:
         LengthUnknownError: the chains must be asked.
@@ -42,7 +42,8 @@ async def end_session(
     content.require_truncated(inode)
     stored = pb.InodePb()
     stored.CopyFrom(inode)
-    content.apply_precise_length(ctx, inode)
+    if not inode.file.is_inline:
+        content.apply_precise_length(ctx, inode)
     inode.file.data_ver += 1
     await settle(tr, ctx, inode, stored)
     if inode.file.length != stored.file.length:

@@ -12,13 +12,21 @@ async def extend_stripe(
 ) -> meta.InodeRsp:
     """Double dyn_stripe until it covers `dyn_stripe_min`, at most to the stripe size.
 
+    With `ends_inline` data_ver grows where a report with inline data could still be taken: it names the one before.
+
     Raises:
         FsError: STALE, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR.
         TruncationUnfinishedError: an earlier truncation must be finished first.
+        StillInlineError: the bytes must be moved to a chunk first.
     """
     inode = await load_file(tr, request.inode_id)
     await content.require_may_write(tr, ctx, inode)
     content.require_truncated(inode)
-    if content.widen_stripe(inode.file, request.dyn_stripe_min):
+    content.require_chunks(inode)
+    is_changed = content.widen_stripe(inode.file, request.dyn_stripe_min)
+    if request.ends_inline and not inode.file.length:
+        inode.file.data_ver += 1
+        is_changed = True
+    if is_changed:
         store_inode(tr, inode)
     return meta.InodeRsp(inode=inode)

@@ -5,7 +5,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.services import META_OPEN
 from ...schema.status import FsError, Status
-from .. import content, permissions
+from .. import content, inline, permissions
 from ..context import OpContext
 from ..dentries import require_expected
 from ..idempotency import recall, remember
@@ -62,9 +62,16 @@ async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.
     """Open by inode id; works for an inode without a name until it is deleted, unless a name is expected.
 
     Raises:
-        FsError: STALE and as `open_inode`.
+        FsError: STALE and as `open_inode`, METADATA_DAMAGED.
         TruncationUnfinishedError: as `open_inode`.
+        StillInlineError: as `inline.tell`.
     """
+    reply = await _open(tr, ctx, request)
+    await inline.tell(tr, ctx, request, reply)
+    return reply
+
+
+async def _open(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.InodeRsp:
     if request.is_truncate or request.HasField("session"):
         done = await recall(tr, ctx, META_OPEN)
         if done is not None:

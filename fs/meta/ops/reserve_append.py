@@ -21,12 +21,14 @@ async def reserve_append(
         FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, QUOTA_EXCEEDED, IS_DIRECTORY, NOT_REGULAR, INVALID_ARGUMENT.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
+        StillInlineError: the bytes must be moved to a chunk first.
     """
     if request.length == 0:
         raise FsError(Status.INVALID_ARGUMENT, "an append of no bytes")
     inode = await load_file(tr, request.inode_id)
     await content.require_may_write(tr, ctx, inode)
     content.require_truncated(inode)
+    content.require_chunks(inode)
     before = usage_of(inode)
     if request.HasField("length_hint"):
         content.apply_length_hint(ctx, inode, request.length_hint)

@@ -13,7 +13,7 @@ from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
 from ...schema.status import FsError, Status
-from .. import records
+from .. import inline, records
 from ..context import OpContext
 from ..damage import damaged, decoded, gc_record
 from ..dentries import clear_dentry
@@ -33,6 +33,8 @@ class Retired(NamedTuple):
 
     gone: list[tuple[bytes, GcRecordPb]]
     """Key and record of those whose chunks are to be removed next."""
+    without_chunks: list[GcRecordPb]
+    """Of inline files: nothing is left of them."""
     damaged: list[FsError]
     """Why others were put off."""
 
@@ -54,6 +56,8 @@ async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
             tr.clear(records.directory_lock_key(inode.directory.lock_client_id, inode_id))
     elif inode.type == pb.FILE:
         tr.clear(records.truncation_key(inode_id))
+        if inode.file.is_inline:
+            inline.drop(tr, inode)
 
 
 async def _is_open(tr: Transaction, inode_id: int) -> bool:
@@ -89,18 +93,24 @@ async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb
         tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
         await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
         return None
+    # Of bytes that are being moved there may be a chunk already.
+    has_chunks = not inode.file.is_inline or inode.file.truncate_pending
     await _delete_inode(tr, inode)
     if inode.type != pb.FILE:
         tr.clear(key)
         return None
     record.file.CopyFrom(inode.file)
+    if not has_chunks:
+        tr.clear(key)
+        record.file.is_inline = True
+        return record
     tr.set(key, record.SerializeToString())
     return record
 
 
 async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Retired:
     """Delete the inodes of due GC records that nobody has open; others, and damaged ones, become due later."""
-    found = Retired([], [])
+    found = Retired([], [], [])
     await tr.prefetch(keys)
     inode_ids = [records.gc_inode_id(key) for key in keys]
     await tr.prefetch(
@@ -117,7 +127,9 @@ async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Reti
             await put_off(tr, ctx, key)
             found.damaged.append(error)
         else:
-            if record is not None:
+            if record is not None and record.file.is_inline:
+                found.without_chunks.append(record)
+            elif record is not None:
                 found.gone.append((key, record))
     return found
 

@@ -132,6 +132,7 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
             FILE_TOO_LARGE, INVALID_ARGUMENT, NOT_SUPPORTED.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
+        StillInlineError: the bytes must be moved to a chunk first.
     """
     await require_expected(tr, request)
     inode = await load_complete(tr, request.inode_id)

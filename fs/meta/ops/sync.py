@@ -4,13 +4,15 @@ from ...kv.api import Transaction
 from ...schema.method import Method, ReqT
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
+from ...schema.proto.record_pb2 import InlineRecordPb
 from ...schema.services import META_CLOSE, META_SYNC
 from ...schema.status import FsError, Status
-from .. import content, permissions, records
+from .. import content, inline, permissions, records
 from ..context import OpContext
 from ..idempotency import recall, remember
 from ..inodes import load_complete, store_inode
 from ..promises import give_back, is_metered, judge, settle
+from ..usage import recharge, usage_of
 
 
 def _changes_anything(request: meta.SyncReq) -> bool:
@@ -22,6 +24,7 @@ def _changes_anything(request: meta.SyncReq) -> bool:
         or request.HasField("atime_ns")
         or request.gives_back
         or request.counts_space
+        or request.HasField("inline_data")
     )
 
 
@@ -31,6 +34,8 @@ def _is_content_change(request: meta.SyncReq) -> bool:
 
 def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
     content.require_truncated(inode)
+    if request.has_new_data or request.counts_space:
+        content.require_chunks(inode)
     if request.HasField("length_hint"):
         content.apply_length_hint(ctx, inode, request.length_hint)
     elif request.has_new_data:
@@ -61,9 +66,13 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         FsError: FILE_TOO_LARGE, NOT_REGULAR.
         LengthUnknownError: the chains must be asked.
         TruncationUnfinishedError: new content cannot be judged before the truncation is done.
+        StillInlineError: it is in chunks, and the bytes that were there before are not.
     """
     before = inode.mtime_ns, inode.atime_ns, inode.ctime_ns
-    if request.has_new_data or request.counts_space or request.HasField("length_hint"):
+    if request.HasField("inline_data"):  # that it may be taken is known
+        inode.file.data_ver += 1
+        inode.mtime_ns = ctx.now_ns
+    elif request.has_new_data or request.counts_space or request.HasField("length_hint"):
         if inode.type != pb.FILE:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id:#x}")
         _apply_content(ctx, inode, request)
@@ -112,6 +121,43 @@ def _keep(
         remember(tr, ctx, method, reply)
 
 
+async def _sync_inline(
+    tr: Transaction, ctx: OpContext, request: meta.SyncReq, inode: pb.InodePb
+) -> meta.InodeRsp:
+    """As `sync`, of a report that brings all bytes of the file; what cannot be taken is refused, quotas included."""
+    inline.check_report(inode, request)
+    reply = meta.InodeRsp(is_metered=await is_metered(tr, ctx, inode))
+    if not await inline.was_taken(tr, inode, request):
+        reply.is_inline_refused = not await _take_inline(tr, ctx, request, inode)
+    reply.inode.CopyFrom(inode)
+    _keep(tr, ctx, META_SYNC, request, reply)
+    return reply
+
+
+async def _take_inline(
+    tr: Transaction, ctx: OpContext, request: meta.SyncReq, inode: pb.InodePb
+) -> bool:
+    if not await inline.may_take(tr, ctx, inode, request):
+        return False
+    before, taken = usage_of(inode), pb.InodePb()
+    taken.CopyFrom(inode)
+    inline.become_inline(taken, len(request.inline_data))
+    apply(ctx, taken, request)
+    if request.gives_back:
+        await give_back(tr, ctx, taken)
+    try:
+        await recharge(tr, ctx, taken, before)
+    except FsError as error:
+        if error.status is not Status.QUOTA_EXCEEDED:
+            raise
+        return False
+    record = InlineRecordPb(data=request.inline_data, checksum=request.inline_checksum)
+    inline.put(tr, inode, record)
+    store_inode(tr, taken)
+    inode.CopyFrom(taken)
+    return True
+
+
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
     """Record what a client knows of a file it has open; works without a name.
 
@@ -119,9 +165,10 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     behind the length are to be cut then, by a pending truncation or by the last writer's close.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, and as `apply`.
+        FsError: STALE, ACCESS_DENIED, and as `apply`; INVALID_ARGUMENT for inline data that contradicts itself.
         LengthUnknownError: as `apply`.
         TruncationUnfinishedError: as `apply`.
+        StillInlineError: as `apply`.
     """
     inode = await load_complete(tr, request.inode_id)
     if not _changes_anything(request):
@@ -134,6 +181,8 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     done = await _done_before(tr, ctx, META_SYNC, request)
     if done is not None:
         return done
+    if request.HasField("inline_data"):
+        return await _sync_inline(tr, ctx, request, inode)
     stored = pb.InodePb()
     stored.CopyFrom(inode)
     apply(ctx, inode, request)
@@ -161,6 +210,8 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
         TruncationUnfinishedError: as `apply`.
     """
     report = request.sync
+    if report.HasField("inline_data"):
+        raise FsError(Status.INVALID_ARGUMENT, "inline data in a Close")
     inode = await load_complete(tr, report.inode_id)
     done = await _done_before(tr, ctx, META_CLOSE, report)
     if done is not None:
