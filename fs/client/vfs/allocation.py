@@ -3,7 +3,7 @@
 Nothing is reserved: bytes that were never written take no space and read as zeros, so allocating can only lengthen the
 file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
 
-A hole: whole chunks within it are emptied, each by an update that happens exactly once; at its edges zeros are written, also in the chunk where the
+A hole: whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once; at its edges zeros are written, also in the chunk where the
 file ends: another mount may be writing behind the end that this one knows.
 The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
 """
@@ -90,29 +90,35 @@ class Allocation:
             return
         size = handle.state.ref.layout.chunk_size_bytes
         first_whole, end_whole = -(-offset // size), end // size
-        if first_whole >= end_whole:
+        if first_whole >= end_whole or handle.state.file.is_inline:
             await self._write_zeros(handle, offset, end)
             return
         await self._write_zeros(handle, offset, first_whole * size)
         await self._write_zeros(handle, end_whole * size, end)
-        await self._empty_chunks(handle.state, first_whole, end_whole)
-        handle.note_write()
+        if await self._empty_chunks(handle.state, first_whole, end_whole):
+            handle.note_write()
+        else:
+            await self._write_zeros(handle, first_whole * size, end_whole * size)
 
     async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
         if offset < end:
             zeros = bytes(end - offset)
             await self._files.write_through(handle, offset, zeros, is_append=False)
 
-    async def _empty_chunks(self, state: InodeState, first: int, end: int) -> None:
+    async def _empty_chunks(self, state: InodeState, first: int, end: int) -> bool:
+        """Empty chunks [first, end); False: nothing is done, as the file has none any more: it was made inline by what was buffered."""
         core = self._core
         async with state.lock:
             # Meta must know the length before the last chunk may be gone: it could not be asked for any more.
             await core.drain(state)
             if state.has_unreported:
                 await core.report(state, is_durable=False)
+            if state.file.is_inline:
+                return False
             state.is_space_unsure = True
             try:
                 await core.store.empty_chunks(state.ref, first, end)
             finally:
                 state.note_changed(core.runtime.clock.wall_ns())
                 state.acked_seq += 1
+        return True

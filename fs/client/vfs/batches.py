@@ -27,6 +27,7 @@ from ..read_table import ReadTable
 from ..side_by_side import each_or_error
 from .core import VfsCore
 from .files import Files
+from .inline_files import OF_OPEN_S
 from .namespace import Namespace
 from .open_file import FileHandle, InodeState
 
@@ -36,6 +37,8 @@ NO_FILE: Final = FileRef(InodeId(0), Layout(ChainTableId(0), 0, CHUNK_SIZE_BYTES
 _AT_ONCE_COUNT_MAX: Final = 1024
 """Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop with so many takes some 0.1 s,
 and each write is compared with all that are under way."""
+_ASKED_AT_ONCE_MAX: Final = 64
+"""Inline files of which meta is asked for the bytes side by side."""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
@@ -134,6 +137,7 @@ class Batches:
     async def _read_once(self, ios: Sequence[BatchIo], *, is_relaxed: bool) -> None:
         owners: list[BatchIo] = []
         reads: list[FileRead] = []
+        inline: dict[InodeState, list[BatchIo]] = {}
         known: dict[int, tuple[InodeState, FileRef, int]] = {}
         for io in ios:
             handle_id, offset, buffer = io.handle_id, io.offset, io.buffer
@@ -150,23 +154,52 @@ class Batches:
             except FsError as error:
                 io.error = same_error(error)
                 continue
-            if end <= length:
+            if offset < length and state.file.is_inline:
+                io.file, io.count = ref, min(end, length) - offset
+                inline.setdefault(state, []).append(io)
+            elif end <= length:
                 io.file = ref
                 reads.append(io)
                 owners.append(io)
             elif offset < length:
                 reads.append(FileRead(ref, offset, buffer[: length - offset]))
                 owners.append(io)
+        if inline:
+            calls = [partial(self._read_inline, *pair) for pair in inline.items()]
+            await each_or_error(calls, at_once_max=_ASKED_AT_ONCE_MAX)
+        if reads:
+            await self._read_owned(owners, reads, is_relaxed=is_relaxed)
+
+    async def _read_owned(
+        self, owners: Sequence[BatchIo], reads: Sequence[FileRead], *, is_relaxed: bool
+    ) -> None:
+        """Fill buffers from storage; `owners` say of each read how it went."""
         try:
             await self._core.read_stored(reads, is_relaxed=is_relaxed)
         except FsError as error:
             if len(reads) == 1:
-                owners[0].error = same_error(error)
+                owners[0].error = _own_error(error)
                 return
             wanted = list(zip(owners, reads, strict=True))
             await self._read_singly(wanted, is_relaxed=is_relaxed)
         for io, read in zip(owners, reads, strict=True):
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
+
+    async def _read_inline(self, state: InodeState, ios: Sequence[BatchIo]) -> None:
+        """Fill what lies within one inline file, with bytes that meta has now, or told a moment ago to who opened it."""
+        end = max(io.offset + io.count for io in ios)
+        try:
+            handles = {self._files.readable(io.handle_id) for io in ios}
+            age_s_max = OF_OPEN_S if all(handle.is_new for handle in handles) else 0.0
+            for handle in handles:
+                handle.is_new = False
+            data = await self._core.read_inline(state, 0, end, age_s_max=age_s_max)
+        except FsError as error:
+            for io in ios:
+                io.error, io.count = _own_error(error), 0
+            return
+        for io in ios:
+            io.buffer[: io.count] = memoryview(data)[io.offset : io.offset + io.count]
 
     async def read_table(
         self, table: ReadTable, handles: Mapping[bytes, int], *, is_relaxed: bool
@@ -212,7 +245,7 @@ class Batches:
             except FsError:
                 return False
             length = state.settled_length()
-            if length < 0:
+            if length < 0 or state.file.is_inline:
                 return False
             table.files[key] = state.ref
             ends.append(FILE_END.pack(key, length))
@@ -287,6 +320,13 @@ class Batches:
             changed[state.inode_id] = state
         except FsError as error:
             io.error = same_error(error)
+
+
+def _own_error(error: FsError) -> FsError:
+    """Return what one of several who share an error is told; that it is to be done again stays known."""
+    if isinstance(error, CutMeanwhileError):
+        return error.with_traceback(None)
+    return same_error(error)
 
 
 def _ios(table: ReadTable, handles: Mapping[bytes, int]) -> list[BatchIo]:

@@ -1,6 +1,6 @@
 """copy_file_range(2): bytes go from one file to another within this process, without passing through the kernel.
 
-They are read from storage and put into the write buffer, so what holds for writes holds for them.  Holes stay holes: what the
+They are read from storage, or are inline, and put into the write buffer, so what holds for writes holds for them.  Holes stay holes: what the
 source's chunks do not hold is not written; where the target has bytes, it is punched as by fallocate.  The target reaches to the end of what
 was copied, also when that is a hole.
 
@@ -16,7 +16,7 @@ from ..holes import CutMeanwhileError
 from .allocation import Allocation
 from .core import VfsCore
 from .files import Files
-from .open_file import FileHandle
+from .open_file import FileHandle, InodeState
 
 COPY_BYTES_MAX = 64 * MIB
 """Of one call; it cannot be interrupted."""
@@ -60,7 +60,7 @@ class Copying:
             while progress.reached < place + count and not progress.is_stopped:
                 start = offset + progress.reached - place
                 wanted = min(_BATCH_BYTES, offset + count - start)
-                await self._copy_batch(_pieces(ref, start, wanted), progress)
+                await self._copy_batch(await self._read(source.state, ref, start, wanted), progress)
             await self._make_hole(progress)
         except CutMeanwhileError:
             if progress.settled == place:  # 0 bytes would say that the source has ended
@@ -71,8 +71,18 @@ class Copying:
                 raise
         return progress.settled - place
 
+    async def _read(
+        self, state: InodeState, ref: FileRef, offset: int, count: int
+    ) -> list[FileRead]:
+        """Return what the source has there, in pieces; raises as reading, CutMeanwhileError also where it is inline no more."""
+        if not state.file.is_inline:
+            reads = _pieces(ref, offset, count)
+            await self._core.read_stored(reads)
+            return reads
+        data = await self._core.read_inline(state, offset, offset + count)
+        return [FileRead(ref, offset, memoryview(data))]
+
     async def _copy_batch(self, reads: list[FileRead], progress: "_Progress") -> None:
-        await self._core.read_stored(reads)
         for read in reads:
             size = len(read.buffer)
             data, target = read.buffer[: size - read.hole_bytes], progress.target

@@ -2,7 +2,7 @@
 
 A chunk holds the bytes from its start up to its own length, so its data is a prefix, and one byte tells: if it is a
 hole, so is the rest of its chunk.  The bytes are read in batches, without their content being used; where a whole batch is a hole,
-the chains are asked where there is data again, for files may be holes of millions of chunks.
+the chains are asked where there is data again, for files may be holes of millions of chunks.  An inline file is all data.
 
 What other mounts write meanwhile may be seen or not.  What programs of this mount wrote through maps is seen where data is looked for: the kernel
 is asked for it, as it does not send it by itself before it answers.  A hole may be told of where such bytes lie; who goes on from there finds them.
@@ -55,6 +55,8 @@ class Seeking:
         length = state.local_length()
         if not 0 <= offset < length:
             raise FsError(Status.BEYOND_END, f"inode {state.inode_id}: {offset} of {length}")
+        if state.file.is_inline:
+            return length if whence == os.SEEK_HOLE else offset
         if whence == os.SEEK_HOLE:
             return await self._hole(state, offset, length)
         found = await self._data(state, offset, length)
