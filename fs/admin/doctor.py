@@ -163,6 +163,12 @@ def _old_image(info: RoutingInfo, chain: Chain, last: TargetId) -> Finding:
     )  # fmt: skip
 
 
+def _stand_ins(info: RoutingInfo, chain: Chain) -> str:
+    """Return whose start would do as well, for people."""
+    nodes = sorted({info.target(t).node_id for t in chain.stand_ins})
+    return f", or node {' or '.join(map(str, nodes))}, which has the same" if nodes else ""
+
+
 def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
     subject = f"chain {chain.chain_id}"
     members = {member.public_state: member.target_id for member in reversed(chain.targets)}
@@ -185,7 +191,7 @@ def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
         yield Finding(
             "chain-unavailable", Severity.CRITICAL, subject,
             f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",
-            "start that node.  Only if its disk is lost for good, and with it what was written last:"
+            f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with it what was written last:"
             f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
         )  # fmt: skip
     elif len(chain.serving) < chain.replica_count:

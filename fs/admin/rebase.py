@@ -81,6 +81,7 @@ def guarded(chain: Chain, now_ns: int) -> Chain:
         targets=tuple(replace(m, public_state=PublicState.OFFLINE) for m in chain.targets),
         generation=max(now_ns, chain.generation + 1),
         restored=chain.restored or chain.standing,
+        stand_ins=(),  # of the time of the backup; all of them have to be heard
     )
 
 

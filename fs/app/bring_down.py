@@ -17,7 +17,7 @@ import trio
 
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .bring_up import begin_mount, wait_running
+from .bring_up import begin_mount
 from .cluster_dir import ClusterDir, need_record
 from .errors import unwrapped
 from .foundationdb import empty_store
@@ -27,6 +27,7 @@ from .process_id import open_pidfd, send_signal
 from .running import Command, left_running, mount_daemon_at, supervisor_of
 from .supervisor import Supervisor, take_over
 from .supervisor_link import read_state
+from .waits import wait_running
 
 FOREGROUND_POLL_S: Final = 0.5
 UNMOUNT_TIMEOUT_S: Final = 60.0

@@ -8,19 +8,16 @@ import os
 import random
 import secrets
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
 from ..rpc.credential_files import write_new_key
 from ..runtime.config_file import readable_config, write_config
 from ..schema.config import NEW_CHECKSUM_BLOCK_BYTES
-from ..schema.routing import LocalState, RoutingInfo
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import (
@@ -38,7 +35,6 @@ from .cluster_dir import (
     mgmtd_names,
     role_of,
     save_record,
-    storage_names,
 )
 from .cluster_plan import (
     check_sizes,
@@ -56,12 +52,16 @@ from .process_id import ProcessId
 from .progress import Progress
 from .running import left_running
 from .supervisor import take_over
+from .waits import (
+    REDUNDANCY_TIMEOUT_S,
+    SERVICE_TIMEOUT_S,
+    is_redundant,
+    wait_chains,
+    wait_running,
+    wait_storage,
+    why_unavailable,
+)
 
-SERVICE_TIMEOUT_S: Final = 60.0
-CHAIN_TIMEOUT_S: Final = 60.0
-REDUNDANCY_TIMEOUT_S: Final = 5.0
-"""`up` waits this long for resync before it says that it goes on in the background."""
-POLL_S: Final = 0.03
 FREE_BYTES_MIN: Final = 512 * 1024 * 1024
 NODE_COUNT_DEFAULT: Final = 3
 REPLICA_COUNT_DEFAULT: Final = 3
@@ -266,40 +266,6 @@ def write_configs(directory: ClusterDir, record: ClusterRecord) -> None:
             write_config(path, structs.replace(found, process=process))
 
 
-class ServiceFailedError(FsError):
-    """A service did not start."""
-
-
-def _service(directory: ClusterDir, name: str) -> dict[str, Any]:
-    services = supervisor_link.ask(directory, command="status")["services"]
-    found: list[dict[str, Any]] = [s for s in services if s["name"] == name]
-    if not found:
-        raise FsError(Status.NOT_RUNNING, f"{name}: it was stopped meanwhile")
-    return found[0]
-
-
-def wait_running(directory: ClusterDir, name: str) -> None:
-    """Wait until a service serves.
-
-    Raises:
-        FsError: START_FAILED with the last line of its log.
-    """
-    deadline_s = time.monotonic() + SERVICE_TIMEOUT_S
-    log_path = directory.log_path(name)
-    while True:
-        service = _service(directory, name)
-        if service["state"] == "running":
-            return
-        if service["restart_count"] or service["state"] == "stopped":
-            reason = f"{service['last_exit']}: {supervisor_link.last_line(log_path)}"
-            raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
-        if time.monotonic() > deadline_s:
-            last = supervisor_link.last_line(log_path)  # says for what it waits
-            reason = f"not ready after {SERVICE_TIMEOUT_S:g} s: {last}"
-            raise ServiceFailedError(Status.START_FAILED, f"{name}: {reason} (log: {log_path})")
-        time.sleep(POLL_S)
-
-
 def add_service(directory: ClusterDir, name: str, role: str, mount_point: str = "") -> None:
     """Have the supervisor start a service, unless it took a running one over."""
     try:
@@ -315,67 +281,12 @@ def begin_mount(directory: ClusterDir, record: ClusterRecord, name: str, mount_p
     add_service(directory, name, "mountd", str(mount_point))
 
 
-def _wait_chains(
-    directory: ClusterDir,
-    record: ClusterRecord,
-    timeout_s: float,
-    is_enough: Callable[[RoutingInfo], bool],
-) -> bool:
-    """Wait until the chains are as wished; False when the time is over."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        left_s = max(POLL_S, deadline_s - time.monotonic())
-        try:
-            info = fetch_routing(directory, record, timeout_s=left_s)
-        except FsError as error:
-            if error.status is not Status.RPC_TIMEOUT:
-                raise
-            return False
-        if info.chains and is_enough(info):
-            return True
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(POLL_S)
-
-
-def _why_unavailable(directory: ClusterDir, record: ClusterRecord) -> FsError | None:
-    """Wait until every chain serves; return why they do not."""
-    troubles: list[str] = []
-
-    def is_settled(info: RoutingInfo) -> bool:
-        last = [info.target(t) for c in info.chains.values() for t in c.keepers]
-        troubles[:] = [target.trouble for target in last if target.has_old_image]
-        return bool(troubles) or _is_available(info)
-
-    is_met = _wait_chains(directory, record, CHAIN_TIMEOUT_S, is_settled)
-    if is_met and not troubles:
-        return None
-    why = troubles[0] if troubles else f"not after {CHAIN_TIMEOUT_S:g} s"
-    return FsError(
-        Status.CHAIN_UNAVAILABLE,
-        f"some chains have no serving target: {why}; logs: {directory.path / 'logs'};"
-        " to put it right: ember up --no-mount, then ember admin doctor",
-    )
-
-
-def _is_available(info: RoutingInfo) -> bool:
-    """Every chain can be read and written."""
-    return all(chain.serving for chain in info.chains.values())
-
-
-def _is_redundant(info: RoutingInfo) -> bool:
-    """Every target serves, and has said so: the first version of a chain takes that for granted."""
-    return all(
-        len(chain.serving) >= chain.replica_count
-        and all(info.target(t).local_state is LocalState.UPTODATE for t in chain.serving)
-        for chain in info.chains.values()
-    )
-
-
 def start_services(
     options: UpOptions, directory: ClusterDir, record: ClusterRecord, progress: Progress
-) -> bool:
-    """Start all processes; return whether every chain is fully redundant.
+) -> list[str]:
+    """Start all processes; return what of the cluster is not as it should be, though it serves, a line each.
+
+    A storage process that does not start is no obstacle while the others have what its disks hold.
 
     Raises:
         FsError: START_FAILED, CHAIN_UNAVAILABLE, KV_EMPTY.
@@ -410,20 +321,25 @@ def start_services(
     note_made(directory)
     for name in meta_names(record):
         wait_running(directory, name)
-    for name in storage_names(record):
-        wait_running(directory, name)
+    missing = wait_storage(directory, record)
+    if missing and not info.chain_tables:
+        raise missing[0]
     progress.step(f"waiting for {record.chain_count} chains")
-    why = _why_unavailable(directory, record)
+    why = why_unavailable(directory, record, missing)
     if why is not None and (options.has_mount or not info.chain_tables):
         raise why
+    notes = [f"{error.name} is missing: {error.said}" for error in missing]
     if why is not None:  # who puts it right needs the services
-        progress.step(str(why))
-        return False
+        return [*notes, str(why)]
     if options.has_mount:
         progress.step(f"mounting {record.mount_point}")
         begin_mount(directory, record, MOUNT, Path(record.mount_point))
         wait_running(directory, MOUNT)
-    return _wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, _is_redundant)
+    if missing:
+        return notes
+    if not wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, is_redundant):
+        return ["some targets are still being resynced (ember status)"]
+    return []
 
 
 def summary(
@@ -469,7 +385,7 @@ def _bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
     if not supervisor_link.is_answering(directory):
         supervisor_link.start(directory, restarts=options.restarts, until=options.until)
     try:
-        is_redundant = start_services(options, directory, record, progress)
+        notes = start_services(options, directory, record, progress)
     except BaseException:
         progress.step("stopping what was started")
         with suppress(FsError):  # the first error is the one to tell
@@ -480,7 +396,6 @@ def _bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
     directory.starting_path.unlink(missing_ok=True)
     progress.close("ready")
     sys.stdout.write(summary(options, directory, record, store) + "\n")
-    if not is_redundant:
-        sys.stdout.write("note:     some targets are still being resynced (ember status)\n")
+    sys.stdout.writelines(f"note:     {note}\n" for note in notes)
     sys.stdout.flush()
     return directory

@@ -32,6 +32,7 @@ from ..schema.routing import Role
 from .compose import Process, main
 from .kept_settings import begin_from_store
 from .kept_store import check_there, note_there
+from .quiet import hear_of_stop
 from .starting import wait_for_store
 from .status_page import Taken, documents
 from .store import boot_number, open_store
@@ -139,7 +140,7 @@ async def serve_control(process: Process, roles: frozenset[Role], engine: KvEngi
         process.follow(lambda new: mgmtd.adopt(new.mgmtd))
         known = partial(_status, process, mgmtd, membership)
         process.documents.update(documents(known, process.runtime.clock.monotonic_s))
-        loops.append(mgmtd.run)
+        loops += [mgmtd.run, partial(hear_of_stop, mgmtd)]
         find_tokens = mgmtd.find_tokens
     loops.append(membership.run)
     if process.kept is not None:

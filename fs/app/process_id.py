@@ -52,6 +52,16 @@ def mentions(pid: int, word: str) -> bool:
         return False
 
 
+def catches(identity: ProcessId, number: signal.Signals) -> bool:
+    """True if the process has a handler for a signal; meaningful while it is alive."""
+    try:
+        lines = Path(f"/proc/{identity.pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return bool(masks) and bool(masks[0] >> (number - 1) & 1)
+
+
 def open_pidfd(identity: ProcessId) -> int | None:
     """Return a descriptor that is readable once the process has ended; None if it has already."""
     try:

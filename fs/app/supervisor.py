@@ -36,6 +36,7 @@ from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
 from .process_id import ProcessId, open_pidfd, parse_process_id, process_id, send_signal
+from .quiet import tell_of_stop
 from .readiness import READY_VARIABLE
 from .running import left_running
 from .supervisor_link import last_line
@@ -47,6 +48,7 @@ RESTART_PAUSE_S_MAX: Final = 5.0
 HEALTHY_AFTER_S: Final = 10.0
 """A service that ran this long starts again after the shortest pause."""
 STOP_ORDER: Final = ("mountd", "storage", "meta", "mgmtd", "control", "kv")
+MANAGERS: Final = {"mgmtd", "control"}
 MOUNT_STOP_TIMEOUT_S: Final = 60.0
 """A mount daemon has data to flush; then it is killed."""
 STOP_TIMEOUT_S: Final = 20.0
@@ -313,13 +315,20 @@ class Supervisor:
             raise FsError(Status.NOT_FLUSHED, service.complaint)
 
     async def stop(self) -> None:
-        """Stop everything: mounts flush first, storage announces its going, the store comes last."""
+        """Stop everything: mounts flush first, storage tells managers, who know that all is going, what it has; the store comes last."""
         for role in STOP_ORDER:
+            if role == "storage":
+                self._tell_managers()
             async with trio.open_nursery() as nursery:
                 for service in self._services.values():
                     if service.role == role:
                         nursery.start_soon(self._stop_service, service)
         self._stopped.set()
+
+    def _tell_managers(self) -> None:
+        for service in self._services.values():
+            if service.role in MANAGERS and service.identity is not None:
+                tell_of_stop(service.identity)
 
     async def wait_stopped(self) -> None:
         """Wait until `stop` has stopped every service."""

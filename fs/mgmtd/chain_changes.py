@@ -191,7 +191,7 @@ def rotated_last_serving(
     states[lost] = PublicState.OFFLINE  # at the end, behind those that were offline before
     members = tuple(ChainTarget(t, s) for o in ORDER for t, s in states.items() if s is o)
     rotated = _changed(chain, members, chain.preferred_order)
-    return replace(rotated, loss_count=chain.loss_count + 1)
+    return replace(rotated, loss_count=chain.loss_count + 1, stand_ins=())
 
 
 def _changed(chain: Chain, members: tuple[ChainTarget, ...], order: tuple[TargetId, ...]) -> Chain:
@@ -201,5 +201,6 @@ def _changed(chain: Chain, members: tuple[ChainTarget, ...], order: tuple[Target
         chain_version=chain.chain_version + 1,
         targets=members,
         preferred_order=order,
+        stand_ins=tuple(t for t in chain.stand_ins if any(t == m.target_id for m in members)),
         created_order=() if created == order else created,
     )

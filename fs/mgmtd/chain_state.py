@@ -6,7 +6,8 @@ Invariants (enumerated exhaustively by tests/mgmtd/test_chain_state.py):
     - The result holds the same target ids as the input.
     - Order is serving*, lastsrv?, syncing?, waiting*, offline*; at most one target is syncing, at most one
       lastsrv, and a lastsrv only where nothing serves.
-    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.
+    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.  But for a stand-in: it
+      ceased to serve in the same judgement as the last server, and nobody could acknowledge anything after that.
     - A chain that had a serving or lastsrv target still has one of either: the newest data has a keeper.
     - chain_version grows by exactly one when anything changed, else the same object is returned.
 
@@ -14,7 +15,7 @@ Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table 
 differences are listed in specs/chain-state.md.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,6 +32,9 @@ ORDER: Final = (
 """Of the states within a chain, and of judging."""
 
 
+_AWAY: Final = {PublicState.WAITING, PublicState.OFFLINE}
+
+
 def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Chain:
     """Judge every member by what its node says of it; a member that nobody speaks of is OFFLINE.
 
@@ -39,7 +43,12 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
     """
     assert is_legal(chain), chain
     groups: dict[PublicState, list[TargetId]] = {state: [] for state in ORDER}
+    stand_in = _stand_in(chain, local_states)
+    if stand_in is not None:
+        groups[PublicState.SERVING].append(stand_in)
     for member in chain.targets:
+        if member.target_id == stand_in:
+            continue
         local = local_states.get(member.target_id, LocalState.OFFLINE)
         groups[_judge(member.public_state, local, groups)].append(member.target_id)
     if groups[
@@ -50,13 +59,19 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
     targets = tuple(ChainTarget(target, state) for state in ORDER for target in groups[state])
     if targets == chain.targets:
         return chain
-    return replace(chain, chain_version=chain.chain_version + 1, targets=targets)
+    return replace(
+        chain,
+        chain_version=chain.chain_version + 1,
+        targets=targets,
+        stand_ins=_stand_ins(chain, groups[PublicState.LASTSRV]),
+    )
 
 
 def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Chain:
     """Count a loss when the newest data is kept by a target that kept it before its machine was started anew.
 
-    What an update writes survives the death of processes, but only a sync makes it survive the machine.
+    What an update writes survives the death of processes, but only a sync makes it survive the machine.  Who may stand in for a last
+    server counts as that does, also if it never has to: later on nobody would know of the reboot.
 
     Args:
         before: the chain until now.
@@ -66,7 +81,7 @@ def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Cha
     Returns:
         `after` when nothing can have been lost; else with one more loss, under the version after `before`'s.
     """
-    if not any(t in rebooted and t in before.keepers for t in after.keepers):
+    if not any(t in rebooted and t in before.candidates for t in after.candidates):
         return after
     version = before.chain_version + 1
     return replace(after, chain_version=version, loss_count=before.loss_count + 1)
@@ -80,6 +95,9 @@ def is_legal(chain: Chain) -> bool:
         states == sorted(states, key=ORDER.index)
         and states.count(PublicState.SYNCING) <= 1
         and lastsrv <= (0 if serving else 1)
+        and (not chain.stand_ins or lastsrv == 1)
+        and not set(chain.stand_ins)
+        - {m.target_id for m in chain.targets if m.public_state in _AWAY}
         and len({member.target_id for member in chain.targets}) == len(states)
     )
 
@@ -92,6 +110,28 @@ def keeping_state(state: PublicState) -> LocalState:
     if state in {PublicState.SERVING, PublicState.WAITING}:
         return LocalState.UPTODATE
     return LocalState.ONLINE if state is PublicState.SYNCING else LocalState.OFFLINE
+
+
+def _stand_in(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> TargetId | None:
+    """Return who serves from now on in the stead of the last server, which is away; None: nobody does, or need be."""
+    if not chain.stand_ins or any(
+        local_states.get(t, LocalState.OFFLINE) is not LocalState.OFFLINE for t in chain.keepers
+    ):
+        return None
+    alive = (t for t in chain.stand_ins if local_states.get(t) is LocalState.ONLINE)
+    return next(alive, None)
+
+
+def _stand_ins(chain: Chain, lasts: Sequence[TargetId]) -> tuple[TargetId, ...]:
+    """Return who may stand in for the last server of a judged chain: those that ceased to serve together with it.
+
+    An update is acknowledged only when all that serve have it, and one that anybody was shown is at least pending with all of them
+    (fs/storage/write_path.py).  So each of those that serve under one version has all; from the next one on, in which nobody
+    serves, nothing is acknowledged.  Who ceased to serve earlier may lack something.
+    """
+    if not lasts:
+        return ()
+    return tuple(t for t in chain.serving if t not in lasts) or chain.stand_ins
 
 
 def _judge(

@@ -70,6 +70,7 @@ class Mgmtd:
         me = Candidate(node.node_id, node.address, node.incarnation)
         self._election = Election(me, self._store, runtime.clock, channels, config.mgmtd)
         self.service = MgmtdService(self._election)
+        self._quiet_until_s = runtime.clock.monotonic_s()
 
     def adopt(self, section: MgmtdSection) -> None:
         """Go on with other settings; those of failure detection and election must be the same."""
@@ -103,6 +104,12 @@ class Mgmtd:
         if primary is not None and primary.is_acting:
             figures.note(metrics.PRIMARY_LEASE_MARGIN, self._election.margin_s)
             say(primary, figures)
+
+    def be_quiet(self, seconds: float) -> None:
+        """The whole cluster is being stopped: judge nobody for so long, if this manager rules, or does by then.  May be called by a signal's handler."""
+        self._quiet_until_s = self._runtime.clock.monotonic_s() + seconds
+        if self.service.primary is not None:
+            self.service.primary.be_quiet_until(self._quiet_until_s)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled; then give the lease up.  Started means: standing for election."""
@@ -174,12 +181,14 @@ class Mgmtd:
         self._election.forget()  # not when cancelled: then it is released
 
     async def _serve(self, primary: Primary) -> None:
+        primary.be_quiet_until(self._quiet_until_s)
         try:
             await primary.begin()
         except FsError as error:
             logger.warning("node %d: no reign: %s", self._election.me.node_id, error)
             return
         primary.adopt(self._section)  # it may be another one by now
+        primary.be_quiet_until(self._quiet_until_s)  # as may this
         self.service.primary = primary
         await primary.run()
 

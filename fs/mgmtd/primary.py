@@ -11,7 +11,7 @@ cannot be cancelled halfway, because memory must follow the store.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 
 import trio
@@ -44,6 +44,12 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.5
 """Between two probes of a node: a killed process is judged within about this."""
+
+GATHER_S = 0.02
+"""Proofs that come within this are judged together: of several that ended at once any may go on with their chains, not only one."""
+
+FIRST_LOOK_S = 0.25
+"""A reign's first probes of all may take so long; who does not answer in that time is watched like everybody."""
 
 SOFT_INTERVAL_S = 5.0
 """How long changes that nobody acts on (space used) are collected."""
@@ -89,6 +95,9 @@ class Primary:
         self._channels = channels
         self._published = trio.Event()
         self._probing: set[NodeId] = set()
+        self._proved: dict[NodeId, str] = {}
+        """Incarnations that were proved gone and are to be judged."""
+        self._quiet_until_s = now_s
         self._message: RoutingInfoPb | None = None
         self.mover = Mover(self)
         self._rotator = Rotator(self)
@@ -109,6 +118,15 @@ class Primary:
     def wall_ns(self) -> int:
         """Wall time in ns."""
         return self._clock.wall_ns()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Everything is being stopped: nobody is judged for having ended, so that all have the newest data of their chains when they start again."""
+        return self.now_s < self._quiet_until_s
+
+    def be_quiet_until(self, until_s: float) -> None:
+        """Judge nobody until that monotonic time.  Should not all stop, whoever is missed holds up updates so long, as if we did not answer."""
+        self._quiet_until_s = until_s
 
     @property
     def is_acting(self) -> bool:
@@ -284,19 +302,41 @@ class Primary:
     # ---- judging -------------------------------------------------------------------------------
 
     async def judge_gone(self, node_id: NodeId, incarnation: str) -> None:
-        """Judge a process that was proved gone, unless another one has taken its place already."""
+        """Judge a process that was proved gone, with all others that were by now, unless another one has taken its place already."""
+        self._proved[node_id] = incarnation
+        await trio.sleep(GATHER_S)
+        await self._judge_proved()
+
+    async def _judge_proved(self) -> None:
         async with self.lock:
+            judged: dict[NodeId, Node] = {}
+            proved, self._proved = self._proved, {}
+            for node in self._to_be_judged(proved):
+                logger.warning("node %d incarnation %s is gone", node.node_id, node.incarnation)
+                judged.update(self.state.judge(node, is_gone=True).nodes)
+            if proved:
+                await self.settle(Change(nodes=judged))
+
+    def _to_be_judged(self, proved: Mapping[NodeId, str]) -> Iterator[Node]:
+        """Yield the nodes whose process of now is the one that was proved gone, and has not been judged so."""
+        if self.is_quiet:
+            return
+        for node_id, incarnation in proved.items():
             node = self.info.nodes.get(node_id)
             if node is None or node.incarnation != incarnation:
-                return
+                continue
             health = self.state.health[node_id]
-            if health.is_judged and incarnation in health.refused:
-                return
-            logger.warning("node %d incarnation %s is gone", node_id, incarnation)
-            await self.settle(self.state.judge(node, is_gone=True))
+            if not (health.is_judged and incarnation in health.refused):
+                yield node
 
     async def probe_node(self, node: Node) -> Proof:
         """Probe a node's incarnation and act on what is proved."""
+        proof = await self._prove(node)
+        if proof is Proof.GONE:
+            await self.judge_gone(node.node_id, node.incarnation)
+        return proof
+
+    async def _prove(self, node: Node) -> Proof:
         proof, found = await probe(
             self._channels,
             node.address,
@@ -306,15 +346,14 @@ class Primary:
         )
         if found:
             self.state.confirm(node.node_id, found)
-        if proof is Proof.GONE:
-            await self.judge_gone(node.node_id, node.incarnation)
         return proof
 
     async def judge_silent(self) -> None:
         """Judge everybody who has been silent too long; end the bootstrap grace when it is over."""
         async with self.lock:
             judged: dict[NodeId, Node] = {}
-            for node in list(self.state.silent_nodes(self.now_s)):
+            silent = () if self.is_quiet else self.state.silent_nodes(self.now_s)
+            for node in list(silent):
                 logger.warning("node %d has been silent too long", node.node_id)
                 judged.update(self.state.judge(node, is_gone=False).nodes)
             await self.settle(Change(nodes=judged))
@@ -325,9 +364,21 @@ class Primary:
     # ---- loops ---------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Publish a routing version of this reign's own; raises FsError(NOT_PRIMARY)."""
+        """Publish a routing version of this reign's own, and judge who has ended by now; raises FsError(NOT_PRIMARY).
+
+        Before anybody is heard: where all were started anew, each would say so at another time, and the last one to do so be waited for.
+        """
         async with self.lock:
             await self.publish(Change())
+        with trio.move_on_after(FIRST_LOOK_S):
+            async with trio.open_nursery() as nursery:
+                for node in self._watched():
+                    nursery.start_soon(self._look_at, node)
+        await self._judge_proved()
+
+    async def _look_at(self, node: Node) -> None:
+        if await self._prove(node) is Proof.GONE:
+            self._proved[node.node_id] = node.incarnation
 
     async def run(self) -> None:
         """Run the loops until cancelled or the reign is over."""
@@ -361,11 +412,14 @@ class Primary:
 
     async def _watch(self, nursery: trio.Nursery) -> None:
         """Begin a probe of every watched node that is not being probed still."""
-        for node in self.info.nodes.values():
-            is_idle = node.node_id not in self._probing | {self._election.me.node_id}
-            if is_idle and node.incarnation and node.roles & WATCHED_ROLES:
+        for node in self._watched():
+            if node.node_id not in self._probing:
                 self._probing.add(node.node_id)
                 nursery.start_soon(self._watch_node, node)
+
+    def _watched(self) -> list[Node]:
+        others = [n for n in self.info.nodes.values() if n.node_id != self._election.me.node_id]
+        return [n for n in others if n.incarnation and n.roles & WATCHED_ROLES]
 
     async def _watch_node(self, node: Node) -> None:
         try:

@@ -290,8 +290,8 @@ class ClusterState:
         if node.incarnation == incarnation:
             self.health[node_id].heard_s = now_s
 
-    def hear(self, request: HeartbeatReq, now_s: float) -> Change:
-        """Take a heartbeat in; return what must be persisted because of it.
+    def hear(self, request: HeartbeatReq, now_s: float, *, judges_stop: bool = True) -> Change:
+        """Take a heartbeat in; return what must be persisted because of it.  `judges_stop`: who says that he stops counts as gone.
 
         Raises:
             FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
@@ -334,7 +334,7 @@ class ClusterState:
             removed_targets=gone,
             chains=self._with_losses(rebooted),
         )
-        if request.is_stopping:
+        if request.is_stopping and judges_stop:
             judged = self.judge(node, is_gone=True)
             change = replace(change, nodes={**change.nodes, **judged.nodes})
         return change

@@ -19,7 +19,7 @@ from typing import Final
 
 from ..schema.ids import TargetId
 from ..schema.proto.record_pb2 import WatermarkRecordPb
-from ..schema.routing import Chain, PublicState
+from ..schema.routing import Chain
 from ..schema.status import FsError, Status
 
 WATERMARK_PREFIX: Final = b"MGWM"
@@ -57,7 +57,8 @@ class Watermarks:
         return (
             target_id in self._older
             and chain is not None
-            and chain.state_of(target_id) is PublicState.LASTSRV
+            and not chain.serving
+            and target_id in chain.candidates
         )
 
     def older(self, target_id: TargetId) -> int | None:

@@ -165,6 +165,9 @@ class Chain:
     """What its backup said; set while nobody may serve since it is not known yet who has the newest data."""
     birth_ns: int = 0
     """Wall time at which the first chains of its store were made, also after a restore; 0: by a release that did not note it."""
+    stand_ins: tuple[TargetId, ...] = ()
+    """Members that ceased to serve in the same judgement as the last server, and so have all that it has: while the chain waits for that one,
+    any of them may serve in its stead."""
 
     @property
     def losses(self) -> int:
@@ -188,6 +191,11 @@ class Chain:
         return tuple(t.target_id for t in self.targets if t.public_state in lasts)
 
     @property
+    def candidates(self) -> tuple[TargetId, ...]:
+        """Those of whom any may turn out to be the newest: `keepers` and, while nobody serves, who may stand in for the last that did."""
+        return self.keepers + self.stand_ins
+
+    @property
     def standing(self) -> Standing:
         """What is remembered of this version."""
         joining = next((t for t in self.writable if t not in self.serving), None)
@@ -195,7 +203,7 @@ class Chain:
             self.chain_id,
             self.generation,
             self.chain_version,
-            self.keepers,
+            self.candidates,
             joining,
             self.birth_ns,
         )
@@ -403,6 +411,7 @@ def chain_to_pb(chain: Chain) -> pb.ChainPb:
         generation=chain.generation,
         restored=standing_to_pb(chain.restored) if chain.restored else None,
         birth_ns=chain.birth_ns,
+        stand_ins=chain.stand_ins,
     )
 
 
@@ -420,6 +429,7 @@ def chain_from_pb(message: pb.ChainPb) -> Chain:
         message.generation,
         standing_from_pb(message.restored) if message.HasField("restored") else None,
         message.birth_ns,
+        tuple(TargetId(t) for t in message.stand_ins),
     )
 
 

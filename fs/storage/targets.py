@@ -53,8 +53,13 @@ class Place:
 
     @property
     def awaits_settling(self) -> bool:
-        """Who has the newest data is not known yet, after a restore, or will be by a store that is not there."""
-        return self.chain.restored is not None or self.is_of_other_store
+        """Who has the newest data is not known yet: after a restore, for want of the right store, or while any of several may go on."""
+        return self.chain.restored is not None or self.is_of_other_store or self.is_of_several
+
+    @property
+    def is_of_several(self) -> bool:
+        """Nobody serves, and we are one of those of whom any may."""
+        return bool(self.chain.stand_ins) and self.target.target_id in self.chain.candidates
 
     @property
     def is_of_other_store(self) -> bool:

@@ -12,7 +12,14 @@ import pytest
 
 from fs.mgmtd.chain_state import ORDER, is_legal, keeping_state, next_chain, with_loss
 from fs.schema.ids import ChainId, TargetId
-from fs.schema.routing import Chain, ChainTarget, LocalState, PublicState
+from fs.schema.routing import (
+    Chain,
+    ChainTarget,
+    LocalState,
+    PublicState,
+    chain_from_pb,
+    chain_to_pb,
+)
 
 S, L, Y, W, O = ORDER  # noqa: E741
 PAGE = pathlib.Path(__file__).parents[2] / "specs" / "chain-state.md"
@@ -75,7 +82,7 @@ def test_a_loss_is_counted_where_a_rebooted_target_keeps_the_newest_data(length)
         after = next_chain(chain, locals_)
         for rebooted in locals_:
             told = with_loss(chain, after, {rebooted})
-            is_lost = rebooted in chain.keepers and rebooted in after.keepers
+            is_lost = rebooted in chain.candidates and rebooted in after.candidates
             assert told.loss_count == is_lost
             assert told.targets == after.targets
             if is_lost:
@@ -195,3 +202,48 @@ def test_the_published_table_is_what_the_code_does():
         PAGE.write_text(head + BEGIN + "\n" + expected + END + tail)
         return
     assert table == expected
+
+
+ON, OFF = LocalState.ONLINE, LocalState.OFFLINE
+
+
+def judged(chain, **locals_):
+    """Judge until nothing changes; a, b, c are the first, second and third target."""
+    heard = {TargetId(ord(name) - ord("a") + 1): local for name, local in locals_.items()}
+    while (after := next_chain(chain, heard)) is not chain:
+        chain = after
+    assert is_legal(chain)
+    return chain
+
+
+def test_of_those_that_failed_together_the_first_to_come_back_serves():
+    down = judged(chain_of(S, S, S))
+    assert (states_of(down), down.stand_ins) == ([L, O, O], (2, 3))
+    assert down.candidates == (1, 2, 3)
+    assert judged(down, a=ON, b=ON).serving[0] == 1  # the last server itself, if it is there
+    taken = next_chain(down, {TargetId(3): ON})
+    assert [(m.target_id, m.public_state) for m in taken.targets] == [(3, S), (1, O), (2, O)]
+    assert taken.stand_ins == ()
+    assert judged(taken, c=ON, a=LocalState.UPTODATE, b=OFF).state_of(TargetId(1)) is W
+    alone = judged(taken)
+    assert (alone.keepers, alone.stand_ins) == ((3,), ())  # the others may lack something by now
+    assert judged(alone, a=ON, b=ON).serving == ()
+
+
+def test_who_failed_before_or_was_being_resynced_stands_in_for_nobody():
+    first = judged(chain_of(S, S, S), b=LocalState.UPTODATE, c=LocalState.UPTODATE)
+    down = judged(first)
+    assert (down.keepers, down.stand_ins) == ((2,), (3,))
+    assert judged(down, a=ON).serving == ()
+    assert judged(chain_of(S, S, Y)).stand_ins == (2,)
+    assert judged(chain_of(S, W, O)).stand_ins == ()
+    assert judged(down, c=LocalState.UPTODATE).serving == ()  # it has not left its old service yet
+
+
+def test_stand_ins_that_were_rebooted_count_a_loss():
+    """Nobody would know of it later, when one of them takes over."""
+    down = judged(chain_of(S, S))
+    for rebooted in (1, 2):
+        assert with_loss(down, down, {TargetId(rebooted)}).loss_count == 1
+    assert chain_from_pb(chain_to_pb(down)) == down
+    assert down.standing.keepers == (1, 2)

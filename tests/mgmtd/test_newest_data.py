@@ -6,6 +6,7 @@ nothing new.  An update is acknowledged only while every writable member lives (
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import pytest
 
@@ -27,7 +28,11 @@ class World:
 
     def told(self, target: TargetId, local: LocalState) -> "World":
         """The manager hears of one target, and judges until nothing changes."""
-        heard = dict(self.heard) | {target: local}
+        return self.told_of({target: local})
+
+    def told_of(self, locals_: dict[TargetId, LocalState]) -> "World":
+        """It hears of several before it judges."""
+        heard = dict(self.heard) | locals_
         chain = self.chain
         while (after := replace(chain_state.next_chain(chain, heard), chain_version=1)) != chain:
             chain = after
@@ -39,6 +44,10 @@ def steps(world: World) -> Iterator[World]:
     writable = {t.target_id for t in world.chain.targets if t.public_state.is_writable}
     if world.chain.serving and writable <= world.alive:
         yield replace(world, complete=world.complete & writable)  # an update is acknowledged
+    dead = [t for t in heard if t not in world.alive]
+    for count in range(2, len(dead) + 1):
+        for several in combinations(dead, count):
+            yield world.told_of(dict.fromkeys(several, LocalState.OFFLINE))
     for target, local in heard.items():
         public = world.chain.state_of(target)
         if target not in world.alive:
@@ -62,7 +71,7 @@ def search(length: int) -> tuple[int, World | None]:
     seen, todo = {first}, [first]
     while todo:
         world = todo.pop()
-        if not set(world.chain.keepers) <= world.complete:
+        if not set(world.chain.candidates) <= world.complete:
             return len(seen), world
         new = set(steps(world)) - seen
         seen |= new
@@ -88,4 +97,16 @@ def test_a_wrong_choice_is_found(monkeypatch, state):
         return real(public, local, judged)
 
     monkeypatch.setattr(chain_state, "_judge", judge)
+    assert search(3)[1] is not None
+
+
+def test_who_failed_earlier_stands_in_for_nobody(monkeypatch):
+    """Whoever once served is taken for as good as the last that did."""
+
+    def stand_ins(chain, lasts):
+        return (
+            tuple(m.target_id for m in chain.targets if m.target_id not in lasts) if lasts else ()
+        )
+
+    monkeypatch.setattr(chain_state, "_stand_ins", stand_ins)
     assert search(3)[1] is not None

@@ -360,6 +360,12 @@ class Walk:
         elif self.local[target] is LocalState.OFFLINE:
             self.alive.add(target)
 
+    def fail_together(self):
+        """All die, and are missed in one judgement."""
+        self.alive.clear()
+        self.local = dict.fromkeys(SERVING, LocalState.OFFLINE)
+        self.judge()
+
     def restore(self):
         self.restore_count += 1
         index = self.random.randrange(len(self.backups))
@@ -377,12 +383,14 @@ class Walk:
             self.note(target)
         elif kind < 0.8:
             self.meet(target)
-        elif kind < 0.97:
+        elif kind < 0.94:
             self.flip(target)
+        elif kind < 0.97:
+            self.fail_together()
         else:
             self.restore()
         self.backups.append(self.chain)
-        return set(self.chain.keepers) <= self.complete
+        return set(self.chain.candidates) <= self.complete
 
 
 @pytest.mark.thorough

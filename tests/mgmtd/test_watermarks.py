@@ -119,6 +119,29 @@ async def test_the_last_server_does_not_serve_from_an_older_image(autojump_clock
         assert not info.target(1101).has_old_image
 
 
+async def test_an_older_image_stands_in_for_nobody(autojump_clock):
+    async with cluster_of(storages=3) as cluster:
+        await begin(cluster)
+        for node_id in (11, 12, 13):
+            await cluster.storages[node_id].kill()
+        info = await cluster.until(lambda i: cluster.states(i) == [L, O, O])
+        assert set(info.chain(1).candidates) == {1101, 1201, 1301}
+        last, second, third = (t.target_id // 100 for t in info.chain(1).targets)
+        cluster.watermarks[second * 100 + 1] = 1  # its disk was emptied
+        await cluster.start_storage(second)
+        await trio.sleep(30)
+        info = await cluster.info()
+        assert not info.chain(1).serving
+        assert info.target(second * 100 + 1).has_old_image
+        await cluster.start_storage(third)  # the last server stays away
+        info = await cluster.until(lambda i: cluster.states(i) == [S, S, O])
+        assert info.chain(1).serving[0] == third * 100 + 1
+        assert info.chain(1).loss_count == 0
+        assert not info.target(second * 100 + 1).has_old_image
+        await cluster.start_storage(last)
+        await cluster.until(lambda i: cluster.states(i) == [S, S, S])
+
+
 async def test_the_log_says_so_of_one_that_came_back_before_it_was_missed(autojump_clock, caplog):
     async with cluster_of(storages=1) as cluster:
         await begin(cluster)

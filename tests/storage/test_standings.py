@@ -3,11 +3,14 @@
 
 from dataclasses import replace
 
+import pytest
 import trio
 
 from fs.admin.rebase import guarded
+from fs.mgmtd.chain_state import next_chain
 from fs.mgmtd.restored import settled
-from fs.schema.routing import PublicState
+from fs.schema.ids import TargetId
+from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
 from fs.storage import standings
 from fs.storage.update_notes import read_note
@@ -132,6 +135,34 @@ async def test_the_newest_of_a_restored_chain_still_knows_what_clients_did(mock_
         await cluster.wait_all_serving()
         assert all(len(n.target.channels) == 1 for n in cluster.nodes.values())
         assert remembered(cluster, last).generation == 10**18
+        await client.write(0, b"two")
+        assert {content(cluster, n)[2] for n in (1, 2, 3)} == {b"two"}
+
+
+@pytest.mark.parametrize("first", [1, 2])
+async def test_whoever_may_stand_in_keeps_what_it_knows_until_somebody_serves(mock_clock, first):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"one")
+        cluster.is_frozen = True
+        for node_id in (1, 2, 3):
+            await cluster.nodes[node_id].kill()
+        down = next_chain(cluster.chain, {})
+        assert len(down.stand_ins) == 2
+        cluster.publish(down)
+        for node_id in (1, 2, 3):
+            await cluster.start_node(node_id)
+        await trio.sleep(2)
+        assert {s.name for s in cluster.local_states.values()} == {"ONLINE"}
+        assert all(updates_on(cluster, n) for n in (1, 2, 3))
+        local = dict.fromkeys(down.candidates, LocalState.OFFLINE)
+        after = next_chain(down, local | {TargetId(100 + first): LocalState.ONLINE})
+        assert after.serving == (100 + first,)
+        cluster.publish(after)
+        await trio.sleep(2)
+        assert [bool(updates_on(cluster, n)) for n in (1, 2, 3)] == [n == first for n in (1, 2, 3)]
+        cluster.is_frozen = False
+        await cluster.wait_all_serving()
+        assert all(len(n.target.channels) == 1 for n in cluster.nodes.values())
         await client.write(0, b"two")
         assert {content(cluster, n)[2] for n in (1, 2, 3)} == {b"two"}
 

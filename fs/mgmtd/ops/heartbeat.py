@@ -30,7 +30,9 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     primary.state.note_arrival(node_id, request.node.incarnation, arrived_s)
     async with primary.lock:
         primary.check_acting()
-        await primary.settle(primary.state.hear(request, arrived_s))
+        await primary.settle(
+            primary.state.hear(request, arrived_s, judges_stop=not primary.is_quiet)
+        )
         if request.is_stopping:
             await _keep_watermarks(primary)
         demoted_version = primary.state.health[node_id].demoted_version

@@ -380,6 +380,7 @@ class ChainPb(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     RESTORED_FIELD_NUMBER: _builtins.int
     BIRTH_NS_FIELD_NUMBER: _builtins.int
+    STAND_INS_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.int
     chain_version: _builtins.int
     loss_count: _builtins.int
@@ -404,6 +405,10 @@ class ChainPb(_message.Message):
     def restored(self) -> Global___StandingPb:
         """what the backup said; set until it is known who has the newest data"""
 
+    @_builtins.property
+    def stand_ins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """while it waits for its last server: who has all that this one has, and may serve in its stead"""
+
     def __init__(
         self,
         *,
@@ -416,10 +421,11 @@ class ChainPb(_message.Message):
         generation: _builtins.int = ...,
         restored: Global___StandingPb | None = ...,
         birth_ns: _builtins.int = ...,
+        stand_ins: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["birth_ns", b"birth_ns", "chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "generation", b"generation", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "restored", b"restored", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["birth_ns", b"birth_ns", "chain_id", b"chain_id", "chain_version", b"chain_version", "created_order", b"created_order", "generation", b"generation", "loss_count", b"loss_count", "preferred_order", b"preferred_order", "restored", b"restored", "stand_ins", b"stand_ins", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
