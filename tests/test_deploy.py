@@ -10,7 +10,8 @@ from msgspec import structs
 
 from fs.admin.cluster import Server, plan
 from fs.runtime.config_file import read_config
-from fs.schema.metrics import METRICS, Kind
+from fs.schema.metric import Kind
+from fs.schema.metrics import METRICS
 from fs.schema.proto import common_pb2
 from tests.programs import found
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from ..schema import config, metrics, status, stored_settings
+from ..schema import config, metric, metrics, status, stored_settings
 from .command_page import commands_page
 from .deploy.layout import unit_text
 
@@ -140,8 +140,8 @@ def metrics_page() -> str:
     """Return specs/metrics.md: what is written there by hand, and the tables below the mark."""
     written, mark, _ = (SPECS / "metrics.md").read_text().partition(METRICS_MARK)
     lines = [written.rstrip("\n"), "", mark or METRICS_MARK]
-    for shower in metrics.Shower:
-        found = [metric for metric in metrics.METRICS if metric.shower is shower]
+    for shower in metric.Shower:
+        found = [m for m in metrics.METRICS if m.shower is shower]
         lines += ["", f"## Of {shower.value}", ""]
         lines += ["| name | kind | labels | meaning | shows |", "|---|---|---|---|---|"]
         lines += [

@@ -25,7 +25,7 @@ import trio
 
 from ..runtime.figures import BOUNDS_S, Figures, Histogram, Source
 from ..schema import metrics
-from ..schema.metrics import Kind
+from ..schema.metric import Kind
 from ..schema.status import FsError, Status
 from .page_rule import Asked
 

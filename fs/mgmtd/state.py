@@ -20,17 +20,16 @@ from dataclasses import dataclass, field, replace
 from ..schema.config import MgmtdSection
 from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto.mgmtd_pb2 import HeartbeatReq, TargetReportPb
+from ..schema.resync_progress import ResyncProgress, resync_from_pb
 from ..schema.routing import (
     Chain,
     LocalState,
     Node,
     NodeState,
     PublicState,
-    ResyncProgress,
     RoutingInfo,
     Target,
     node_from_pb,
-    resync_from_pb,
 )
 from ..schema.standing import Standing, standing_from_pb
 from ..schema.status import FsError, Status

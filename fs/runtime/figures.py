@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from ..schema.metrics import Kind, Metric
+from ..schema.metric import Kind, Metric
 
 BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,

@@ -7,167 +7,120 @@ Names are those of Prometheus: `ember_`, the part that is measured, what, and th
 from 0 at the start of the process.
 """
 
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-
-class Kind(Enum):
-    """What may be done with the values of a metric."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Shower(Enum):
-    """Which processes show a metric."""
-
-    ALL = "every process"
-    MEMBER = "managers, metadata services, storage nodes"
-    STORAGE = "storage nodes"
-    META = "metadata services"
-    MGMTD = "managers"
-    PRIMARY = "the primary manager"
-    KV = "kv processes"
-    MOUNT = "mount daemons"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric."""
-
-    name: str
-    kind: Kind
-    shower: Shower
-    help: str
-    labels: tuple[str, ...] = ()
-    occasion: str = ""
-    """When it shows anything at all; empty: always."""
-
-
-def _counter(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
-    return Metric(name, Kind.COUNTER, shower, help_, labels, occasion)
-
-
-def _gauge(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
-    return Metric(name, Kind.GAUGE, shower, help_, labels, occasion)
-
-
-def _histogram(name: str, shower: Shower, help_: str, *labels: str, occasion: str = "") -> Metric:
-    return Metric(name, Kind.HISTOGRAM, shower, help_, labels, occasion)
-
+from .metric import Metric, Shower, counter, gauge, histogram
 
 # ---- every process -------------------------------------------------------------------------------
 
 _ALL: Final = Shower.ALL
 
-PROCESS_INFO: Final = _gauge(
+PROCESS_INFO: Final = gauge(
     "ember_process_info",
     _ALL,
     "1; the labels say who this is. The node id of clients is 0.",
     "role", "cluster_id", "node_id", "release",
 )  # fmt: skip
-PROCESS_LOOP_WAIT: Final = _gauge(
+PROCESS_LOOP_WAIT: Final = gauge(
     "ember_process_event_loop_wait_seconds",
     _ALL,
     "How long the reading of these metrics waited for its turn on the event loop.",
 )
-SERVER_DURATION: Final = _histogram(
+SERVER_DURATION: Final = histogram(
     "ember_rpc_server_request_duration_seconds",
     _ALL,
     "Requests served, from having been received to the reply having been sent.",
     "method",
     occasion="not for mount daemons, which serve nobody",
 )
-SERVER_IN_FLIGHT: Final = _gauge(
+SERVER_IN_FLIGHT: Final = gauge(
     "ember_rpc_server_requests_in_flight", _ALL, "Requests being served.", "method",
     occasion="as above",
 )  # fmt: skip
-SERVER_RECEIVED: Final = _counter(
+SERVER_RECEIVED: Final = counter(
     "ember_rpc_server_received_bytes_total", _ALL, "Messages and payloads of requests.", "method",
     occasion="as above",
 )  # fmt: skip
-SERVER_SENT: Final = _counter(
+SERVER_SENT: Final = counter(
     "ember_rpc_server_sent_bytes_total", _ALL, "Messages and payloads of replies.", "method",
     occasion="as above",
 )  # fmt: skip
-SERVER_ERRORS: Final = _counter(
+SERVER_ERRORS: Final = counter(
     "ember_rpc_server_errors_total",
     _ALL,
     "Requests answered with a status other than OK; CANCELLED: not answered, because the caller gave up or went away.",
     "method", "status",
     occasion="once there was one",
 )  # fmt: skip
-SERVER_SLOW: Final = _counter(
+SERVER_SLOW: Final = counter(
     "ember_rpc_server_slow_requests_total",
     _ALL,
     "Requests that took longer than process.slow_request_s; the log names some of them.",
     "method",
     occasion="once there was one",
 )
-SERVER_USER_RECEIVED: Final = _counter(
+SERVER_USER_RECEIVED: Final = counter(
     "ember_rpc_server_user_received_bytes_total",
     _ALL,
     "Of the requests of clients that proved a user's token, by that user.",
     "uid",
     occasion="in a closed cluster",
 )
-SERVER_USER_SENT: Final = _counter(
+SERVER_USER_SENT: Final = counter(
     "ember_rpc_server_user_sent_bytes_total", _ALL, "As above, of the replies.", "uid",
     occasion="in a closed cluster",
 )  # fmt: skip
-SERVER_CONNECTIONS: Final = _gauge(
+SERVER_CONNECTIONS: Final = gauge(
     "ember_rpc_server_connections", _ALL, "Connections that others have to this process.",
     occasion="not for mount daemons",
 )  # fmt: skip
-SERVER_LENT: Final = _counter(
+SERVER_LENT: Final = counter(
     "ember_rpc_server_lent_bytes_total",
     _ALL,
     "Payloads that were read from the memory of callers on the same machine, in place of being sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
-SERVER_LENT_REPLIES: Final = _counter(
+SERVER_LENT_REPLIES: Final = counter(
     "ember_rpc_server_lent_reply_bytes_total",
     _ALL,
     "Payloads of replies that callers on the same machine read from the memory of this process, in place of being sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
-SERVER_LENT_HELD: Final = _gauge(
+SERVER_LENT_HELD: Final = gauge(
     "ember_rpc_server_lent_reply_held_bytes", _ALL, "Of these, what callers have not returned yet.",
     occasion="not for mount daemons",
 )  # fmt: skip
-SERVER_BUFFERS_USED: Final = _gauge(
+SERVER_BUFFERS_USED: Final = gauge(
     "ember_rpc_server_buffer_used_bytes", _ALL, "Receive buffers that hold payloads.",
     occasion="not for mount daemons",
 )  # fmt: skip
-SERVER_BUFFERS_IDLE: Final = _gauge(
+SERVER_BUFFERS_IDLE: Final = gauge(
     "ember_rpc_server_buffer_idle_bytes", _ALL, "Receive buffers kept for the next payloads.",
     occasion="not for mount daemons",
 )  # fmt: skip
-CLIENT_DURATION: Final = _histogram(
+CLIENT_DURATION: Final = histogram(
     "ember_rpc_client_call_duration_seconds",
     _ALL,
     "Calls of this process to others, connecting included; each try counts.",
     "method",
     occasion="not for kv processes, which call nobody",
 )
-CLIENT_IN_FLIGHT: Final = _gauge(
+CLIENT_IN_FLIGHT: Final = gauge(
     "ember_rpc_client_calls_in_flight",
     _ALL,
     "Calls that wait for their replies.",
     "method",
     occasion="not for kv processes, which call nobody",
 )
-CLIENT_SENT: Final = _counter(
+CLIENT_SENT: Final = counter(
     "ember_rpc_client_sent_payload_bytes_total", _ALL, "Payloads of calls, without messages.", "method",
     occasion="not for kv processes, which call nobody",
 )  # fmt: skip
-CLIENT_RECEIVED: Final = _counter(
+CLIENT_RECEIVED: Final = counter(
     "ember_rpc_client_received_payload_bytes_total", _ALL, "Payloads of replies, without messages.", "method",
     occasion="not for kv processes, which call nobody",
 )  # fmt: skip
-CLIENT_ERRORS: Final = _counter(
+CLIENT_ERRORS: Final = counter(
     "ember_rpc_client_errors_total",
     _ALL,
     "Calls that failed, by status; CANCELLED: given up by their caller.",
@@ -179,12 +132,12 @@ CLIENT_ERRORS: Final = _counter(
 
 _MEMBER: Final = Shower.MEMBER
 
-NODE_LEASE_MARGIN: Final = _gauge(
+NODE_LEASE_MARGIN: Final = gauge(
     "ember_node_lease_margin_seconds",
     _MEMBER,
     "Until this node has to stop serving if no heartbeat is answered; negative: it has stopped.",
 )
-NODE_ROUTING_VERSION: Final = _gauge(
+NODE_ROUTING_VERSION: Final = gauge(
     "ember_node_routing_version", _MEMBER, "Version of the routing info that this node acts on."
 )
 
@@ -192,120 +145,120 @@ NODE_ROUTING_VERSION: Final = _gauge(
 
 _STORAGE: Final = Shower.STORAGE
 
-DISK_CAPACITY: Final = _gauge(
+DISK_CAPACITY: Final = gauge(
     "ember_storage_disk_capacity_bytes", _STORAGE, "Size of the file system of a disk.", "disk"
 )
-DISK_FREE: Final = _gauge(
+DISK_FREE: Final = gauge(
     "ember_storage_disk_free_bytes", _STORAGE, "What new chunks may still take on a disk.", "disk"
 )
-DISK_ALLOCATED: Final = _gauge(
+DISK_ALLOCATED: Final = gauge(
     "ember_storage_disk_allocated_bytes", _STORAGE, "Of data files on a disk.", "disk"
 )
-DISK_USED: Final = _gauge(
+DISK_USED: Final = gauge(
     "ember_storage_disk_used_bytes",
     _STORAGE,
     "Blocks in use on a disk; the rest of what is allocated is fragmentation, which compaction gives back.",
     "disk",
 )
-DISK_FAILED: Final = _gauge(
+DISK_FAILED: Final = gauge(
     "ember_storage_disk_failed", _STORAGE, "1: the disk is out of service.", "disk"
 )
-DISK_SLOW: Final = _gauge(
+DISK_SLOW: Final = gauge(
     "ember_storage_disk_slow", _STORAGE, "1: far slower than usual, for some time.", "disk"
 )
-DISK_PACE: Final = _gauge(
+DISK_PACE: Final = gauge(
     "ember_storage_disk_pace_seconds",
     _STORAGE,
     "Mean duration of reads and writes of up to one MiB, or per MiB, in the last window.",
     "disk",
 )
-DISK_INSIDE: Final = _gauge(
+DISK_INSIDE: Final = gauge(
     "ember_storage_disk_calls_in_flight", _STORAGE, "Calls into a disk's engine, now.", "disk"
 )
-DISK_WAITING: Final = _gauge(
+DISK_WAITING: Final = gauge(
     "ember_storage_disk_queued_calls",
     _STORAGE,
     "Reads and writes that wait for their turn at a disk.",
     "disk", "direction",
 )  # fmt: skip
-STORAGE_BUFFERS_USED: Final = _gauge(
+STORAGE_BUFFERS_USED: Final = gauge(
     "ember_storage_read_buffer_used_bytes", _STORAGE, "Buffers of read replies under way."
 )
-STORAGE_BUFFERS_IDLE: Final = _gauge(
+STORAGE_BUFFERS_IDLE: Final = gauge(
     "ember_storage_read_buffer_idle_bytes", _STORAGE, "Buffers kept for the next read replies."
 )
-TARGET_STATE: Final = _gauge(
+TARGET_STATE: Final = gauge(
     "ember_storage_target_state", _STORAGE, "1 for the local state that a target is in, 0 for the others.",
     "target", "state",
 )  # fmt: skip
-TARGET_CHAIN: Final = _gauge(
+TARGET_CHAIN: Final = gauge(
     "ember_storage_target_chain",
     _STORAGE,
     "1; the chain that a target belongs to.",
     "target", "chain",
     occasion="once it belongs to one",
 )  # fmt: skip
-TARGET_USED: Final = _gauge(
+TARGET_USED: Final = gauge(
     "ember_storage_target_used_bytes", _STORAGE, "What a target takes on its disk.", "target"
 )
-TARGET_READ: Final = _counter(
+TARGET_READ: Final = counter(
     "ember_storage_target_read_bytes_total", _STORAGE, "Read for clients from a target.", "target"
 )
-TARGET_WRITTEN: Final = _counter(
+TARGET_WRITTEN: Final = counter(
     "ember_storage_target_written_bytes_total",
     _STORAGE,
     "Written to a target by updates, of clients and of the predecessor.",
     "target",
 )
-TARGET_UNSETTLED: Final = _gauge(
+TARGET_UNSETTLED: Final = gauge(
     "ember_storage_target_unsettled_chunks", _STORAGE, "Chunks with an update under way.", "target"
 )
-TARGET_DAMAGED: Final = _gauge(
+TARGET_DAMAGED: Final = gauge(
     "ember_storage_target_damaged_chunks",
     _STORAGE,
     "Damaged copies that wait for their repair.",
     "target",
 )
-TARGET_FOUND: Final = _counter(
+TARGET_FOUND: Final = counter(
     "ember_storage_target_damaged_copies_total", _STORAGE, "Copies found damaged.", "target"
 )
-TARGET_REPAIRED: Final = _counter(
+TARGET_REPAIRED: Final = counter(
     "ember_storage_target_repaired_copies_total", _STORAGE, "Copies repaired.", "target"
 )
-TARGET_LOST: Final = _counter(
+TARGET_LOST: Final = counter(
     "ember_storage_target_lost_chunks_total",
     _STORAGE,
     "Chunks that were found to be whole on no target of their chain.",
     "target",
 )
-TARGET_DIFFERENCES: Final = _counter(
+TARGET_DIFFERENCES: Final = counter(
     "ember_storage_target_differences_total",
     _STORAGE,
     "Chunks of which the successor had more, less or other content, with nothing under way.",
     "target",
 )
-TARGET_ELSEWHERE: Final = _counter(
+TARGET_ELSEWHERE: Final = counter(
     "ember_storage_target_reads_elsewhere_total",
     _STORAGE,
     "Reads of damaged copies that another replica answered.",
     "target",
 )
-TARGET_RESYNC_RUNNING: Final = _gauge(
+TARGET_RESYNC_RUNNING: Final = gauge(
     "ember_storage_resync_running", _STORAGE, "1: the target brings its successor up to date.", "target"
 )  # fmt: skip
-TARGET_RESYNC_DONE: Final = _gauge(
+TARGET_RESYNC_DONE: Final = gauge(
     "ember_storage_resync_compared_bytes",
     _STORAGE,
     "Of the present resync of the successor, or of the last: bytes of chunks done with.",
     "target",
 )
-TARGET_RESYNC_SENT: Final = _gauge(
+TARGET_RESYNC_SENT: Final = gauge(
     "ember_storage_resync_transferred_bytes", _STORAGE, "Of these, bytes that had to be sent.", "target"
 )  # fmt: skip
-TARGET_SCRUB_PASSES: Final = _counter(
+TARGET_SCRUB_PASSES: Final = counter(
     "ember_storage_scrub_passes_total", _STORAGE, "Passes of the scrub over a target.", "target"
 )
-TARGET_SCRUB_BYTES: Final = _counter(
+TARGET_SCRUB_BYTES: Final = counter(
     "ember_storage_scrub_read_bytes_total", _STORAGE, "Read by the scrub from a target.", "target"
 )
 
@@ -313,24 +266,24 @@ TARGET_SCRUB_BYTES: Final = _counter(
 
 _META: Final = Shower.META
 
-GC_FOUND: Final = _gauge(
+GC_FOUND: Final = gauge(
     "ember_meta_gc_due",
     _META,
     "Removals that the last look found due; at most meta.gc_batch_count are looked at.",
     "kind",
 )
-GC_LAG: Final = _gauge(
+GC_LAG: Final = gauge(
     "ember_meta_gc_lag_seconds", _META, "For how long the oldest of these has been due.", "kind"
 )
-GC_DONE: Final = _counter(
+GC_DONE: Final = counter(
     "ember_meta_gc_done_total", _META, "Names and inodes of removed things that were deleted."
 )
-FILE_SESSIONS: Final = _gauge(
+FILE_SESSIONS: Final = gauge(
     "ember_meta_file_sessions",
     _META,
     "Files open for writing in the whole cluster, as the last look at all of them found.",
 )
-EVENTS_DROPPED: Final = _counter(
+EVENTS_DROPPED: Final = counter(
     "ember_meta_events_dropped_total",
     _META,
     "Lines of the event log that had no room in its queue.",
@@ -338,45 +291,45 @@ EVENTS_DROPPED: Final = _counter(
 
 # ---- the key-value store, as its users see it --------------------------------------------------------
 
-KV_COMMITS: Final = _counter(
+KV_COMMITS: Final = counter(
     "ember_kv_transactions_total",
     Shower.MEMBER,
     "Transactions that committed, by the service that ran them.",
     "service",
     occasion="managers and metadata services only",
 )
-KV_RETRIES: Final = _counter(
+KV_RETRIES: Final = counter(
     "ember_kv_transaction_retries_total",
     Shower.MEMBER,
     "Runs of transactions that had to be repeated, by the reason.",
     "service", "status",
     occasion="once there was one",
 )  # fmt: skip
-KV_SNAPSHOTS: Final = _gauge(
+KV_SNAPSHOTS: Final = gauge(
     "ember_kv_served_snapshots",
     Shower.KV,
     "Snapshots of the store held for transactions of other processes.",
 )
 
-KV_STORE_COMMITS: Final = _counter(
+KV_STORE_COMMITS: Final = counter(
     "ember_kv_store_commits_total", Shower.KV, "Commits of this process's store, of all its users."
 )
-KV_STORE_REFUSED: Final = _counter(
+KV_STORE_REFUSED: Final = counter(
     "ember_kv_store_refused_commits_total",
     Shower.KV,
     "Commits that did not happen (KV_CONFLICT, KV_TOO_OLD, NO_SPACE), or of which nobody knows (KV_COMMIT_UNKNOWN).",
     "status",
     occasion="once there was one",
 )
-KV_STORE_FLUSHES: Final = _histogram(
+KV_STORE_FLUSHES: Final = histogram(
     "ember_kv_store_flush_duration_seconds",
     Shower.KV,
     "Flushes of its log: each makes all commits before it durable.",
 )
-KV_STORE_BYTES: Final = _gauge(
+KV_STORE_BYTES: Final = gauge(
     "ember_kv_store_bytes", Shower.KV, "Size of the store's files, its log included."
 )
-KV_STORE_LOG_BYTES: Final = _gauge(
+KV_STORE_LOG_BYTES: Final = gauge(
     "ember_kv_store_log_bytes",
     Shower.KV,
     "Size of its log: what a start has to read again at most.",
@@ -387,40 +340,40 @@ KV_STORE_LOG_BYTES: Final = _gauge(
 _MGMTD: Final = Shower.MGMTD
 _PRIMARY: Final = Shower.PRIMARY
 
-IS_PRIMARY: Final = _gauge(
+IS_PRIMARY: Final = gauge(
     "ember_mgmtd_is_primary", _MGMTD, "1: this manager is the acting primary."
 )
-PRIMARY_LEASE_MARGIN: Final = _gauge(
+PRIMARY_LEASE_MARGIN: Final = gauge(
     "ember_mgmtd_primary_lease_margin_seconds",
     _PRIMARY,
     "Until this primary has to stop acting if its lease is not extended.",
 )
-ROUTING_VERSION: Final = _gauge(
+ROUTING_VERSION: Final = gauge(
     "ember_mgmtd_routing_version", _PRIMARY, "Version of the published routing info."
 )
-CHAINS: Final = _gauge(
+CHAINS: Final = gauge(
     "ember_mgmtd_chains",
     _PRIMARY,
     "Chains by state: complete, degraded (fewer targets serve than there are), unavailable (none serves).",
     "state",
 )
-CHAIN_TARGETS: Final = _gauge(
+CHAIN_TARGETS: Final = gauge(
     "ember_mgmtd_chain_targets", _PRIMARY, "Members of chains by public state.", "state"
 )
-CHAINS_OUT_OF_ORDER: Final = _gauge(
+CHAINS_OUT_OF_ORDER: Final = gauge(
     "ember_mgmtd_chains_out_of_order", _PRIMARY, "Chains that do not serve in their preferred order."
 )  # fmt: skip
-LOSSES: Final = _gauge(
+LOSSES: Final = gauge(
     "ember_mgmtd_chain_losses",
     _PRIMARY,
     "How often, over all chains, what no sync had covered may have been lost.",
 )
-NODES: Final = _gauge(
+NODES: Final = gauge(
     "ember_mgmtd_nodes", _PRIMARY, "Registered nodes by role and state.", "role", "state"
 )
-MOVES: Final = _gauge("ember_mgmtd_moves", _PRIMARY, "Moves of targets by state.", "state")
-CLIENT_SESSIONS: Final = _gauge("ember_mgmtd_client_sessions", _PRIMARY, "Clients known.")
-TABLE_CHAINS: Final = _gauge(
+MOVES: Final = gauge("ember_mgmtd_moves", _PRIMARY, "Moves of targets by state.", "state")
+CLIENT_SESSIONS: Final = gauge("ember_mgmtd_client_sessions", _PRIMARY, "Clients known.")
+TABLE_CHAINS: Final = gauge(
     "ember_mgmtd_chain_table_chain",
     _PRIMARY,
     "1 for each chain of each chain table: to sum what targets say by table.",
@@ -432,81 +385,81 @@ TABLE_CHAINS: Final = _gauge(
 _MOUNT: Final = Shower.MOUNT
 _DIRECT: Final = "with client.fuse_frontend direct"
 
-MOUNT_DURATION: Final = _histogram(
+MOUNT_DURATION: Final = histogram(
     "ember_mount_operation_duration_seconds",
     _MOUNT,
     "Requests of the kernel, from having been received to having been answered; setlkw waits for a lock.",
     "operation",
     occasion=_DIRECT,
 )
-MOUNT_ERRORS: Final = _counter(
+MOUNT_ERRORS: Final = counter(
     "ember_mount_operation_errors_total",
     _MOUNT,
     "Requests of the kernel that were answered with an errno; ENOENT is what every search along a path makes.",
     "operation", "errno",
     occasion=_DIRECT,
 )  # fmt: skip
-MOUNT_READ: Final = _counter(
+MOUNT_READ: Final = counter(
     "ember_mount_read_bytes_total",
     _MOUNT,
     "Read by the kernel; what it has in its page cache, and batches, it does not ask for here.",
     occasion=_DIRECT,
 )
-MOUNT_WRITTEN: Final = _counter(
+MOUNT_WRITTEN: Final = counter(
     "ember_mount_written_bytes_total", _MOUNT, "Written by the kernel; not by batches.",
     occasion=_DIRECT,
 )  # fmt: skip
-MOUNT_DIRTY: Final = _gauge(
+MOUNT_DIRTY: Final = gauge(
     "ember_mount_dirty_bytes", _MOUNT, "Written by programs, and buffered or on their way to storage."
 )  # fmt: skip
-MOUNT_DIRTY_MAX: Final = _gauge(
+MOUNT_DIRTY_MAX: Final = gauge(
     "ember_mount_dirty_max_bytes", _MOUNT, "client.dirty_bytes_max: writers wait when it is reached."
 )  # fmt: skip
-MOUNT_READAHEAD: Final = _gauge(
+MOUNT_READAHEAD: Final = gauge(
     "ember_mount_readahead_bytes", _MOUNT, "Fetched ahead of readers, or on their way."
 )
-MOUNT_OPEN: Final = _gauge(
+MOUNT_OPEN: Final = gauge(
     "ember_mount_open_inodes", _MOUNT, "Files that are open, or were and still have bytes to send."
 )
-MOUNT_KNOWN: Final = _gauge(
+MOUNT_KNOWN: Final = gauge(
     "ember_mount_known_inodes", _MOUNT, "Inodes that the kernel holds in its caches."
 )
-MOUNT_BATCH_PROGRAMS: Final = _gauge(
+MOUNT_BATCH_PROGRAMS: Final = gauge(
     "ember_mount_batch_programs", _MOUNT, "Programs connected for batches.", occasion=_DIRECT
 )
-MOUNT_BATCH_MEMORY: Final = _gauge(
+MOUNT_BATCH_MEMORY: Final = gauge(
     "ember_mount_batch_memory_bytes", _MOUNT, "Memory that they share with the mount.",
     occasion=_DIRECT,
 )  # fmt: skip
 
-MOUNT_BATCHES: Final = _counter(
+MOUNT_BATCHES: Final = counter(
     "ember_mount_batches_total", _MOUNT, "Batches of rings that were begun.", occasion=_DIRECT
 )
-MOUNT_BATCH_ENTRIES: Final = _counter(
+MOUNT_BATCH_ENTRIES: Final = counter(
     "ember_mount_batch_entries_total", _MOUNT, "Entries of rings that were taken.", occasion=_DIRECT
 )  # fmt: skip
-MOUNT_BATCH_WAKES: Final = _counter(
+MOUNT_BATCH_WAKES: Final = counter(
     "ember_mount_batch_wakeups_total",
     _MOUNT,
     "How often the bell of a ring was heard: fewer than batches when programs are ahead.",
     occasion=_DIRECT,
 )
-MOUNT_BATCH_OPEN: Final = _gauge(
+MOUNT_BATCH_OPEN: Final = gauge(
     "ember_mount_batch_entries_in_flight",
     _MOUNT,
     "Entries of rings that were taken and not completed.",
     occasion=_DIRECT,
 )
-MOUNT_CACHE_HITS: Final = _counter(
+MOUNT_CACHE_HITS: Final = counter(
     "ember_mount_cache_hits_total",
     _MOUNT,
     "Answered from what the mount has: attributes that a reply had told of, or bytes read ahead. What the kernel has in its caches it does not ask for.",
     "cache",
 )
-MOUNT_CACHE_MISSES: Final = _counter(
+MOUNT_CACHE_MISSES: Final = counter(
     "ember_mount_cache_misses_total", _MOUNT, "As above, had to be asked for.", "cache"
 )
-MOUNT_AHEAD_BYTES: Final = _counter(
+MOUNT_AHEAD_BYTES: Final = counter(
     "ember_mount_readahead_bytes_total",
     _MOUNT,
     "Fetched ahead of readers: more than they read is too much.",

@@ -140,16 +140,7 @@ async def forward(
             trouble = error
         # A damaged committed copy over there is replaced by sending the whole chunk.
         is_whole_wanted |= trouble.status is Status.CHECKSUM_MISMATCH
-        log.warning(
-            "target %d chunk %s version %d: successor target %d (chain %d version %d): %s",
-            target.target_id,
-            update.chunk_id,
-            update.version,
-            successor.target_id,
-            chain_id,
-            place.chain.chain_version,
-            trouble,
-        )
+        _log_trouble(target, update, successor, place, trouble)
         await _react(context, successor, trouble)
         if trio.current_time() + pause_s >= deadline_s:
             raise FsError(Status.OUTCOME_UNKNOWN, f"gave up forwarding: {trouble}")
@@ -455,6 +446,21 @@ async def evict(context: StorageContext, target_id: TargetId) -> None:
         services.STORAGE_OFFLINE_TARGET,
         storage_pb2.OfflineTargetReq(target_id=target_id, is_forced=True, is_for_resync=True),
         timeout_s=EVICT_TIMEOUT_S,
+    )
+
+
+def _log_trouble(
+    target: LocalTarget, update: Outgoing, successor: ChainTarget, place: Place, trouble: FsError
+) -> None:
+    log.warning(
+        "target %d chunk %s version %d: successor target %d (chain %d version %d): %s",
+        target.target_id,
+        update.chunk_id,
+        update.version,
+        successor.target_id,
+        place.chain.chain_id,
+        place.chain.chain_version,
+        trouble,
     )
 
 

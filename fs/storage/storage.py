@@ -116,12 +116,7 @@ class Storage:
         """
         section = config.storage
         self._disks = _disks_of(runtime, section, engines, calls)
-        targets = [
-            target
-            for disk, its in zip(self._disks, section.disks, strict=True)
-            for target in _targets_on(disk, its)
-        ]
-        check_unique(targets)
+        targets = _targets_of(self._disks, section)
         self._stepping: set[LocalTarget] = set()
         self._measured_count = 0
         self._incarnation = identity.incarnation
@@ -426,6 +421,17 @@ def _disks_of(
         Disk(n, disk.path, engines[n], runtime, section, calls=calls[n] if calls else None)
         for n, disk in enumerate(section.disks)
     ]
+
+
+def _targets_of(disks: Sequence[Disk], section: StorageSection) -> list[LocalTarget]:
+    """Return the targets of all disks; raises FsError(CONFLICTING_CHANGE) if two disks hold the same one."""
+    targets = [
+        target
+        for disk, its in zip(disks, section.disks, strict=True)
+        for target in _targets_on(disk, its)
+    ]
+    check_unique(targets)
+    return targets
 
 
 def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:

@@ -9,6 +9,7 @@ from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
 from fs.admin.rebase import guarded
 from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.proto import common_pb2, core_pb2, mgmtd_pb2, storage_pb2
+from fs.schema.resync_progress import ResyncProgress
 from fs.schema.routing import (
     RESTORED_LOSSES,
     Chain,
@@ -17,7 +18,6 @@ from fs.schema.routing import (
     Node,
     NodeState,
     PublicState,
-    ResyncProgress,
     Role,
     RoutingInfo,
     Target,

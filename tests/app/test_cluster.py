@@ -20,7 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fs.app.metrics_commands import fetch
 from fs.client.blocking import connect_blocking
 from fs.schema import metrics
-from fs.schema.metrics import METRICS, Shower
+from fs.schema.metric import Shower
+from fs.schema.metrics import METRICS
 from fs.schema.status import FsError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

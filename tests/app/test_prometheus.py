@@ -17,7 +17,8 @@ import trio
 
 from fs.app.exposition import Exposition
 from fs.runtime.figures import Histogram
-from fs.schema.metrics import METRICS, Kind
+from fs.schema.metric import Kind
+from fs.schema.metrics import METRICS
 from tests.programs import found
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from fs.runtime.figures import BOUNDS_S, Figures, Histogram
 from fs.schema import metrics
-from fs.schema.metrics import METRICS, Kind
+from fs.schema.metric import Kind
+from fs.schema.metrics import METRICS
 
 
 @given(st.lists(st.floats(0.0, 1000.0)))

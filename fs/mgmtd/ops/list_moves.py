@@ -2,7 +2,8 @@
 
 from ...schema.ids import TargetId
 from ...schema.proto.mgmtd_pb2 import DrainStatusPb, ListMovesReq, ListMovesRsp, MovePb
-from ...schema.routing import RoutingInfo, resync_to_pb
+from ...schema.resync_progress import resync_to_pb
+from ...schema.routing import RoutingInfo
 from ..move_book import Drain, Move, drain_to_pb, move_to_pb
 from ..primary import Primary
 
