@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from ..runtime import tracing
 from ..runtime.ports import Buffer
-from ..runtime.until_wait import begin_without_task
+from ..runtime.until_wait import NoTaskError, begin_without_task
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import Call, Identity, Reply
@@ -138,7 +138,7 @@ class MethodRuns:
             return end.value  # type: ignore[no-any-return]
         except FsError as error:
             return error
-        except RuntimeError as error:  # it may have wanted a task, which it has then
+        except NoTaskError as error:
             log.debug("%s: %s", work, error)
         except Exception as error:  # noqa: BLE001 - the edge, as in `run`: called again, it might find its work done, and nobody learnt of the bug
             return self.failed(work, error)

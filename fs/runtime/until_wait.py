@@ -17,6 +17,12 @@ import trio
 T = TypeVar("T")
 
 _WANTS_TASK: Final = object()
+_ASKED_IN_VAIN: Final = "must be called from async context"
+"""What trio says to whoever asks outside of any task for the present one."""
+
+
+class NoTaskError(RuntimeError):
+    """What was begun outside of any task has waited, or would have, without a word before."""
 
 
 @coroutine
@@ -62,14 +68,19 @@ def begin_without_task(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
 
     Raises:
         StopIteration: it has ended, with its result as the value.
-        RuntimeError: it has waited, or would have, without a word before; it has ended then.
+        NoTaskError: it has waited, or would have, without a word before; it has ended then.
         Exception: what it has ended with.
     """
-    trap = work.send(None)
+    try:
+        trap = work.send(None)
+    except RuntimeError as error:
+        if str(error) == _ASKED_IN_VAIN:
+            raise NoTaskError(f"{work}: {error}") from error
+        raise
     if trap is _WANTS_TASK:
         return _go_on(work)
     work.close()
-    raise RuntimeError("it waits outside of any task")
+    raise NoTaskError(f"{work} waits outside of any task")
 
 
 async def _go_on(work: Coroutine[Any, Any, T]) -> T:

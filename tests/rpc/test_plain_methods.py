@@ -247,6 +247,8 @@ class Tried:
         assert request.data != b"bug", "broken invariant"
         # As of what has committed before it fails, and finds that done already when it is called again.
         assert request.data != b"late bug" or len(self.steps) > 1, "broken invariant"
+        if request.data == b"late RuntimeError" and len(self.steps) == 1:
+            raise RuntimeError("broken invariant")
         self.steps.append("done")
         return core.EchoRsp(data=request.data)
 
@@ -293,11 +295,13 @@ async def test_errors_and_bugs_of_a_method_that_is_tried_are_answered(net, proce
     assert tried.steps.count("done") == 1
 
 
-async def test_a_bug_that_a_second_call_would_hide_is_told(net, process, tried):
+@pytest.mark.parametrize("data", [b"late bug", b"late RuntimeError"])
+async def test_a_bug_that_a_second_call_would_hide_is_told(net, process, tried, data):
     bugs = []
     async with process(net, on_bug=lambda _where, error: bugs.append(error)) as p:
         with pytest.raises(FsError) as caught:
-            await p.channel.call(ECHO, core.EchoReq(data=b"late bug"))
+            await p.channel.call(ECHO, core.EchoReq(data=data))
         assert caught.value.status is Status.INTERNAL_ERROR
-    assert [type(bug) for bug in bugs] == [AssertionError]
+    (bug,) = bugs
+    assert "broken invariant" in str(bug)
     assert tried.steps == ["begun"]

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from fs.runtime.until_wait import begin_without_task, in_task, until_wait
+from fs.runtime.until_wait import NoTaskError, begin_without_task, in_task, until_wait
 from tests.meta.harness import outside_any_task
 
 
@@ -118,6 +118,27 @@ async def test_what_waits_without_a_word_has_ended(wait):
         finally:
             ended.append(True)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NoTaskError):
         outside_any_task(begin_without_task, work())
     assert ended
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [trio.lowlevel.current_task, trio.current_effective_deadline, trio.CancelScope().__enter__],
+)
+async def test_what_asks_for_its_task_without_a_word_has_ended(ask):
+    async def work():
+        ask()
+
+    with pytest.raises(NoTaskError):
+        outside_any_task(begin_without_task, work())
+
+
+async def test_other_errors_are_not_taken_for_the_want_of_a_task():
+    async def work():
+        raise RuntimeError("broken invariant")
+
+    with pytest.raises(RuntimeError, match="broken invariant") as caught:
+        outside_any_task(begin_without_task, work())
+    assert not isinstance(caught.value, NoTaskError)
