@@ -11,8 +11,9 @@ disk; `sync` makes everything acknowledged so far durable with one grouped flush
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from ..runtime.ports import Buffer
 from ..schema.ids import ChunkId, TargetId
@@ -28,8 +29,7 @@ DISK_LOSS_KEY: Final = b"L"
 TAG_BYTES_MAX: Final = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """What storage remembers of an update, stored in the very batch that commits it.
 
     One per target and key: a newer note replaces the older one.  What a power loss leaves of notes:
@@ -52,8 +52,7 @@ class Note:
         assert len(self.value) <= NOTE_VALUE_BYTES_MAX, len(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkState:
+class ChunkState(msgspec.Struct, frozen=True):
     """What the engine knows of one chunk of one target."""
 
     chunk_id: ChunkId
@@ -79,8 +78,7 @@ class ChunkState:
     """What `prepare_*` was given with the pending version."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitsAtOnce:
+class CommitsAtOnce(msgspec.Struct, frozen=True):
     """How a version is committed by the very batch that makes it: for who waits for nobody with that."""
 
     chain_version: int
@@ -88,8 +86,7 @@ class CommitsAtOnce:
     """Returns what the batch holds beside it; called with the version as if it were pending, and must not call the engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkWrite:
+class ChunkWrite(msgspec.Struct, frozen=True):
     """One write of several; see `ChunkEngine.prepare_write`."""
 
     chunk_id: ChunkId
@@ -108,8 +105,7 @@ class ChunkWrite:
         return sum(self.ranges[0]) if self.ranges else self.offset + len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkCommit:
+class ChunkCommit(msgspec.Struct, frozen=True):
     """One commit of several; see `ChunkEngine.commit`."""
 
     chunk_id: ChunkId

@@ -18,8 +18,10 @@ Does not pace itself: the engine has no clock.  Concurrency: one compaction at a
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status

@@ -37,7 +37,8 @@ Source: DESIGN "Storage"; 3FS design notes, "Chunk engine".
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection

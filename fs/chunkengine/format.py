@@ -34,7 +34,6 @@ Version 1 had neither notes nor target records (fs/chunkengine/upgrade.py).
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NewType
 
 import msgspec
@@ -85,8 +84,7 @@ _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRecord:
+class ChunkRecord(msgspec.Struct, frozen=True):
     """One version of a chunk: where its bytes lie and what they must hash to."""
 
     version: int
@@ -129,8 +127,7 @@ _IS_REMOVE: Final = 1
 _HAS_TAG: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRecord:
+class PendingRecord(msgspec.Struct, frozen=True):
     """A prepared version; of a removal only `record.version` means anything."""
 
     record: ChunkRecord

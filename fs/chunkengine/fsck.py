@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import structs
 
 from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
@@ -280,7 +281,7 @@ class _Check:
         file_id, start = place_of(position)
         fix: list[tuple[bytes, bytes | None]] = []
         if record is not None and record.position == position:
-            bare = replace(record, position=NO_POSITION, checksums=b"", is_damaged=True)
+            bare = structs.replace(record, position=NO_POSITION, checksums=b"", is_damaged=True)
             fix = [(CHUNK_PREFIX + key, bare.pack())]
         detail = (
             f"the block is also named by another chunk; its owner record says {owner_name(owner)}"
@@ -334,7 +335,7 @@ class _Check:
             return (
                 found  # no whole version is left: nothing to be marked before the disk is settled
             )
-        marked = replace(record, is_damaged=True)
+        marked = structs.replace(record, is_damaged=True)
         return replace(found, fix=[(CHUNK_PREFIX + key, marked.pack())])
 
     # ------------------------------------------------------------------ rest

@@ -4,11 +4,12 @@ Concurrency: the caller may hold the chunk's lock, none is taken here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import trio
 
+from ..runtime.readiness import current_time
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
@@ -21,8 +22,7 @@ from .update_notes import note_of
 from .update_request import Update
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
+class Executed(msgspec.Struct, frozen=True):
     """An update that is committed here and below."""
 
     place: Place
@@ -35,12 +35,23 @@ async def done(
     place: Place, update: Update, result: UpdateResult, flush: Flush | None = None
 ) -> Executed:
     """Record a success."""
+    executed = recorded(place, update, result, current_time(), flush)
+    if (
+        update.tag is not None
+        and place.public_state is PublicState.SYNCING
+        and result.chunk_id is not None
+    ):
+        # A batch of our predecessor's older results may have replaced the note of the commit.
+        await store_notes(place.target, [(update.tag, result)])
+    return executed
+
+
+def recorded(
+    place: Place, update: Update, result: UpdateResult, now_s: float, flush: Flush | None = None
+) -> Executed:
+    """Record a success in memory, which is all of it where our target is not syncing."""
     if update.tag is not None:
-        target = place.target
-        target.channels.record(update.tag, result, trio.current_time())
-        if place.public_state is PublicState.SYNCING and result.chunk_id is not None:
-            # A batch of our predecessor's older results may have replaced the note of the commit.
-            await store_notes(target, [(update.tag, result)])
+        place.target.channels.record(update.tag, result, now_s)
     return Executed(place, result, flush)
 
 
@@ -48,14 +59,25 @@ async def answer(
     context: StorageContext, update: Update, executed: Executed
 ) -> storage_pb2.UpdateRsp:
     """Make the reply: with a flush at its end, and for a client under a valid lease only."""
-    result, flush = executed.result, executed.flush
+    flush = executed.flush
     is_durable = flush is not None and await flush.wait()
-    if not context.lease.is_valid():
-        if update.is_from_client:
-            what = f"the lease of node {context.node_id} ran out meanwhile"
-            raise FsError(Status.OUTCOME_UNKNOWN, what)
-        is_durable = False
-    return reply_of(executed.place, result, is_durable=is_durable)
+    is_leased = context.lease.is_valid()
+    return answered(context, update, executed, is_leased=is_leased, is_durable=is_durable)
+
+
+def answered(
+    context: StorageContext,
+    update: Update,
+    executed: Executed,
+    *,
+    is_leased: bool,
+    is_durable: bool,
+) -> storage_pb2.UpdateRsp:
+    """Make the reply, the lease being valid or not since everything was over; raises FsError(OUTCOME_UNKNOWN)."""
+    if not is_leased and update.is_from_client:
+        what = f"the lease of node {context.node_id} ran out meanwhile"
+        raise FsError(Status.OUTCOME_UNKNOWN, what)
+    return reply_of(executed.place, executed.result, is_durable=is_durable and is_leased)
 
 
 def reply_of(place: Place, result: UpdateResult, *, is_durable: bool) -> storage_pb2.UpdateRsp:

@@ -23,6 +23,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from ..schema.ids import ChunkId
 from ..schema.status import FsError, Retry, Status
 
@@ -37,8 +39,7 @@ IDLE_S_ENDED: Final = 660.0
 """Of a client whose session has ended: it may live on behind a cut network, and has given up by then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(msgspec.Struct, frozen=True):
     """Who asks, and which of his updates it is."""
 
     client_id: str
@@ -47,8 +48,7 @@ class Tag:
     request_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
+class UpdateResult(msgspec.Struct, frozen=True):
     """What the client was, or would have been, told."""
 
     update_ver: int

@@ -12,10 +12,10 @@ Concurrency: the caller holds the chunk lock of the update's chunk on our target
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from ..chunkengine.api import ChunkState
@@ -61,8 +61,7 @@ class NotSuccessorError(FsError):
 _CONTRADICTIONS = {Status.MISSING_UPDATE, Status.CHUNK_DIVERGED}
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarded:
+class Forwarded(msgspec.Struct, frozen=True):
     """The rest of the chain has the update."""
 
     chain_version: int

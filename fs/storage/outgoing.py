@@ -1,8 +1,8 @@
 """An update on its way to the successor, as a part of its chunk or as the chunk's whole new content."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import xxhash
 
 from ..chunkengine.api import ChunkState
@@ -18,8 +18,7 @@ from .update_ranges import put_ranges
 from .update_request import Update
 
 
-@dataclass(slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct):
     """An update as its sender knows it."""
 
     chunk_id: ChunkId

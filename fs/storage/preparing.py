@@ -3,8 +3,9 @@
 Concurrency: the caller holds the chunk's lock on our target.
 """
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from ..chunkengine.api import ChunkState, CommitsAtOnce, Note
 from ..schema.ids import ChunkId

@@ -12,8 +12,9 @@ Source: deepseek-ai/3FS src/storage/store/ChunkReplica.cc and the CRAQ paper, se
 head finds a leftover pending version: 3FS refuses the update, here the leftover is completed first.
 """
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+import msgspec
 
 from ..chunkengine.api import ChunkState
 from ..schema.status import FsError, Status
@@ -45,8 +46,7 @@ class Action(Enum):
     DONE = "done"  # it is in effect already: answer success
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateFacts:
+class UpdateFacts(msgspec.Struct, frozen=True):
     """What of a request matters for the decision."""
 
     type: UpdateType
@@ -62,8 +62,7 @@ class UpdateFacts:
     """The request is known to be the one that made the pending version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What to do, and the version it is about."""
 
     action: Action

@@ -15,10 +15,10 @@ Concurrency: the caller holds the chunk lock on our target, so we send nothing o
 """
 
 import logging
-from dataclasses import replace
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from ..chunkengine.api import ChunkState
 from ..schema.ids import ChunkId

@@ -16,18 +16,20 @@ Concurrency: as write_path.py.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from ..chunkengine.api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
 from ..runtime import tracing
+from ..runtime.readiness import current_time
 from ..schema.ids import ChunkId
 from ..schema.proto import storage_pb2
+from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
-from .answers import Executed, answer, done
+from .answers import Executed, answered, done, recorded
 from .channels import UpdateResult, is_final
 from .context import StorageContext
 from .finished_cuts import WHOLE
@@ -49,6 +51,8 @@ from .write_path import (
 
 log = logging.getLogger(__name__)
 
+_WRITE: Final = storage_pb2.UpdateTypePb.WRITE
+
 PLAIN_COUNT_MIN: Final = 2
 """Fewer are no group."""
 
@@ -56,8 +60,7 @@ WHOLE_BYTES_MAX: Final = 64 << 20
 """Of chunks of one group whose updates are under way one by one: a syncing successor gets each as a whole, by way of our memory."""
 
 
-@dataclass(slots=True, eq=False)
-class _Member:
+class _Member(msgspec.Struct, eq=False):
     """One update of a group, and what becomes of it."""
 
     update: Update
@@ -71,8 +74,7 @@ class _Member:
         return self.executed is not None or self.error is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Plain:
+class _Plain(msgspec.Struct, frozen=True):
     """A member whose way is plain, as the next version of its chunk."""
 
     member: _Member
@@ -116,7 +118,8 @@ async def run_group(
     Raises:
         FsError: nothing of it was begun; what happens to single ones is in the reply.
     """
-    deadline_s = min(deadline_s, trio.current_time() + context.section.forward_timeout_s)
+    now_s = current_time()
+    deadline_s = min(deadline_s, now_s + context.section.forward_timeout_s)
     parts = _cut(request.updates, payload, is_replacing)
     chain_id, chain_version = request.updates[0].chain_id, request.updates[0].chain_version
     context.check_lease()
@@ -128,7 +131,9 @@ async def run_group(
     begun: list[_Member] = []
     try:
         for one, part in zip(request.updates, parts, strict=True):
-            found = _begin(place, one, part, is_from_client=is_from_client, deadline_s=deadline_s)
+            found = _begin(
+                place, one, part, is_from_client=is_from_client, deadline_s=deadline_s, now_s=now_s
+            )
             outcomes.append(found)
             if isinstance(found, _Member) and found.known is None:
                 target.inflight.enter(chain_version)
@@ -137,7 +142,10 @@ async def run_group(
             if isinstance(member, _Member) and member.known is not None:
                 member.executed = await done(place, member.update, member.known)
         await _execute_all(context, target, begun)
-        return storage_pb2.UpdateGroupRsp(outcomes=[await _outcome(context, o) for o in outcomes])
+        is_leased = context.lease.is_valid()  # nothing is waited for from here on
+        return storage_pb2.UpdateGroupRsp(
+            outcomes=[_outcome(context, one, is_leased=is_leased) for one in outcomes]
+        )
     finally:
         for member in begun:
             target.inflight.leave(chain_version)
@@ -157,7 +165,7 @@ def _cut(
     for one in updates:
         if (one.chain_id, one.chain_version, one.sender_epoch) != key:
             raise FsError(Status.RPC_BAD_REQUEST, f"a group of chains {key[0]} and {one.chain_id}")
-        is_write = one.type == storage_pb2.UpdateTypePb.WRITE
+        is_write = one.type == _WRITE
         if not is_write or one.is_damaged or one.is_durable or one.range_offsets or one.is_fill:
             raise FsError(Status.RPC_BAD_REQUEST, "a group takes plain writes only")
         if (one.is_full_replace, bool(one.commit_chain_version)) != (is_replacing, is_replacing):
@@ -176,13 +184,14 @@ def _begin(
     *,
     is_from_client: bool,
     deadline_s: float,
+    now_s: float,
 ) -> _Member | FsError:
     """Check one update and occupy its channel, until `_end`; but not for a repeat whose result is known."""
     try:
         update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
         if not is_from_client or update.tag is None:
             return _Member(update)
-        known = place.target.channels.begin(update.tag, trio.current_time())
+        known = place.target.channels.begin(update.tag, now_s)
     except FsError as error:
         return error
     return _Member(update, known)
@@ -198,11 +207,15 @@ def _end(target: LocalTarget, member: _Member) -> None:
     target.channels.end(update.tag)
 
 
-async def _outcome(context: StorageContext, one: _Member | FsError) -> storage_pb2.UpdateOutcomePb:
+def _outcome(
+    context: StorageContext, one: _Member | FsError, *, is_leased: bool
+) -> storage_pb2.UpdateOutcomePb:
     error = one if isinstance(one, FsError) else one.error
     if isinstance(one, _Member) and one.executed is not None:
         try:
-            reply = await answer(context, one.update, one.executed)
+            reply = answered(
+                context, one.update, one.executed, is_leased=is_leased, is_durable=False
+            )
             return storage_pb2.UpdateOutcomePb(reply=reply)
         except FsError as refusal:
             error = refusal
@@ -222,10 +235,12 @@ async def _execute_all(
             held.remove(member)
             target.locks.release(member.update.chunk_id)
         left = [*held, *waiting]
+        if not left:
+            return
         places = _places(left)
         if len(left) == 1:
             await _execute_alone(context, target, left[0], held, places)
-        elif left:
+        else:
             async with trio.open_nursery() as nursery:
                 for member in left:
                     nursery.start_soon(_execute_alone, context, target, member, held, places)
@@ -301,8 +316,9 @@ async def _execute_together(
             target.unsettled.pop(one.member.update.chunk_id, None)
         return
     if place.successor is None:
-        for one, state in zip(plain, states, strict=True):
-            await _finish(place, one, state)
+        await _finish(
+            place, [(one, result_of(state)) for one, state in zip(plain, states, strict=True)]
+        )
         return
     # 9. Pass them on.
     sent = [
@@ -338,7 +354,7 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
     if (position is Position.SYNCING) is not is_replacing:
         return []
     if not first.is_from_client:
-        target.heard_s = trio.current_time()
+        target.heard_s = current_time()
         target.admit_epoch(first.request.chain_version, first.request.sender_epoch)
         context.targets.check_blocks(target, first.request.checksum_block_bytes)
     plain: list[_Plain] = []
@@ -407,11 +423,12 @@ async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwar
     if not ended:
         return
     target = place.target
-    commits = []
+    commits, results = [], []
     for one, state, _ in ended:
         tag, result = one.member.update.tag, result_of(state)
         note = note_of(tag, result) if tag is not None else None
         commits.append(ChunkCommit(state.chunk_id, one.version, note))
+        results.append((one, result))
     chain_version = ended[0][2].chain_version  # they went in one request
     work = partial(
         target.disk.engine.commit_writes, target.target_id, commits, chain_version=chain_version
@@ -422,15 +439,20 @@ async def _commit(place: Place, ended: Sequence[tuple[_Plain, ChunkState, Forwar
         for one, _, _ in ended:
             one.member.error = error
         return
-    for one, state, _ in ended:
-        await _finish(place, one, state)
+    await _finish(place, results)
 
 
-async def _finish(place: Place, one: _Plain, state: ChunkState) -> None:
-    """Note that an update is committed here and below."""
-    place.target.unsettled.pop(state.chunk_id, None)
-    # 11. Remember it for repeats.
-    one.member.executed = await done(place, one.member.update, result_of(state))
+async def _finish(place: Place, results: Sequence[tuple[_Plain, UpdateResult]]) -> None:
+    """Note that updates are committed here and below."""
+    now_s, is_syncing = current_time(), place.public_state is PublicState.SYNCING
+    for one, result in results:
+        update = one.member.update
+        place.target.unsettled.pop(update.chunk_id, None)
+        # 11. Remember it for repeats.
+        if is_syncing:
+            one.member.executed = await done(place, update, result)
+        else:
+            one.member.executed = recorded(place, update, result, now_s)
 
 
 async def _pass_on_alone(
@@ -440,6 +462,6 @@ async def _pass_on_alone(
     try:
         async with places:
             await pass_on_and_commit(context, place, member.update, one.version, state)
-        await _finish(place, one, state)
+        await _finish(place, [(one, result_of(state))])
     except FsError as error:
         member.error = error

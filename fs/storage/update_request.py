@@ -1,9 +1,9 @@
 """One request for an update, checked as far as that needs no state.  Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import xxhash
 
 from ..chunkengine.api import ChunkState
@@ -17,11 +17,10 @@ from .replica import UpdateFacts, UpdateType
 from .update_notes import CLIENT_ID_BYTES_MAX, REQUEST_ID_BYTES_MAX, pack_tag
 from .update_ranges import ranges_of
 
-_UPDATE_TYPES: Final = frozenset(int(kind) for kind in UpdateType)
+_UPDATE_TYPES: Final = {int(kind): kind for kind in UpdateType}
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """A checked request."""
 
     request: storage_pb2.UpdateReq
@@ -51,9 +50,9 @@ def check(
     """Return the request, and its payload, as an update; raises FsError(RPC_BAD_REQUEST or CHECKSUM_MISMATCH)."""
     size, length = request.chunk_size_bytes, request.length
     where = f"inode {request.inode_id} chunk {request.chunk_index}"
-    if request.type not in _UPDATE_TYPES or request.inode_id == 0:
+    kind = _UPDATE_TYPES.get(request.type)
+    if kind is None or request.inode_id == 0:
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: update type {request.type}")
-    kind = UpdateType(request.type)
     if kind is not UpdateType.REMOVE:
         if not CHUNK_SIZE_BYTES_MIN <= size <= CHUNK_SIZE_BYTES_MAX or size & (size - 1):
             raise FsError(Status.RPC_BAD_REQUEST, f"{where}: chunk size {size}")

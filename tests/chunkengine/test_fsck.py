@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fs.app.fsck_disk import fsck_disk
 from fs.chunkengine import format as f

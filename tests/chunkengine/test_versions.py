@@ -1,9 +1,9 @@
 """Which version a caller gets to read, and what is said of a chunk with one version, two, or none."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from fs.chunkengine.format import ChunkRecord, PendingRecord, Position, chunk_key
 from fs.chunkengine.versions import find_version, state_of

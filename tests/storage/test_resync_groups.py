@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import trio
+from msgspec import structs
 
 from fs.chunkengine.api import ChunkState
 from fs.chunkengine.format import chunk_key, place_of
@@ -146,7 +147,11 @@ async def test_each_keeps_the_chain_version_that_it_was_committed_under(mock_clo
 def list_with_other_digests(engine, target_id, *, after=b"", limit=1024):
     """List chunks as if those of no two targets were alike."""
     found = [engine.get(target_id, chunk(index)) for index in range(COUNT)]
-    return [replace(s, checksum=int(target_id)) for s in found if s and s.chunk_id.pack() > after]
+    return [
+        structs.replace(s, checksum=int(target_id))
+        for s in found
+        if s and s.chunk_id.pack() > after
+    ]
 
 
 async def test_a_chunk_that_is_being_updated_holds_nobody_else_up(mock_clock):

@@ -1,10 +1,9 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Several writes in one request: they are done as if each had come by itself, only cheaper."""
 
-from dataclasses import replace
-
 import pytest
 import trio
+from msgspec.structs import replace
 
 from fs.rpc.api import Identity
 from fs.schema import services
