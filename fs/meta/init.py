@@ -77,7 +77,7 @@ def _set_format(tr: Transaction, cluster_id: str, version: int) -> None:
 
 async def _say_counted(tr: Transaction, cluster_id: str) -> None:
     """Keep services away that do not count."""
-    value = await tr.get(records.FORMAT_KEY)
+    value = await tr.get(records.FORMAT_KEY, snapshot=True)
     version = 0 if value is None else FormatRecordPb.FromString(value).format_version
     _set_format(tr, cluster_id, max(version, records.COUNTED_FORMAT))
 

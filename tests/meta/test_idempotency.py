@@ -12,17 +12,22 @@ from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import DentryRecordPb
 from fs.schema.status import FsError, Status
-from tests.meta.harness import ROOT, World, hint, refused, session
+from tests.meta.harness import ROOT, World, hint, inline_report, make_config, refused, session
 
 pytestmark = pytest.mark.thorough
 
 
 async def prepare(world: World):
     """A small tree that every request below can act on."""
+    world.config = make_config(inline_bytes_max=4096)
+    world.meta.adopt(world.config.meta)
     root = world.user()
     d = (await root.mkdir(ROOT, b"d")).inode_id
     f = (await root.create(d, b"f", wants_write=True, session=session(1))).inode_id
     await root.sync(f, length_hint=hint(100), has_new_data=True)
+    small = await root.create(d, b"small", wants_write=True, session=session(2))
+    assert small.inode_id == small_of(f)
+    await root.sync(small.inode_id, **inline_report(b"bytes"))
     await root.mkdir(d, b"empty")
     sub = (await root.mkdir(d, b"tree")).inode_id
     await root.create(sub, b"inner")
@@ -30,8 +35,14 @@ async def prepare(world: World):
     return d, f
 
 
+def small_of(f: int) -> int:
+    """Return the inline file that is made after f."""
+    return f + 1
+
+
 def requests(d, f):
     """(name, RPC, request) of every RPC that changes something."""
+    small = small_of(f)
     place = {"parent_inode_id": d, "name": b"new"}
     write = {"wants_write": True, "session": session(7)}
     xattr = {"inode_id": f, "name": b"user.new"}
@@ -97,6 +108,16 @@ def requests(d, f):
             "lock_directory",
             meta.LockDirectoryReq(inode_id=d, action=meta.LOCK_TAKE),
         ),
+        "sync-inline": (
+            "sync",
+            meta.SyncReq(inode_id=small, **inline_report(b"other", data_ver=1)),
+        ),
+        "sync-inline-refused": ("sync", meta.SyncReq(inode_id=f, **inline_report(b"other"))),
+        "empty-inline": ("set_attr", meta.SetAttrReq(inode_id=small, length=0)),
+        "move-inline": ("extend_stripe", meta.ExtendStripeReq(inode_id=small, dyn_stripe_min=1)),
+        "truncate-inline": ("set_attr", meta.SetAttrReq(inode_id=small, length=2)),
+        "append-inline": ("reserve_append", meta.ReserveAppendReq(inode_id=small, length=2)),
+        "open-inline": ("open", meta.OpenReq(inode_id=small, wants_read=True, **write)),
         "stripe": ("extend_stripe", meta.ExtendStripeReq(inode_id=f, dyn_stripe_min=4)),
     }
 
@@ -124,9 +145,9 @@ async def comparable(world, *, with_data_ver):
             if dentry.HasField("trash"):
                 dentry.trash.removed_ns = dentry.trash.due_ns = 0
             found[key] = dentry.SerializeToString()
-        elif (
-            kind in (b"DCNT", b"INOS", b"XATR", b"USAG", b"LINK", b"QUOT")
-            or key == b"SINGinode-count"
+        elif kind in (b"DCNT", b"INOS", b"XATR", b"USAG", b"LINK", b"QUOT", b"INLN") or key in (
+            b"SINGinode-count",
+            b"SINGinline-bytes",
         ):
             found[key] = value if kind != b"INOS" else b""
         elif kind == b"DLCK":
@@ -202,6 +223,7 @@ def undone(d, f):
     moved_back = {"old_parent_inode_id": ROOT, "old_name": b"moved", "new_parent_inode_id": d}
     gone = [("unlink", meta.UnlinkReq(**new))]
     written = meta.SyncReq(inode_id=f, length_hint=hint(70, 1), has_new_data=True)
+    longer = [[("set_attr", meta.SetAttrReq(inode_id=small_of(f), length=20))]]
     new_f = ("create", meta.CreateReq(parent_inode_id=d, name=b"f"))
     return {
         "create": [moved_on, gone, [*moved_on, ("mkdir", meta.MkdirReq(**new))]],
@@ -251,6 +273,7 @@ def undone(d, f):
             [("set_xattr", meta.SetXattrReq(inode_id=f, name=b"user.old", value=b"w"))]
         ],
         "append": [[("set_attr", meta.SetAttrReq(inode_id=f, length=20))]],
+        **dict.fromkeys(("empty-inline", "truncate-inline", "append-inline"), longer),
         "set_quota": [[("set_quota", meta.SetQuotaReq(inode_id=d))]],
         "move_to_trash": [[new_f]],
         "move_to_trash-tree": [[("mkdir", meta.MkdirReq(parent_inode_id=d, name=b"tree"))]],
@@ -260,7 +283,9 @@ def undone(d, f):
     }
 
 
-HARMLESS = {"sync", "close", "open", "reserve_space", "stripe"}
+HARMLESS = {"sync", "close", "open", "reserve_space", "stripe"} | {
+    name for name in NAMES if name.startswith(("sync-", "open-i", "move-inline"))
+}
 """Repeats that may take effect again: see the head of fs/meta/idempotency.py."""
 
 

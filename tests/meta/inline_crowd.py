@@ -1,0 +1,404 @@
+"""Clients that keep small files inline or in chunks, whose requests come late, twice or never, at services that die in the middle of a move.
+
+    python -m tests.meta.inline_crowd [--runs N] [--seed S]
+
+Each file is changed by one client at a time, as if under a lock, and read by all: by some that know of inline files, and by some that do
+not.  Whatever was acknowledged is what everybody reads from then on: never zeros, never bytes of before, never those of a move that
+comes late.  A client that is given no answer goes on as a mount does: it ends late reports before it writes a chunk.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Awaitable, Callable
+
+import trio
+from xxhash import xxh3_64_intdigest
+
+from fs.kv.faulty import RandomFaults
+from fs.kv.memory import MemoryEngine
+from fs.meta import records
+from fs.meta.check import check
+from fs.runtime.simulated import SimulatedClock
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.status import FsError, Retry
+from tests.meta.harness import CALL, ROOT, World, hint, inline_report, session
+from tests.sim.determinism import run_deterministic
+
+LENGTH_MAX = 64
+"""Of what is sent inline; a fifth of all contents is longer."""
+FILE_COUNT = 3
+CLIENT_COUNT = 2
+CHANGE_COUNT = 15
+"""Of each client."""
+LATE_S_MAX = 3.0
+PATIENCE_S = 0.5
+DEATH_SHARE = 0.08
+
+
+class ByteChunks:
+    """Chunk 0 of each file, behind a head that remembers which truncations are over; requests take their time on the way."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.data: dict[int, bytes] = {}
+        self.fill_count = self.late_count = 0
+        self._finished: dict[int, int] = {}
+        self._random = source
+
+    async def _way(self) -> None:
+        await trio.sleep(self._random.random() ** 4 * LATE_S_MAX)
+
+    def _is_late(self, inode_id: int, truncate_ver: int) -> bool:
+        is_late = truncate_ver <= self._finished.get(inode_id, 0)
+        self.late_count += is_late
+        return is_late
+
+    async def remove_files(self, files) -> None:
+        await self._way()
+        for file in files:
+            self.data.pop(file.inode_id, None)
+
+    async def truncate_file(
+        self, file, length: int, truncate_ver: int, is_wanted: Callable[[], Awaitable[bool]]
+    ) -> None:
+        if not await is_wanted():
+            return
+        await self._way()
+        if not self._is_late(file.inode_id, truncate_ver):
+            self.data[file.inode_id] = self.data.get(file.inode_id, b"")[:length]
+            self._finished[file.inode_id] = truncate_ver
+        await self._way()
+
+    async def fill_file(
+        self, file, data: bytes, truncate_ver: int, is_wanted: Callable[[], Awaitable[bool]]
+    ) -> None:
+        if not await is_wanted():
+            return
+        await self._way()
+        if not self._is_late(file.inode_id, truncate_ver):
+            self.fill_count += 1
+            before = self.data.get(file.inode_id, b"")
+            self.data[file.inode_id] = bytes(data) + before[len(data) :]
+            self._finished[file.inode_id] = truncate_ver
+        await self._way()
+
+    async def write(self, inode_id: int, offset: int, data: bytes, finished_cut: int) -> None:
+        """As a client does, that knows which truncation is over."""
+        self._finished[inode_id] = max(self._finished.get(inode_id, 0), finished_cut)
+        before = self.data.get(inode_id, b"").ljust(offset, b"\0")
+        self.data[inode_id] = before[:offset] + data + before[offset + len(data) :]
+        await trio.lowlevel.checkpoint()
+
+    async def file_length(self, file) -> tuple[int, int]:
+        length = len(self.data.get(file.inode_id, b""))
+        return length, length
+
+    async def space(self) -> tuple[int, int]:
+        return 1000, 400
+
+
+class Shared:
+    """A file, what is in it, and who may change it."""
+
+    def __init__(self, inode_id: int) -> None:
+        self.inode_id = inode_id
+        self.content = b""
+        self.turn = trio.Lock()
+        self.change_count = 0
+        """Odd while somebody changes it."""
+
+
+class Crowd:
+    """The clients, the services and the files."""
+
+    def __init__(self, world: World, source: random.Random, nursery: trio.Nursery) -> None:
+        self.world, self.random, self.nursery = world, source, nursery
+        self.chunks = world.chunks = ByteChunks(source)
+        self.services = [world.new_meta().service for _ in range(3)]
+        self.files: list[Shared] = []
+        self.inline_count = self.refused_count = self.read_count = 0
+        self._session_count = 0
+
+    # ---- calls ---------------------------------------------------------------------------------
+
+    async def call(self, client: str, name: str, request):
+        """As a client does: the same request until somebody has answered it, or what nobody will change."""
+        message = request.sync if isinstance(request, meta.CloseReq) else request
+        message.caller.client_id = client
+        message.caller.request_id = self.random.randbytes(16)
+        while True:
+            text = request.SerializeToString()
+            send, receive = trio.open_memory_channel(1)
+            self.nursery.start_soon(self._serve, name, type(request), text, send)
+            with trio.move_on_after(PATIENCE_S):
+                outcome = await receive.receive()
+                if isinstance(outcome, FsError) and outcome.retry is Retry.NEVER:
+                    raise outcome
+                if not isinstance(outcome, FsError):
+                    return outcome
+            message.caller.is_repeat = True
+
+    async def _serve(self, name, request_type, text, send):
+        draw = self.random.random
+        if draw() < DEATH_SHARE:
+            return  # it died before
+        await trio.sleep(draw() ** 2 * LATE_S_MAX)
+        number = self.random.randrange(len(self.services))
+        method = getattr(self.services[number], name)
+        try:
+            with trio.move_on_after(draw() * 0.2 if draw() < DEATH_SHARE else float("inf")) as life:
+                outcome = await method(CALL, request_type.FromString(text))
+        except FsError as error:
+            outcome = error
+        if life.cancelled_caught:  # it died in the middle: another one takes its place
+            self.services[number] = self.world.new_meta().service
+        elif draw() < 0.85:  # else it died after
+            send.send_nowait(outcome)
+
+    async def attr(self, client: str, file: Shared):
+        reply = await self.call(client, "get_attr", meta.GetAttrReq(inode_id=file.inode_id))
+        return reply.inode.file
+
+    # ---- what clients do -----------------------------------------------------------------------
+
+    async def work(self, number: int) -> None:
+        client = f"{number:032x}"
+        for _ in range(CHANGE_COUNT):
+            file = self.random.choice(self.files)
+            if self.random.random() < 0.5:
+                await self.read(client, file)
+                continue
+            async with file.turn:
+                file.change_count += 1
+                await self._change(client, file)
+                file.change_count += 1
+            await self.read(client, file)
+
+    async def _change(self, client: str, file: Shared) -> None:
+        draw = self.random
+        others = [self.truncate, self.append, self.empty]
+        self._session_count += 1
+        number = self._session_count
+        opened = await self.call(
+            client,
+            "open",
+            meta.OpenReq(
+                inode_id=file.inode_id,
+                wants_write=True,
+                session=session(number),
+                takes_inline=draw.random() < 0.8,
+            ),
+        )
+        idle = session(number + 1_000_000) if draw.random() < 0.2 else None
+        if idle is not None:  # somebody else could write: nothing is made inline
+            beside = meta.OpenReq(
+                inode_id=file.inode_id, wants_write=True, session=idle, takes_inline=True
+            )
+            await self.call("f" * 32, "open", beside)
+        if draw.random() < 0.7:
+            await self.empty(client, file, 0)
+        for _ in range(draw.choice([1, 2, 4])):
+            change = self.overwrite if draw.random() < 0.8 else draw.choice(others)
+            await change(client, file, opened.inline_bytes_max)
+        if idle is not None:
+            await self._close("f" * 32, file, idle)
+        await trio.sleep(draw.random() * LATE_S_MAX)
+        await self._judge(file)
+        await self._close(client, file, session(number))
+
+    async def _close(self, client: str, file: Shared, ended: meta.FileSessionPb) -> None:
+        closing = meta.CloseReq(
+            sync=meta.SyncReq(inode_id=file.inode_id), session_id=ended.session_id
+        )
+        await self.call(client, "close", closing)
+
+    def _new_content(self) -> bytes:
+        draw = self.random
+        length = draw.randrange(1, LENGTH_MAX + LENGTH_MAX // 4)
+        return bytes(draw.randrange(1, 256) for _ in range(length))
+
+    async def overwrite(self, client: str, file: Shared, inline_bytes_max: int) -> None:
+        """Overwrite from the start, without a truncation: of a longer file the rest stays."""
+        data = self._new_content()
+        whole = data + file.content[len(data) :]
+        part = await self.attr(client, file)
+        may_be = part.is_inline or not part.length
+        if not (may_be and len(whole) <= inline_bytes_max):
+            await self.write(client, file, 0, data)
+            return
+        report = inline_report(whole, part.data_ver, part.truncate_ver)
+        request = meta.SyncReq(inode_id=file.inode_id, **report)
+        is_taken = False
+        with trio.move_on_after(self.random.choice([2 * PATIENCE_S, float("inf")])) as patience:
+            is_taken = await self._send(client, request)
+        if is_taken:
+            file.content = whole
+        elif (
+            patience.cancelled_caught
+        ):  # it may have been taken, or be taken now, when something else is to be there
+            changed = bytes(byte ^ 1 for byte in whole)
+            await self.write(client, file, 0, changed, ends_inline=True)
+        else:
+            await self.write(client, file, 0, whole)
+
+    async def _send(self, client: str, request: meta.SyncReq) -> bool:
+        reply = await self.call(client, "sync", request)
+        if reply.is_inline_refused:
+            self.refused_count += 1
+            return False
+        assert reply.inode.file.is_inline and reply.inode.file.length == len(request.inline_data)
+        self.inline_count += 1
+        return True
+
+    async def write(
+        self, client: str, file: Shared, offset: int, data: bytes, *, ends_inline: bool = False
+    ) -> None:
+        """Write to the chunk and report it."""
+        part = await self.attr(client, file)
+        if ends_inline or not part.dyn_stripe or part.truncate_pending:
+            asked = meta.ExtendStripeReq(
+                inode_id=file.inode_id, dyn_stripe_min=1, ends_inline=ends_inline
+            )
+            part = (await self.call(client, "extend_stripe", asked)).inode.file
+        assert part.dyn_stripe and not part.is_inline and not part.truncate_pending
+        await self.chunks.write(file.inode_id, offset, data, part.truncate_ver)
+        report = meta.SyncReq(
+            inode_id=file.inode_id,
+            has_new_data=True,
+            length_hint=hint(offset + len(data), part.truncate_ver),
+        )
+        await self.call(client, "sync", report)
+        file.content = (
+            file.content[:offset].ljust(offset, b"\0") + data + file.content[offset + len(data) :]
+        )
+
+    async def append(self, client: str, file: Shared, _inline_bytes_max: int) -> None:
+        data = self._new_content()[:8]
+        request = meta.ReserveAppendReq(inode_id=file.inode_id, length=len(data))
+        reply = await self.call(client, "reserve_append", request)
+        assert reply.offset == len(file.content)
+        part = reply.inode.file
+        await self.chunks.write(file.inode_id, reply.offset, data, part.truncate_ver)
+        file.content += data
+
+    async def truncate(self, client: str, file: Shared, _inline_bytes_max: int) -> None:
+        await self._set_length(client, file, self.random.randrange(LENGTH_MAX + 10))
+
+    async def empty(self, client: str, file: Shared, _inline_bytes_max: int) -> None:
+        await self._set_length(client, file, 0)
+
+    async def _set_length(self, client: str, file: Shared, length: int) -> None:
+        request = meta.SetAttrReq(inode_id=file.inode_id, length=length)
+        reply = await self.call(client, "set_attr", request)
+        assert reply.inode.file.length == length
+        file.content = file.content[:length].ljust(length, b"\0")
+
+    async def _judge(self, file: Shared) -> None:
+        """Look at what is there while the file is still open: a late report finds a session that lets it in."""
+        asked = meta.GetAttrReq(inode_id=file.inode_id, takes_inline=True)
+        found = await self._bytes("e" * 32, file, await self.call("e" * 32, "get_attr", asked))
+        assert found == file.content, (found, file.content)
+
+    async def read(self, client: str, file: Shared) -> None:
+        """Read all of it, in one of the ways there are; what somebody changes meanwhile is not judged."""
+        draw = self.random
+        before = file.change_count
+        takes_inline = draw.random() < 0.7
+        wanted = {"takes_inline": takes_inline}
+        if draw.random() < 0.5:
+            request = meta.OpenReq(inode_id=file.inode_id, wants_read=True, **wanted)
+            reply = await self.call(client, "open", request)
+        else:
+            path = b"/%d" % self.files.index(file)
+            request = meta.ResolvePathReq(path=path, wants_read=True, **wanted)
+            reply = await self.call(client, "resolve_path", request)
+        part = reply.inode.file
+        assert takes_inline or not part.is_inline
+        found = await self._bytes(client, file, reply)
+        if found is not None and before == file.change_count and not before % 2:
+            self.read_count += 1
+            assert found == file.content, (part, found, file.content)
+
+    async def _bytes(self, client: str, file: Shared, reply) -> bytes | None:
+        """Return what a reader gets; None: it would have to ask again."""
+        part = reply.inode.file
+        if part.is_inline:
+            assert xxh3_64_intdigest(reply.inline_data) == reply.inline_checksum
+            assert len(reply.inline_data) == part.length > 0
+            if self.random.random() < 0.3:  # as one whose bytes have become old
+                await trio.sleep(self.random.random() * LATE_S_MAX)
+                asked = meta.GetAttrReq(inode_id=file.inode_id, takes_inline=True)
+                return await self._bytes(client, file, await self.call(client, "get_attr", asked))
+            return reply.inline_data
+        stored = self.chunks.data.get(file.inode_id, b"") if part.dyn_stripe else b""
+        return stored[: part.length].ljust(part.length, b"\0")
+
+    # ---- all of it -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        for number in range(FILE_COUNT):
+            request = meta.CreateReq(parent_inode_id=ROOT, name=b"%d" % number, mode=0o666)
+            made = await self.call("e" * 32, "create", request)
+            self.files.append(Shared(made.inode.inode_id))
+        async with trio.open_nursery() as nursery:
+            for number in range(CLIENT_COUNT):
+                nursery.start_soon(self.work, number)
+        await trio.sleep(20 * LATE_S_MAX)  # everything that was late has arrived
+        for file in self.files:
+            for _ in range(4):
+                await self.read("e" * 32, file)
+
+    async def check(self) -> None:
+        """Records agree, and no chunk is left of an inline file."""
+        assert await check(self.world.engine) == []
+        dump = await self.world.dump()
+        for file in self.files:
+            if records.inline_key(file.inode_id) in dump:
+                assert not self.chunks.data.get(file.inode_id), "chunks of an inline file"
+
+
+async def run_seed(seed: int) -> Crowd:
+    source = random.Random(seed)
+    world = World(MemoryEngine(SimulatedClock()), inline_bytes_max=LENGTH_MAX)
+    await world.initialise()
+    world.engine.faults = RandomFaults(
+        random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05,
+        delay_before_s_max=0.05, delay_after_s_max=0.05,
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        crowd = Crowd(world, source, nursery)
+        await crowd.run()
+    world.engine.faults = None
+    await crowd.check()
+    return crowd
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.meta.inline_crowd")
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    failed = 0
+    for seed in range(given.seed, given.seed + given.runs):
+        try:
+            crowd = run_deterministic(lambda seed=seed: run_seed(seed), seed)
+        except BaseExceptionGroup as group:
+            failed += 1
+            error = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            print(f"seed {seed}: {type(error).__name__} {error}", flush=True)
+            if given.runs == 1:
+                raise
+        except AssertionError as error:
+            failed += 1
+            print(f"seed {seed}: {error}", flush=True)
+        else:
+            figures = (crowd.inline_count, crowd.refused_count, crowd.read_count)
+            print(seed, *figures, crowd.chunks.fill_count, crowd.chunks.late_count)
+    print(f"{given.runs} runs, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The short form of tests/meta/inline_crowd.py, and power losses in the middle of a move."""
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+
+import pytest
+import trio
+
+from fs.meta import records
+from fs.meta.check import check
+from fs.schema.proto import meta_pb2 as meta
+from tests.kv.harness import CHOSEN_KIND
+from tests.meta.harness import ROOT, World, inline_report, session
+from tests.meta.inline_crowd import run_seed
+from tests.meta.test_power_loss import LosesAll
+from tests.sim.determinism import run_deterministic
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(CHOSEN_KIND not in {"", "memory"}, reason="takes virtual time"),
+]
+DATA = b"all of it"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_acknowledged_is_what_everybody_reads(seed):
+    crowd = run_deterministic(lambda: run_seed(seed), seed)
+    assert crowd.inline_count and crowd.chunks.fill_count and crowd.chunks.late_count
+
+
+@pytest.fixture
+async def world(open_lab):
+    made = World(await open_lab(), inline_bytes_max=4096)
+    await made.initialise()
+    yield made
+    assert await check(made.engine) == []
+
+
+@pytest.fixture
+async def file(world, root):
+    made = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    await root.sync(made.inode_id, is_durable=True, **inline_report(DATA))
+    return made.inode_id
+
+
+async def extend(user, inode_id):
+    await user.call("extend_stripe", meta.ExtendStripeReq(inode_id=inode_id, dyn_stripe_min=1))
+
+
+async def test_a_move_is_durable_before_its_chunk_is_filled(world, root, file, autojump_clock):
+    """Its number would be given again otherwise, and storage do nothing for what comes with it."""
+    kept = []
+
+    async def lose_power() -> None:
+        world.engine.power_loss(LosesAll())
+        kept.append((await root.attr(file)).file)
+
+    world.chunks.before_truncate = lose_power
+    await extend(root, file)
+    assert [(f.is_inline, f.truncate_pending, f.truncate_ver) for f in kept] == [(True, True, 1)]
+    assert world.chunks.filled == [(file, DATA)]
+
+
+async def test_bytes_are_in_their_record_until_the_note_of_their_chunk_is_durable(
+    world, root, file, autojump_clock
+):
+    """The note is lost with the power: the record is back, and the move is done again under the same number."""
+    fill = world.chunks.fill_file
+    numbers = []
+
+    async def fill_file(filled, data, truncate_ver, is_wanted) -> None:
+        await fill(filled, data, truncate_ver, is_wanted)
+        numbers.append(truncate_ver)
+
+    world.chunks.fill_file = fill_file
+    sync, sync_count = world.engine.sync, 0
+
+    async def lose_the_note() -> None:
+        nonlocal sync_count
+        sync_count += 1
+        if sync_count == 2:  # the one after the note
+            world.engine.power_loss(LosesAll())
+            assert records.inline_key(file) in await world.dump()
+        await sync()
+
+    world.engine.sync = lose_the_note
+    await extend(root, file)
+    assert world.chunks.filled == [(file, DATA)] * 2 and numbers == [1, 1]
+    part = (await root.attr(file)).file
+    assert (part.is_inline, part.truncate_pending, part.truncate_ver) == (False, False, 1)
+
+
+async def test_of_two_services_that_move_the_slower_one_does_no_harm(
+    world, root, file, nursery, autojump_clock
+):
+    """It has the bytes in its hands when another one has finished: it looks again before it asks storage."""
+    fill = world.chunks.fill_file
+    held, go = trio.Event(), trio.Event()
+
+    async def slow(*asked) -> None:
+        world.chunks.fill_file = fill
+        held.set()
+        await go.wait()
+        await fill(*asked)
+
+    world.chunks.fill_file = slow
+    nursery.start_soon(extend, root, file)
+    await held.wait()
+    other = World(world.engine, inline_bytes_max=4096)
+    other.chunks = world.chunks
+    other.meta = other.new_meta()
+    other._request_count = 1000
+    await extend(other.user(0), file)
+    assert world.chunks.filled == [(file, DATA)]
+    await root.sync(
+        file, has_new_data=True, length_hint=meta.LengthHintPb(length=20, truncate_ver=1)
+    )
+    go.set()
+    await trio.sleep(1)
+    assert world.chunks.filled == [(file, DATA)]
+    part = (await root.attr(file)).file
+    assert (part.length, part.is_inline, part.truncate_pending) == (20, False, False)
