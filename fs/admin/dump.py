@@ -47,6 +47,7 @@ INODE_COLUMNS: Final[Columns] = {
     "length": U64,
     "used_bytes": U64,
     "has_holes": BOOL,
+    "is_inline": BOOL,
     "truncate_ver": U64,
     "table_id": U32,
     "table_version": U32,
@@ -107,6 +108,7 @@ def inode_row(inode: InodePb) -> Row:
         "length": inode.file.length,
         "used_bytes": inode.used_bytes if inode.file.has_holes else inode.file.length,
         "has_holes": inode.file.has_holes,
+        "is_inline": inode.file.is_inline,
         "truncate_ver": inode.file.truncate_ver,
         **{key: getattr(layout, key) for key in cuts},
     }

@@ -1,6 +1,6 @@
 """Chunks and the files they belong to.
 
-Finds chunks without an inode, beyond the end of their file, on a chain that is not their file's; files on chains that
+Finds chunks without an inode, beyond the end of their file, on a chain that is not their file's, of a file that is inline; files on chains that
 do not exist, or that take other space than they say (fsck_space.py); sessions of clients that are gone.
 
 Order matters: chunks are listed first, then the state of the metadata is read, then suspects are looked at again on
@@ -126,6 +126,13 @@ class ChunkRules:
             if run.chain_id not in chains:
                 text = f"{_text(facts, run)}: its file is not on chain {run.chain_id}"
                 yield Finding(Kind.MISPLACED_CHUNK, facts.inode_id, text, chunks=run)
+            elif inode.file.is_inline and not inode.file.truncate_pending:
+                text = f"{_text(facts, run)}: the bytes of its file are in the metadata store"
+                yield Finding(
+                    Kind.MISPLACED_CHUNK, facts.inode_id, text, guards=(facts.seen,), chunks=run
+                )
+        if inode.file.is_inline:
+            return
         if not inode.file.truncate_pending and not facts.rows.get(records.FILE_SESSION):
             yield from self._lengths(facts, inode)
             yield from wrong_space(info, chains, facts, inode)

@@ -10,13 +10,14 @@ those are that heed it; what others write is to be read with `is_whole`, in one 
 Concurrency: one task at a time.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import trio
 
 from ..runtime.ports import Runtime
+from ..schema.layout import MIB
 from ..schema.proto import kv_pb2
 from ..schema.services import KV_READ
 from ..schema.status import FsError, Status
@@ -29,7 +30,9 @@ from .transact import snapshot_read
 PAGE_ROWS: Final = 100
 """Of a page: 11 MB if every row is as large as it may be."""
 DISTANT_PAGE_ROWS: Final = 1000
-"""Of a page where each costs a way there and back, and rows of the largest size do not occur."""
+"""Of a page where each costs a way there and back, and rows are small."""
+DISTANT_PAGE_BYTES: Final = 4 * MIB
+"""Of such a page, once the rows of a range are known to be large: one transaction has to bring it."""
 
 
 class LastingSnapshot(Protocol):
@@ -110,18 +113,39 @@ class RemoteSnapshot:
         self._engine.ended(self._id)
 
 
+class _PageRows:
+    """How many rows to ask for where each page costs a way there and back: by what those before in the same range take."""
+
+    def __init__(self) -> None:
+        self._next: bytes | None = None
+        self._count = PAGE_ROWS
+
+    def count(self, begin: bytes) -> int:
+        """Return the number for the page that begins there."""
+        return self._count if begin == self._next else PAGE_ROWS
+
+    def note(self, rows: Sequence[KeyValue]) -> None:
+        """Take note of a page."""
+        if rows:
+            self._next = next_key(rows[-1][0])
+            byte_count = sum(len(key) + len(value) for key, value in rows)
+            fitting = DISTANT_PAGE_BYTES * len(rows) // byte_count
+            self._count = max(1, min(fitting, DISTANT_PAGE_ROWS))
+
+
 class TransactionSnapshot:
     """What one transaction sees, as long as it lives."""
 
     def __init__(self, tr: Transaction) -> None:
         self.version = 0
         self._tr = tr
+        self._page_rows = _PageRows()
 
     async def page(self, begin: bytes, end: bytes, *, is_whole: bool = False) -> list[KeyValue]:
         """See LastingSnapshot.page."""
-        limit = 0 if is_whole else DISTANT_PAGE_ROWS
+        limit = 0 if is_whole else self._page_rows.count(begin)
         try:
-            return await self._tr.get_range(begin, end, limit=limit, snapshot=True)
+            rows = await self._tr.get_range(begin, end, limit=limit, snapshot=True)
         except FsError as error:
             if error.status is not Status.KV_TOO_OLD:
                 raise
@@ -131,6 +155,8 @@ class TransactionSnapshot:
                 " read all of it; run it again with --pause, which holds up changes of names and"
                 " attributes meanwhile (reading and writing of open files goes on)",
             ) from error
+        self._page_rows.note(rows)
+        return rows
 
 
 class PausedSnapshot:
@@ -140,6 +166,7 @@ class PausedSnapshot:
         self.version = 0
         self._engine = engine
         self._pause = pause
+        self._page_rows = _PageRows()
 
     async def page(self, begin: bytes, end: bytes, *, is_whole: bool = False) -> list[KeyValue]:
         """See LastingSnapshot.page."""
@@ -147,10 +174,12 @@ class PausedSnapshot:
 
         async def read(tr: Transaction) -> list[KeyValue]:
             self._pause.check(await tr.get(PAUSE_KEY, snapshot=True))
-            limit = 0 if is_whole else DISTANT_PAGE_ROWS
+            limit = 0 if is_whole else self._page_rows.count(begin)
             return await tr.get_range(begin, end, limit=limit, snapshot=True)
 
-        return await snapshot_read(self._engine, read)
+        rows = await snapshot_read(self._engine, read)
+        self._page_rows.note(rows)
+        return rows
 
 
 @asynccontextmanager

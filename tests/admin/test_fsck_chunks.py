@@ -17,6 +17,8 @@ from fs.schema.routing import Chain, ChainTable, ChainTarget, PublicState, Routi
 SIZE = 65536
 INODE = 0x5000
 NOW_NS = 10**18
+FIRST = 2
+"""The chain of chunk 0."""
 
 
 def cluster(*chain_ids: int, living=frozenset({"alive"})) -> Cluster:
@@ -31,7 +33,8 @@ def cluster(*chain_ids: int, living=frozenset({"alive"})) -> Cluster:
 def facts(*runs: ChunkRun, length=3 * SIZE, nlink=1, stripe=3, **part) -> Facts:
     inode = pb.InodePb(inode_id=INODE, type=pb.FILE, nlink=nlink)
     layout = pb.LayoutPb(table_id=1, table_version=1, chunk_size_bytes=SIZE, stripe_size=stripe)
-    inode.file.MergeFrom(pb.FilePartPb(length=length, layout=layout, dyn_stripe=stripe, **part))
+    part = {"dyn_stripe": stripe} | part
+    inode.file.MergeFrom(pb.FilePartPb(length=length, layout=layout, **part))
     rows = {records.INODE: [(records.inode_key(INODE), inode.SerializeToString())]}
     return Facts(INODE, rows=rows, inode=inode, chunk_runs=list(runs))
 
@@ -199,3 +202,18 @@ def test_nothing_is_said_of_space_that_is_not_known():
     assert kinds(facts(held(1, 5)), serving(1, 2)) == []
     assert kinds(facts(held(1, 5), truncate_pending=True), ALL) == []
     assert kinds(with_session(facts(held(1, 5)), "alive", 0), ALL) == []
+
+
+def test_an_inline_file_has_no_chunks():
+    assert kinds(facts(length=99, dyn_stripe=0, is_inline=True)) == []
+    left = facts(run(chain=FIRST), length=99, dyn_stripe=0, is_inline=True)
+    (finding,) = ChunkRules(cluster(), is_complete=True).judge(left)
+    assert finding.kind is Kind.MISPLACED_CHUNK
+    assert "metadata store" in finding.line()
+    assert finding.guards == (left.seen,), "it may have been moved to its chunk since"
+
+
+def test_an_inline_file_whose_bytes_are_being_moved_may_have_a_chunk():
+    moving = {"dyn_stripe": 0, "is_inline": True, "truncate_pending": True}
+    assert kinds(facts(run(chain=FIRST), length=99, **moving)) == []
+    assert kinds(facts(run(chain=FIRST - 1), length=99, **moving)) == [Kind.MISPLACED_CHUNK]

@@ -7,7 +7,14 @@ import trio
 from fs.kv import remote_server
 from fs.kv.api import TRANSACTION_AGE_S_MAX
 from fs.kv.foundationdb import FoundationDbEngine
-from fs.kv.lasting import open_snapshot, rows_of
+from fs.kv.lasting import (
+    DISTANT_PAGE_BYTES,
+    DISTANT_PAGE_ROWS,
+    PAGE_ROWS,
+    TransactionSnapshot,
+    open_snapshot,
+    rows_of,
+)
 from fs.kv.memory import MemoryEngine
 from fs.kv.pause import PAUSE_KEY, PAUSE_S, PausableEngine, Pause
 from fs.kv.transact import snapshot_read, transact
@@ -17,6 +24,11 @@ from fs.schema.status import FsError, Status
 from tests.kv.harness import Served, inline_runtime
 
 ROWS = {b"k%04d" % n: b"v%d" % n for n in range(450)}
+
+
+@pytest.fixture
+def memory():
+    return MemoryEngine(SimulatedClock())
 
 
 async def put(engine, rows) -> None:
@@ -64,12 +76,23 @@ async def test_without_a_pause_foundationdb_says_what_to_do(autojump_clock, lab)
         assert "--pause" in await refused(Status.KV_TOO_OLD, snapshot.page(b"k", b"l"))
 
 
+@pytest.mark.parametrize("length", [100, 60_000])
+async def test_pages_from_afar_are_as_large_as_their_rows_allow(autojump_clock, memory, length):
+    for prefix in (b"k", b"m"):
+        for start in range(0, 3000 if length < 1000 else 300, 100):
+            await put(memory, {b"%c%04d" % (prefix, start + n): bytes(length) for n in range(100)})
+    tr = memory.transaction()
+    snapshot = TransactionSnapshot(tr)
+    for begin, end in ((b"k", b"l"), (b"m", b"n")):
+        counts = [len(page) async for page in rows_of(snapshot, begin, end)]
+        fitting = min(DISTANT_PAGE_ROWS, DISTANT_PAGE_BYTES // length)
+        assert counts[0] == PAGE_ROWS, "nobody knows yet how large the rows of this range are"
+        assert counts[1] == pytest.approx(fitting, abs=1)
+        assert max(counts[1:]) <= fitting
+    tr.close()
+
+
 # ---- pauses ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def memory():
-    return MemoryEngine(SimulatedClock())
 
 
 async def test_changes_are_refused_while_held_up_and_go_on_afterwards(autojump_clock, memory):

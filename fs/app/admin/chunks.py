@@ -27,7 +27,7 @@ from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain
-from .files import print_replicas
+from .files import print_replicas, say_inline
 from .listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from .meta_calls import inode_of
 
@@ -117,6 +117,7 @@ async def _chain(
     inode = inode_from_pb(await inode_of(where, channels, info, "", inode_id))
     if inode.file is None:
         raise FsError(Status.INVALID_ARGUMENT, f"inode {inode_id} is no file")
+    say_inline(inode)
     return chain_of(info, FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe), index)
 
 

@@ -93,6 +93,16 @@ def _text(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
+def say_inline(inode: Inode) -> bool:
+    """Tell people that a file has no chunks because its bytes are in the metadata store, if they are; return whether they are."""
+    part = inode.file
+    if part is None or not part.is_inline:
+        return False
+    state = ", and are being moved to a chunk" if part.truncate_pending else ""
+    typer.echo(f"inline: its {part.length} bytes are in the metadata store{state}", err=True)
+    return True
+
+
 def _file_ref(inode: Inode) -> FileRef:
     """Return where the chunks of a file are; raises FsError(INVALID_ARGUMENT) for what has none."""
     if inode.type is not InodeType.FILE or inode.file is None:
@@ -166,6 +176,7 @@ def chunks(
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> list[Replica]:
         info = await newest_routing(mgmtd, TIMEOUT_S)
         inode = inode_from_pb(await inode_of(where, channels, info, path, inode_id))
+        say_inline(inode)  # what is there all the same is shown
         window = (first_index, first_index + count)
         return await replicas(channels, info, _file_ref(inode), *window)
 
@@ -195,7 +206,8 @@ def compare(
         inode = inode_from_pb(await inode_of(where, channels, info, path, inode_id))
         ref, found = _file_ref(inode), list[Replica]()
         assert inode.file is not None
-        count = chunk_count(ref.layout.chunk_size_bytes, inode.file.length)
+        is_inline = say_inline(inode)
+        count = 0 if is_inline else chunk_count(ref.layout.chunk_size_bytes, inode.file.length)
         with progress_bar("chunks compared", count) as step:
             async for done_count, different in compared(channels, info, ref, count):
                 step(done_count)

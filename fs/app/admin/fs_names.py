@@ -172,7 +172,7 @@ def stat(
         row |= {key: time_text(row[key]) for key in row if key.endswith("_ns")}
     if chains and inode.type is InodeType.FILE and inode.file is not None:
         ref = FileRef(inode.inode_id, inode.file.layout, inode.file.dyn_stripe)
-        row["chains"] = list(file_chains(where.routing(), ref))
+        row["chains"] = [] if inode.file.is_inline else list(file_chains(where.routing(), ref))
     print_facts(row, as_json=as_json)
 
 
