@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..kv.api import KeyValue, KvEngine, next_key
+from ..kv.api import KeyValue, KvEngine, next_key, prefix_end
 from ..kv.buffer import KEY_END
 from ..kv.lasting import LastingSnapshot, open_snapshot, rows_of
 from ..kv.pause import PAUSE_KEY
@@ -32,10 +32,13 @@ UNFINISHED_VERSION: Final = 2**32 - 1
 """Format version of records that a restore has begun to write: no release ever serves it."""
 
 SPANS: Final = (
-    (b"", MGMTD_BEGIN),
+    (b"", records.INLINE),
+    (records.INLINE, prefix_end(records.INLINE)),
+    (prefix_end(records.INLINE), MGMTD_BEGIN),
     (MGMTD_END, PAUSE_KEY),
     (next_key(PAUSE_KEY), KEY_END),
 )
+"""Large rows have one of their own: where a store is far, those before them say nothing of their size (fs/kv/lasting.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class FakeChunks:
     async def fill_file(self, file, data, _truncate_ver, is_wanted):
         assert 0 < len(data) <= file.layout.chunk_size_bytes
         if await is_wanted():
-            self._put(file, 0, bytes(data))
+            self.put(file, 0, bytes(data))
 
     async def file_length(self, file):
         size = file.layout.chunk_size_bytes

@@ -57,6 +57,7 @@ def main() -> int:
         f"seed {result.seed}: ok, trace {result.digest}, {result.op_count} operations,"
         f" longest {result.longest_op_s:.1f} s, {result.chunk_count} chunks,"
         f" {result.direct_write_count} written past the page cache,"
+        f" {result.inline_count} times bytes inline, {result.moved_count} moved from there,"
         f" {result.simulated_s:.0f} s in {time.process_time() - began_s:.1f} processor s; {faults}"
     )
     return 0

@@ -70,6 +70,8 @@ class Outcome:
     shape: str = ""
     fault_counts: dict[str, int] = field(default_factory=dict)
     direct_write_count: int = 0
+    inline_count: int = 0
+    moved_count: int = 0
 
     @classmethod
     def from_line(cls, line: str) -> Self:
@@ -131,6 +133,8 @@ def try_seed(seed: int, how: How) -> Outcome:
         shape=f"{len(shape.roles)}c{shape.storage_count}s{shape.replica_count}r",
         fault_counts=result.fault_counts,
         direct_write_count=result.direct_write_count,
+        inline_count=result.inline_count,
+        moved_count=result.moved_count,
     )
 
 
@@ -203,5 +207,10 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         )
     direct = [o.direct_write_count for o in good if o.direct_write_count]
     lines.append(f"{sum(direct)} versions written past the page cache, in {len(direct)} seeds")
+    inline = [o.inline_count for o in good if o.inline_count]
+    moved = sum(o.moved_count for o in good)
+    lines.append(
+        f"{sum(inline)} times bytes inline, in {len(inline)} seeds, {moved} moved from there"
+    )
     lines += [f"  {name}: {fired[name]} in {seeds_of[name]} seeds" for name in sorted(fired)]
     return "\n".join(lines)

@@ -273,6 +273,7 @@ class SimCluster:
                 gc_delay_s=2.0,
                 chunk_size_bytes=CHUNK_BYTES,
                 stripe_size=self.shape.chain_count,
+                inline_bytes_max=self.shape.inline_bytes_max,
             ),
             storage=StorageSection(
                 disks=disks,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from fs.client.inline_bytes import brought_bytes
 from fs.client.native import EmberFile, EmberFs
 from fs.schema import services
 from fs.schema.inode import inode_from_pb
@@ -190,16 +191,25 @@ class NameWorker:
 
     async def _open(self, fs: EmberFs, path: str) -> EmberFile:
         if self.random.random() < BEGUN_SHARE:
+            asked_s = trio.current_time()
             reply = await self._begun(fs, path)
             if reply is not None:
-                return fs._file(inode_from_pb(reply.inode), path, "")
+                inode = inode_from_pb(reply.inode)
+                return fs._read_only(inode, path, brought_bytes(reply), asked_s)
         return await fs.open(path)
 
     async def _begun(self, fs: EmberFs, path: str) -> meta_pb2.InodeRsp | None:
-        """Find what a path names by a call that is begun; None: it was not, or another try may do it."""
+        """Find what a path names by a call that is begun; None: it was not, or another try may do it.
+
+        Some are as of an earlier release, for which inline bytes are moved to a chunk first, if there is room.
+        """
         ended, found = trio.Event(), list[Any]()
         request = meta_pb2.ResolvePathReq(
-            caller=fs._identity.caller(), path=path.encode(), follow_last=True, wants_read=True
+            caller=fs._identity.caller(),
+            path=path.encode(),
+            follow_last=True,
+            wants_read=True,
+            takes_inline=self.random.random() < 0.7,
         )
 
         def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
@@ -216,6 +226,8 @@ class NameWorker:
         await ended.wait()
         assert len(found) == 1, found
         ((reply, error),) = found
+        if not request.takes_inline and error is not None and error.status is Status.NO_SPACE:
+            return None
         if error is not None and error.retry is Retry.NEVER:
             raise error
         return reply if error is None else None

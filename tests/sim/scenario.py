@@ -61,6 +61,10 @@ class Result:
     """Files that were read after they had been emptied, written and synced."""
     direct_write_count: int
     """Versions written past the page cache of disks that were not wiped since."""
+    inline_count: int
+    """How often a file became inline, or got other bytes there."""
+    moved_count: int
+    """How often the bytes of one were moved to a chunk."""
 
 
 class Run:
@@ -185,6 +189,8 @@ def run_seed(
         name_op_count=memory.names.op_count,
         begun_count=memory.begun_count + memory.names.begun_count + memory.mounts.begun_count,
         replaced_count=memory.mounts.replaced_count,
+        inline_count=run.cluster.kv.inline_count,
+        moved_count=run.cluster.kv.moved_count,
         direct_write_count=sum(
             disk.step_counts["write_direct"] for disk in run.cluster.disks.values()
         ),

@@ -16,6 +16,8 @@ WIDE_SHARE: Final = 0.2
 VOLLEY_COUNTS: Final = (0, 0, 6, 20)
 DIRECT_BYTES_MIN: Final = (0, 4096, 4096, 4096, 65536)
 """Whole pages are written past the page cache, so 4096 means all that can be; chunks have 64 KiB."""
+INLINE_BYTES: Final = (0, 300, 65536, 65536)
+"""Longest file that is kept in the metadata store; with few bytes, files move out of it all the time."""
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
 
 
@@ -44,6 +46,9 @@ class Shape:
 
     direct_write_bytes_min: int = 0
     """New versions of so many bytes are written past the page cache; 0: none."""
+
+    inline_bytes_max: int = 0
+    """Files of up to so many bytes are kept in the metadata store."""
 
     is_wide: bool = False
     """Registers in many chunks, each written for a while and then only read."""
@@ -78,6 +83,7 @@ class Shape:
             client_count=HISTORY_CLIENT_COUNT if is_history else CLIENT_COUNT,
             is_history=is_history,
             direct_write_bytes_min=random.Random(f"{seed}/direct").choice(DIRECT_BYTES_MIN),
+            inline_bytes_max=random.Random(f"{seed}/inline").choice(INLINE_BYTES),
             is_wide=not is_history and random.Random(f"{seed}/wide").random() < WIDE_SHARE,
             volley_count=0
             if is_history

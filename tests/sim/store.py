@@ -3,7 +3,8 @@
 Checked at every commit, so no change between two looks is missed:
     - the routing version grows, by one; an epoch of the lease never falls, and names one process;
     - a chain's version never falls, grows by one with every change of its members, and the members are legal;
-    - a chain or node changes only together with the routing version.
+    - a chain or node changes only together with the routing version;
+    - a file is inline exactly while its bytes are there, all of them.
 """
 
 import random
@@ -20,7 +21,7 @@ from fs.mgmtd.lease import LeaseRecord
 from fs.mgmtd.move_book import Move, unpack_move
 from fs.mgmtd.settings_book import SETTINGS_PREFIX
 from fs.schema.ids import ChainId, ChunkId
-from fs.schema.proto import record_pb2
+from fs.schema.proto import common_pb2, record_pb2
 from fs.schema.routing import Chain, chain_from_pb
 
 
@@ -184,8 +185,16 @@ class WatchedStore(MemoryEngine):
     on_truncation: Callable[[], None] | None = None
     """Called at each commit that begins a truncation."""
 
+    inline_count = 0
+    """Files that became inline, or got other bytes there."""
+
+    moved_count = 0
+    """Files whose bytes were moved to a chunk."""
+
     def apply(self, version: int, mutations: Mutations) -> None:
+        before = self._inline_of(mutations)
         super().apply(version, mutations)
+        self._see_inline(before, self._inline_of(mutations))
         if self.on_truncation is not None and any(
             key.startswith(records.TRUNCATION) and value is not None
             for key, value in mutations.points
@@ -193,6 +202,31 @@ class WatchedStore(MemoryEngine):
             self.on_truncation()
         if self.watch is not None:
             self.watch.see(list(mutations.points))
+
+    def _inline_of(self, mutations: Mutations) -> dict[bytes, tuple[bytes | None, bytes | None]]:
+        """Return inode and inline bytes of what a commit is about, by the number of the inode."""
+        kinds = {records.INODE, records.INLINE}
+        numbers = {key[4:] for key, _ in mutations.points if key[:4] in kinds}
+        return {
+            n: (self.current(records.INODE + n), self.current(records.INLINE + n)) for n in numbers
+        }
+
+    def _see_inline(
+        self,
+        before: Mapping[bytes, tuple[bytes | None, bytes | None]],
+        after: Mapping[bytes, tuple[bytes | None, bytes | None]],
+    ) -> None:
+        for number, (stored, row) in after.items():
+            part = common_pb2.InodePb.FromString(stored or b"").file
+            data = record_pb2.InlineRecordPb.FromString(row or b"").data
+            assert part.is_inline is (row is not None), f"{number.hex()}: {part} with {row}"
+            if row is not None:
+                is_whole = 0 < len(data) == part.length and part.dyn_stripe == 0
+                assert is_whole, f"{number.hex()}: {part} with {len(data)} bytes"
+                self.inline_count += row != before[number][1]
+            elif before[number][1] is not None and stored is not None and part.length:
+                assert part.dyn_stripe and part.truncate_pending, f"{number.hex()}: {part}"
+                self.moved_count += 1
 
     def lose_power(self, source: random.Random, seen_version: int) -> None:
         """Lose unsynced commits; `seen_version` is the newest routing version that anybody acted on."""

@@ -24,7 +24,7 @@ def test_a_resumed_run_leaves_out_what_it_knows(tmp_path):
 def test_the_summary_counts_failures_and_thin_seeds():
     text = summary(
         [
-            outcome(1, direct_write_count=30),
+            outcome(1, direct_write_count=30, inline_count=9, moved_count=4),
             outcome(2, error="x"),
             outcome(3, op_count=10, fault_counts={"wipe": 1}),
         ]
@@ -32,6 +32,7 @@ def test_the_summary_counts_failures_and_thin_seeds():
     assert "2 passed, 1 failed [2]" in text
     assert "wipe: 13 in 2 seeds" in text
     assert "30 versions written past the page cache, in 1 seeds" in text
+    assert "9 times bytes inline, in 1 seeds, 4 moved from there" in text
     assert "(200 operations, 10 faults): 1" in text
 
 

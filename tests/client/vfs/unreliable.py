@@ -11,7 +11,6 @@ import random
 import trio
 
 from fs.kv.faulty import RandomFaults
-from fs.kv.memory import MemoryEngine
 from fs.meta.init import initialise
 from fs.meta.meta import Meta
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
@@ -19,6 +18,8 @@ from fs.schema.method import Method
 from fs.schema.status import FsError
 from tests.client.fake_chunks import CHUNK, FakeChunks, FakeStore
 from tests.meta.harness import CALL, FakeMgmtd, FakeRouting, make_config
+from tests.sim.shape import INLINE_BYTES
+from tests.sim.store import WatchedStore
 
 CLIENT_ID = "c" * 32
 LATE_S = 0.4
@@ -36,7 +37,7 @@ class Service:
         self.random = random.Random(seed)
         self.chunks = FakeChunks(CHUNK, delay_s=0.05, rng=random.Random(seed + 1))
         self.runtime = simulated_runtime(None, seed)
-        self.engine = MemoryEngine(SimulatedClock())
+        self.engine = WatchedStore(SimulatedClock())
         self.faults = RandomFaults(
             random.Random(seed),
             conflict=0.1,
@@ -45,7 +46,11 @@ class Service:
             delay_before_s_max=0.1,
             delay_after_s_max=0.05,
         )
-        self.config = make_config(chunk_size_bytes=CHUNK, stripe_size=4)
+        self.config = make_config(
+            chunk_size_bytes=CHUNK,
+            stripe_size=4,
+            inline_bytes_max=random.Random(f"{seed}/inline").choice(INLINE_BYTES),
+        )
         self.mgmtd = mgmtd = FakeMgmtd()
         mgmtd.client_ids = [CLIENT_ID]
         self.meta = Meta(self.engine, self.runtime, self.config, FakeRouting(), self.chunks, mgmtd)
