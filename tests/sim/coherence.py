@@ -63,10 +63,14 @@ def section(source: random.Random) -> ClientSection:
 
 
 async def run(
-    seed: int, told: list[Programs] | None = None, *, with_cuts: bool = False
+    seed: int,
+    told: list[Programs] | None = None,
+    *,
+    with_cuts: bool = False,
+    inline_bytes_max: int | None = None,
 ) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be."""
-    source, service = random.Random(seed), Service(seed)
+    source, service = random.Random(seed), Service(seed, inline_bytes_max=inline_bytes_max)
     kernels, callers = list[ModelKernel](), list[SomeMeta]()
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
@@ -105,6 +109,9 @@ def main() -> int:
     parser.add_argument("--story", action="store_true", help="what the programs did")
     parser.add_argument("--faults", action="store_true", help="over a cluster, with its faults")
     parser.add_argument("--cuts", action="store_true", help="without faults: see coherence_cuts")
+    parser.add_argument(
+        "--inline", type=int, help="of files that meta keeps, bytes; default: drawn"
+    )
     parser.add_argument("--log", default="critical", help="log level of what is simulated")
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
@@ -113,7 +120,7 @@ def main() -> int:
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only)
         if arguments.faults
-        else partial(run, with_cuts=arguments.cuts)
+        else partial(run, with_cuts=arguments.cuts, inline_bytes_max=arguments.inline)
     )
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         told: list[Programs] | None = [] if arguments.story else None

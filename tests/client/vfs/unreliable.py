@@ -33,7 +33,10 @@ def snake(name: str) -> str:
 class Service:
     """The metadata of one cluster, and its chunks."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, inline_bytes_max: int | None = None) -> None:
+        """Files of up to so many bytes are kept in the metadata store; None: as the seed says."""
+        if inline_bytes_max is None:
+            inline_bytes_max = random.Random(f"{seed}/inline").choice(INLINE_BYTES)
         self.random = random.Random(seed)
         self.chunks = FakeChunks(CHUNK, delay_s=0.05, rng=random.Random(seed + 1))
         self.runtime = simulated_runtime(None, seed)
@@ -47,9 +50,7 @@ class Service:
             delay_after_s_max=0.05,
         )
         self.config = make_config(
-            chunk_size_bytes=CHUNK,
-            stripe_size=4,
-            inline_bytes_max=random.Random(f"{seed}/inline").choice(INLINE_BYTES),
+            chunk_size_bytes=CHUNK, stripe_size=4, inline_bytes_max=inline_bytes_max
         )
         self.mgmtd = mgmtd = FakeMgmtd()
         mgmtd.client_ids = [CLIENT_ID]
