@@ -20,7 +20,7 @@ from ..schema.ids import ChunkId, TargetId
 from .disk_use import Compacted, SpaceInfo
 from .format import ChunkKey
 from .ranges import Range
-from .read_values import ReadDone, ReadIo, ReadRows, RowsRead
+from .read_values import LentRows, ReadDone, ReadIo, ReadRows, RowsRead
 
 NOTE_KEY_BYTES_MAX: Final = 64
 NOTE_VALUE_BYTES_MAX: Final = 512
@@ -278,6 +278,21 @@ class ChunkEngine(Protocol):
 
         Raises:
             BlockingIOError: it is left, since the disk would have to be waited for.
+            FsError: as `read_cached_rows`.
+        """
+        ...
+
+    def lend_rows(self, keys: Sequence[ChunkKey], rows: ReadRows) -> LentRows | None:
+        """Lend what is in the page cache for its asker to read, and verify; never waits for the disk.
+
+        Args:
+            keys: as of `read_cached_rows`.
+            rows: of whole checksum blocks, unless they end with their chunk.
+
+        Returns:
+            All rows; None: they are to be read here.
+
+        Raises:
             FsError: as `read_cached_rows`.
         """
         ...

@@ -7,11 +7,13 @@ thread, only for STUCK_S.
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from ..schema.status import FsError, Status
+from .format import ChunkRecord
 from .ledger import Ledger
 
 _log = logging.getLogger(__name__)
@@ -27,7 +29,16 @@ class StuckError(FsError):
 class Books:
     """Lends the ledger to one thread at a time; a failure to write it leaves the disk in doubt for ever."""
 
-    __slots__ = ("_disk_uuid", "_is_stuck", "failure", "is_closed", "lacks_space", "ledger", "lock")
+    __slots__ = (
+        "_disk_uuid",
+        "_is_stuck",
+        "_to_unpin",
+        "failure",
+        "is_closed",
+        "lacks_space",
+        "ledger",
+        "lock",
+    )
 
     def __init__(self, ledger: Ledger, disk_uuid: str) -> None:
         self.ledger = ledger
@@ -38,6 +49,7 @@ class Books:
         """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
         self.is_closed = False
         self._disk_uuid = disk_uuid
+        self._to_unpin: deque[ChunkRecord] = deque()
         self._is_stuck = False
         """The last time that the event loop wanted the lock it did not get it."""
 
@@ -71,7 +83,22 @@ class Books:
         if self.failure or self.is_closed:
             self.lock.release()
             self.check()
+        if self._to_unpin:
+            self._unpin()
         return self.ledger
+
+    def unpin_soon(self, records: Iterable[ChunkRecord]) -> None:
+        """Unpin versions, now if nobody has the books, else whoever has them next; waits for nothing."""
+        self._to_unpin.extend(records)
+        if self.lock.acquire(False):
+            try:
+                self._unpin()
+            finally:
+                self.lock.release()
+
+    def _unpin(self) -> None:
+        while self._to_unpin:
+            self.ledger.unpin(self._to_unpin.popleft())
 
     def _wait(self) -> None:
         """Take the lock; raises StuckError on the event loop when that takes too long."""

@@ -59,6 +59,7 @@ from .format import (
     note_key,
 )
 from .ledger import Change
+from .lent_rows import RowLender
 from .listing import Listing
 from .ports import DataFiles, MetaStore
 from .ranges import Range
@@ -99,6 +100,8 @@ class DiskEngine:
         self._reads = Reads(self._books, self._reader)
         self._rows = Rows(self._books, files, self._block, section.direct_read_bytes_min)
         self.read_cached_row = self._rows.read_cached_one
+        """See `ChunkEngine`."""
+        self.lend_rows = RowLender(self._books, files, self._block).lend
         """See `ChunkEngine`."""
         self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
         self._epochs = Epochs(self._books, files, self._space)

@@ -3,11 +3,12 @@
 `ChunkEngine` (api.py) says what it promises for each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from ..kernels.reads_twin import ReadNow
 from ..schema.ids import ChunkId, TargetId
 
 
@@ -76,3 +77,17 @@ class RowsRead(msgspec.Struct):
         for position, checksum in zip(positions, some.checksums, strict=False):
             self.checksums[position] = checksum
         self.left += [positions[n] for n in some.left]
+
+
+class LentRows(NamedTuple):
+    """Rows that their asker reads."""
+
+    ranges: list[tuple[int | ReadNow, int, int]]
+    """Of each the file (a descriptor, or what stands for it), where it begins there, and its length."""
+    versions: list[int]
+    """The committed ones that they are of."""
+    block_bytes: int
+    checksums: list[bytes]
+    """Of each the xxh3-64 of its blocks of so many bytes (the last may be shorter), 8 bytes each, the highest first."""
+    give_back: Callable[[], None]
+    """To be called once; until then all stays as it is."""

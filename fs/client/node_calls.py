@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 
 from ..node.api import MgmtdCaller, RoutingView
-from ..rpc.api import Channels, ConnectionRefused, Into, OnReply, Received, UnderWay
+from ..rpc.api import Channels, ConnectionRefused, Into, Lending, OnReply, Received, UnderWay
 from ..runtime.ports import Buffer
 from ..runtime.quick_semaphore import QuickSemaphore
 from ..schema import services
@@ -91,7 +91,7 @@ class NodeCalls:
         *,
         payload: Sequence[Buffer] = (),
         into: Into | None = None,
-        may_be_lent: bool = False,
+        may_be_lent: int = Lending.NOT,
     ) -> Received[RspT]:
         """Call a node by id; the last three as of `Channel.call`.
 
@@ -167,7 +167,7 @@ class NodeCalls:
         into: Into | None,
         place: _Place,
         *,
-        may_be_lent: bool,
+        may_be_lent: int,
     ) -> Received[RspT]:
         key = node.node_id, node.incarnation
         under_way = self._under_way.setdefault(key, set())

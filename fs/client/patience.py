@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from ..rpc.api import Channels, Into, Received, UnderWay
+from ..rpc.api import Channels, Into, Lending, Received, UnderWay
 from ..runtime.background import open_background
 from ..runtime.ports import Buffer
 from ..runtime.readiness import current_time
@@ -87,7 +87,7 @@ class Patience:
         into: Into | None = None,
         under_way: set[UnderWay],
         on_slow: Callable[[], None] = lambda: None,
-        may_be_lent: bool = False,
+        may_be_lent: int = Lending.NOT,
     ) -> Received[RspT]:
         """Call a node; `on_slow` is told when a call has waited for its limit, and the node lives and goes on with it.
 

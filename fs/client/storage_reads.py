@@ -15,21 +15,21 @@ from typing import Any
 import trio
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
-from xxhash import xxh3_64_intdigest
 
-from ..kernels.batches import ENTRY, ROW, have_come, put_reply, windows_of
+from ..kernels.batches import ENTRY, ROW, have_come, put_reply
 from ..node.api import RoutingView
-from ..rpc.api import Received, UnderWay
+from ..rpc.api import Lending, Received, UnderWay
 from ..rpc.frame import decode_error
 from ..runtime.ports import Runtime
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import storage_pb2 as pb
-from ..schema.read_columns import ReadResult, check_lengths, read_results
+from ..schema.read_columns import read_results
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
+from .asked_reads import Failures, ask, finish, lending_of, rows_of, scatter_list, windows
 from .node_calls import NodeCalls
 from .patience import same_error
 from .read_plans import ReadPlans, TableRequest, tags_of
@@ -52,12 +52,6 @@ log = logging.getLogger(__name__)
 
 BEGUN_BYTES_MAX = 4 * 1024
 """What `Channel.begin` is for."""
-
-LENT_BYTES_MIN = 64 * 1024
-"""Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
-
-LENT_PIECE_BYTES_MIN = 16 * 1024
-"""Of a piece, on average: each is a system call if the reply is lent, and together one if it is not."""
 
 BEGUN_TOGETHER_COUNT = 64
 """So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
@@ -83,8 +77,6 @@ _FLAGS = {
 
 REPLY_TAGS = tags_of(pb.BatchReadRsp, "lengths", "commit_vers", "checksums")
 """Of the columns of a reply in which nothing failed."""
-
-Failures = list[tuple[Piece, FsError]]
 
 
 class StorageReads:
@@ -150,7 +142,7 @@ class StorageReads:
     ) -> Failures:
         failures: Failures = []
         byte_count = sum(length for _, _, _, length, _ in ENTRY.iter_unpack(table.entries))
-        how = is_relaxed, _may_be_lent(byte_count, len(table)), failures
+        how = is_relaxed, lending_of(byte_count, len(table)), failures
         if len(requests) == 1:
             await self._run_rows(table, requests[0], *how)
             return failures
@@ -165,25 +157,28 @@ class StorageReads:
         table: ReadTable,
         one: TableRequest,
         is_relaxed: bool,
-        may_be_lent: bool,
+        lending: Lending,
         failures: Failures,
     ) -> None:
         """Do as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
         verifies = self._section.verify_reads
         request = one.message + _FLAGS[is_relaxed, verifies]
         try:
-            received = await self._nodes.call(
+            received = await ask(
+                self._nodes,
                 one.node_id,
-                services.STORAGE_BATCH_READ,
                 request,
-                into=partial(_windows, table, one),
-                may_be_lent=verifies and may_be_lent,
+                partial(windows, table, one),
+                lending=lending if verifies else Lending.NOT,
+                buffers_of=partial(rows_of, table, one),
             )
             reply = received.message
+            if reply.block_bytes:
+                return
             checksums = reply.checksums[:] if verifies else None
             has_come = have_come(table.view, one.rows, reply.lengths[:], checksums)
             if reply.failures or not has_come:
-                failures += self._finish(one.pieces(table), reply, verifies=verifies)
+                failures += finish(one.pieces(table), reply, verifies=verifies)
         except FsError as error:
             failures.extend(_all_failed(one.pieces(table), error))
 
@@ -251,7 +246,7 @@ class StorageReads:
                 end = start + len(window)
                 window[:] = payload[start:end]
                 start = end
-            return not self._finish(pieces, reply, verifies=verifies)
+            return not finish(pieces, reply, verifies=verifies)
         except (FsError, DecodeError) as error:
             log.debug("a begun read: %s", error)
         except (
@@ -336,14 +331,17 @@ class StorageReads:
         request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
         into = partial(scatter_list, pieces)
         try:
-            received = await self._nodes.call(
+            lending = lending_of(batch.bytes, len(pieces)) if verifies else Lending.NOT
+            received = await ask(
+                self._nodes,
                 batch.node_id,
-                services.STORAGE_BATCH_READ,
                 request,
-                into=into,
-                may_be_lent=verifies and _may_be_lent(batch.bytes, len(pieces)),
+                into,
+                lending=lending,
+                buffers_of=lambda: [piece.buffer for piece in pieces],
             )
-            failures += self._finish(pieces, received.message, verifies=verifies)
+            if not received.message.block_bytes:
+                failures += finish(pieces, received.message, verifies=verifies)
         except FsError as error:
             failures.extend(_all_failed(pieces, error))
 
@@ -380,48 +378,6 @@ class StorageReads:
             if result.status not in {0, Status.CHUNK_NOT_FOUND}:
                 raise decode_error(result.status, f"{piece.name}: {result.detail}".encode())
         return received.payload_bytes
-
-    def _finish(
-        self, pieces: Sequence[Piece], reply: pb.BatchReadRsp, *, verifies: bool = True
-    ) -> Failures:
-        """Check what has come and zero what was never written; return what is wrong with which piece.
-
-        Raises:
-            FsError: RPC_BAD_FRAME when the reply does not fit the request.
-        """
-        if not reply.failures:  # mostly all of them are there, whole and good
-            buffers = [piece.buffer for piece in pieces]
-            is_good = reply.lengths[:] == list(map(len, buffers))
-            if is_good and verifies:
-                is_good = reply.checksums[:] == list(map(xxh3_64_intdigest, buffers))
-            if is_good:
-                return []
-        failures = []
-        for piece, result in zip(pieces, read_results(reply, len(pieces)), strict=True):
-            wrong = self._finish_one(piece, result, verifies=verifies)
-            if wrong is not None:
-                failures.append((piece, wrong))
-        return failures
-
-    def _finish_one(
-        self, piece: Piece, result: ReadResult, *, verifies: bool = True
-    ) -> FsError | None:
-        """Check one result and zero what was never written; return what is wrong with it."""
-        status, length, got = result.status, result.length, piece.buffer
-        if status == Status.CHUNK_NOT_FOUND:
-            fill_hole(piece, 0)
-            return None
-        if status:
-            return decode_error(status, f"{piece.name}: {result.detail}".encode())
-        if length != len(got):
-            got = got[:length]
-        if length and verifies and xxh3_64_intdigest(got) != result.checksum:
-            return FsError(
-                Status.CHECKSUM_MISMATCH,
-                f"{piece.name} target {piece.target_id}: bytes changed on the way",
-            )
-        fill_hole(piece, length)
-        return None
 
     async def _judge(
         self,
@@ -477,40 +433,3 @@ def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool)
     request.offsets.extend([piece.offset for piece in pieces])
     request.lengths.extend([len(piece.buffer) for piece in pieces])
     return request
-
-
-def _may_be_lent(byte_count: int, piece_count: int) -> bool:
-    return byte_count >= max(LENT_BYTES_MIN, piece_count * LENT_PIECE_BYTES_MIN)
-
-
-def _windows(
-    table: ReadTable, one: TableRequest, reply: pb.BatchReadRsp, payload_bytes: int
-) -> list[memoryview]:
-    """Do as `scatter_list`, with one window for neighbours."""
-    found = windows_of(table.view, one.rows, reply.lengths[:], payload_bytes)
-    return scatter_list(one.pieces(table), reply, payload_bytes) if found is None else found
-
-
-def fill_hole(piece: Piece, filled: int) -> None:
-    """Zero the part of a piece behind its first `filled` bytes: it was never written."""
-    missing = len(piece.buffer) - filled
-    if missing:
-        piece.buffer[filled:] = bytes(missing)
-        assert piece.owner is not None
-        piece.owner.hole_bytes += missing
-
-
-def scatter_list(
-    pieces: Sequence[Piece], reply: pb.BatchReadRsp, payload_bytes: int
-) -> list[memoryview]:
-    """Return where the payload of a BatchRead reply goes: the filled start of each piece's buffer.
-
-    Raises:
-        FsError: RPC_BAD_FRAME when the reply does not fit the request.
-    """
-    buffers = [piece.buffer for piece in pieces]
-    wanted = list(map(len, buffers))
-    lengths = check_lengths(reply, wanted, payload_bytes)
-    if lengths == wanted:
-        return buffers
-    return [b[:length] for b, length in zip(buffers, lengths, strict=True) if length]

@@ -9,9 +9,10 @@ replies.  Cancelling a call (scope or deadline) leaves the channel usable.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol
+from enum import IntEnum
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
-from ..runtime.ports import Buffer
+from ..runtime.ports import Buffer, FileSource
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from ..schema.user import User
@@ -57,6 +58,16 @@ class Call:
     tell: "Callable[[Any], bool] | None" = None
     """Sends a small reply before the method returns, if nothing has to be waited for; False: nothing is done.  What the method returns, or
     raises, is not sent then.  Of requests with a payload."""
+    takes_ranges: "Callable[[int, int, int], bool] | None" = None
+    """Tells whether the payload of a reply (bytes, count of ranges, bytes of its message) may be ranges of files now; None: it may not."""
+
+
+class FileRange(NamedTuple):
+    """Bytes of a regular file that is open here."""
+
+    source: FileSource
+    offset: int
+    length: int
 
 
 @dataclass(slots=True)
@@ -69,6 +80,9 @@ class Reply(Generic[RspT]):
     """Sent from these buffers without a copy."""
     release: Callable[[], None] | None = None
     """Called once the payload has been sent or the connection has died."""
+    ranges: Sequence[FileRange] = ()
+    """In place of a payload, where `Call.takes_ranges` has said so with no checkpoint since: where it lies, unread.  All stays as it is until
+    `release` is called, and the message has checksums of it."""
 
 
 @dataclass(slots=True)
@@ -98,6 +112,16 @@ OnReply = Callable[[Received[Any] | None, FsError | None], None]
 """Called once, with the reply or with why there is none; neither waits nor raises."""
 
 
+class Lending(IntEnum):
+    """How a payload of a reply may come, between processes of one machine, that is used for nothing before it matches checksums of the message."""
+
+    NOT = 0
+    MEMORY = 1
+    """It may be read where the server has it in its memory."""
+    RANGES = 2
+    """Or in its files: then the message has the checksums that the files' owner knows, not those of what is there."""
+
+
 class Channel(Protocol):
     """A way to call one peer; connects when first used and again after a break."""
 
@@ -110,13 +134,12 @@ class Channel(Protocol):
         into: Into | None = None,
         timeout_s: float | None = None,
         under_way: set[UnderWay] | None = None,
-        may_be_lent: bool = False,
+        may_be_lent: int = Lending.NOT,
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
 
         The request may be the message that it is on the wire.  While it lasts the call is in `under_way`, for those who may have to
-        give it up.  The payload of a reply that `may_be_lent` is not used before it matches a checksum of the message: it may be read where the
-        server has it.
+        give it up.  `may_be_lent`: a `Lending`.
 
         Raises:
             FsError: the status the peer replied with, or RPC_CONNECT_FAILED (definite: never sent;

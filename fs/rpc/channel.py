@@ -23,7 +23,7 @@ from ..runtime.readiness import current_time
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
-from .api import ConnectionRefused, Identity, Into, OnReply, Received, UnderWay
+from .api import ConnectionRefused, Identity, Into, Lending, OnReply, Received, UnderWay
 from .begun_call import BegunCall
 from .call_under_way import CallUnderWay, TimeUpError
 from .connection import Connection
@@ -82,7 +82,7 @@ class RpcChannel:
         into: Into | None = None,
         timeout_s: float | None = None,
         under_way: set[UnderWay] | None = None,
-        may_be_lent: bool = False,
+        may_be_lent: int = Lending.NOT,
     ) -> Received[RspT]:
         """Send one request and wait for its reply; see `fs.rpc.api.Channel.call`."""
         observer = self._pool.observer
@@ -185,7 +185,7 @@ class RpcChannel:
         into: Into | None,
         timeout_s: float | None,
         under_way: set[UnderWay] | None,
-        may_be_lent: bool,
+        may_be_lent: int,
     ) -> Received[RspT]:
         limit_s = self._pool.limits.call_timeout_s if timeout_s is None else timeout_s
         call = CallUnderWay(current_time() + limit_s)

@@ -27,7 +27,7 @@ from ..runtime.readiness import current_time
 from ..schema.config import RpcSection
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
-from .api import Identity, Into, Received
+from .api import Identity, Into, Lending, Received
 from .begun_call import BegunCall
 from .call_under_way import CallUnderWay
 from .credentials import Secret
@@ -146,7 +146,7 @@ class Connection:
         into: Into | None,
         call: CallUnderWay,
         *,
-        may_be_lent: bool = False,
+        may_be_lent: int = Lending.NOT,
     ) -> Received[RspT]:
         """Send one request and wait for its reply.
 
@@ -162,7 +162,7 @@ class Connection:
             payload,
             timeout_s,
             may_lend=bool(payload),
-            flags=self._borrower.flag if may_be_lent else 0,
+            flags=self._borrower.flags(may_be_lent) if may_be_lent else 0,
         )
         self._calls[request_id] = call
         if into is not None:

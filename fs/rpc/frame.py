@@ -7,7 +7,8 @@ numbers are little-endian:
          0     4  magic "EMBR"
          4     1  protocol version
          5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend, 8 return
-         6     2  flags, since version 2: 1 traced (request), 2 lent (request, reply), 4 borrows (request); else 0
+         6     2  flags, since version 2: 1 traced (request), 2 lent (request, reply), 4 borrows (request),
+                 8 ranges (request, reply); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
         18     2  method number       (request)
@@ -26,7 +27,7 @@ The message of a traced request has TRACE_BYTES in front of it, which count as m
 8 of the id of the span that asks (fs/runtime/tracing.py).  Who keeps no traces cuts them off.
 
 A lent request says where its payload lies, which does not follow: fs/rpc/lending.py.  So does a lent reply, to a request that borrows; a
-return frame gives it back: fs/rpc/lent_replies.py.
+return frame gives it back: fs/rpc/lent_replies.py; it may lie in files: fs/rpc/lent_ranges.py.
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.
@@ -58,6 +59,7 @@ HELLO_VERSION: Final = 1
 FLAG_TRACED: Final = 1
 FLAG_LENT: Final = 2
 FLAG_BORROWS: Final = 4
+FLAG_RANGES: Final = 8
 TRACE_BYTES: Final = 24
 
 TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -80,7 +82,10 @@ KIND_MAX: Final = max(Kind)
 """The greatest that a header may have."""
 
 
-_FLAGS: Final = {Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS, Kind.REPLY: FLAG_LENT}
+_FLAGS: Final = {
+    Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS | FLAG_RANGES,
+    Kind.REPLY: FLAG_LENT | FLAG_RANGES,
+}
 """Of each kind that may have some."""
 
 
@@ -209,6 +214,8 @@ def _may_flag(data: Buffer, version: int) -> bool:
     _, _, kind, flags, *_, message_bytes, _ = BODY.unpack_from(data)
     is_known = not flags & ~_FLAGS.get(kind, 0)
     is_whole = not flags & FLAG_TRACED or message_bytes >= TRACE_BYTES
+    of_what = FLAG_BORROWS if kind == Kind.REQUEST else FLAG_LENT
+    is_whole &= not flags & FLAG_RANGES or flags & of_what != 0
     return is_known and is_whole and version >= FLAGS_VERSION_MIN
 
 

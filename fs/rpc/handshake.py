@@ -61,6 +61,7 @@ def encode_hello(
     lend_nonce: bytes = b"",
     reply_nonce: bytes = b"",
     reply_place: int = 0,
+    lends_ranges: bool = False,
     version_min: int = VERSION_MIN,
     version_max: int = VERSION_MAX,
 ) -> tuple[Buffer, bytes]:
@@ -79,6 +80,7 @@ def encode_hello(
         lend_nonce=lend_nonce,
         reply_nonce=reply_nonce,
         reply_place=reply_place,
+        lends_ranges=lends_ranges,
     ).SerializeToString()
     header = encode_header(Kind.HELLO, 0, message_bytes=len(message), version=HELLO_VERSION)
     return header, message

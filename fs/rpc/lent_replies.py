@@ -31,10 +31,25 @@ from ..runtime.plain_memory import is_plain
 from ..runtime.ports import Buffer, PeerMemory
 from ..schema.proto.rpc_pb2 import HelloPb
 from ..schema.status import FsError, Status
-from .api import Reply
-from .frame import FLAG_BORROWS, FLAGS_VERSION_MIN, FrameLimits, Header, Kind, encode_header
+from .api import Lending, Reply
+from .frame import (
+    FLAG_BORROWS,
+    FLAG_RANGES,
+    FLAGS_VERSION_MIN,
+    FrameLimits,
+    Header,
+    Kind,
+    encode_header,
+)
 from .framed_stream import FramedStream
 from .lending import PIECE_BYTES_MIN, STEP_BYTES, packed_pieces, split_pieces
+from .lent_ranges import (
+    RANGE_COUNT_MAX,
+    Numbered,
+    packed_ranges,
+    read_ranges,
+    size_of_ranges,
+)
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +61,8 @@ ALL_HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 RETURN_S: Final = 0.02
 """After that what was read is returned without a request that it could go with."""
+
+_BOTH: Final = FLAG_BORROWS | FLAG_RANGES
 
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -60,6 +77,8 @@ class LentTotals:
     held_bytes: int = 0
     lent_bytes: int = 0
     """In all."""
+    range_bytes: int = 0
+    """Of these, in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +88,10 @@ class _Lent:
     payload: Sequence[Buffer]
     release: Callable[[], None] | None
     pieces: bytes
+    """Empty: ranges of files are."""
     size: int
+    numbers: Sequence[int] = ()
+    """Of the files that they are of."""
 
 
 class ReplyLender:
@@ -107,31 +129,62 @@ class ReplyLender:
         """Make a reply a lent one, if it may be; return the bytes of its payload, which are ours to release then, 0: it is as it was."""
         if not header.flags & FLAG_BORROWS or self._memory is None or self._nonce is None:
             return 0
+        if reply.ranges:
+            return self._lend_ranges(header, reply)
         payload = reply.payload
         size = sum(map(len, payload))
         if (
-            not self._bytes_min <= size <= self._limits.payload_bytes_max
-            or self._held_bytes + size > HELD_BYTES_MAX
-            or self._totals.held_bytes + size > ALL_HELD_BYTES_MAX
+            not self._has_room(header, size)
             or len(payload) > min(PIECE_COUNT_MAX, size // PIECE_BYTES_MIN)
-            or header.request_id in self._held
             or not all(map(is_plain, payload))
         ):
             return 0
-        message = reply.message
-        if not isinstance(message, bytes):
-            message = message.SerializeToString()
+        message = _packed(reply)
         pieces = self._memory.pieces_of(payload)
         whole = packed_pieces(pieces) + message
         if len(whole) > self._limits.message_bytes_max:
             self._memory.may_change(pieces)
             return 0
-        self._held[header.request_id] = _Lent(payload, reply.release, pieces, size)
-        self._held_bytes += size
-        self._totals.held_bytes += size
-        self._totals.lent_bytes += size
+        self._hold(header, _Lent(payload, reply.release, pieces, size))
         reply.message, reply.payload, reply.release = whole, (), None
         return size
+
+    def takes_ranges(self, header: Header, size: int, count: int, message_bytes: int) -> bool:
+        """Tell whether a reply of so many bytes of payload, ranges and bytes of message may lend its ranges now."""
+        return (
+            header.flags & _BOTH == _BOTH
+            and self._nonce is not None
+            and count <= RANGE_COUNT_MAX
+            and size_of_ranges(count) + message_bytes <= self._limits.message_bytes_max
+            and self._has_room(header, size)
+        )
+
+    def _has_room(self, header: Header, size: int) -> bool:
+        return (
+            self._bytes_min <= size <= self._limits.payload_bytes_max
+            and self._held_bytes + size <= HELD_BYTES_MAX
+            and self._totals.held_bytes + size <= ALL_HELD_BYTES_MAX
+            and header.request_id not in self._held
+        )
+
+    def _lend_ranges(self, header: Header, reply: Reply[Any]) -> int:
+        """Do as `lend` with a reply that has been admitted by `takes_ranges`, unless the connection has ended since."""
+        assert self._memory is not None
+        size = sum(one.length for one in reply.ranges)
+        message = _packed(reply)
+        if not self.takes_ranges(header, size, len(reply.ranges), len(message)):
+            return 0
+        packed, numbers = packed_ranges(self._memory, reply.ranges)
+        self._totals.range_bytes += size
+        self._hold(header, _Lent((), reply.release, b"", size, numbers))
+        reply.message, reply.release = packed + message, None
+        return size
+
+    def _hold(self, header: Header, lent: _Lent) -> None:
+        self._held[header.request_id] = lent
+        self._held_bytes += lent.size
+        self._totals.held_bytes += lent.size
+        self._totals.lent_bytes += lent.size
 
     def take_back(self, message: Buffer) -> None:
         """Take the message of a return frame.
@@ -165,6 +218,7 @@ class ReplyLender:
         self._held_bytes -= lent.size
         self._totals.held_bytes -= lent.size
         self._memory.may_change(lent.pieces)
+        self._memory.sources_may_change(lent.numbers)
         if lent.release is not None:
             lent.release()
 
@@ -178,16 +232,22 @@ class ReplyBorrower:
         self._nonce = b""
         self._place = 0
         """Where the server has the nonce, once that has been read there."""
+        self._offers_ranges = False
+        """The server has said that it lends ranges of files."""
+        self._takes_ranges = False
+        """And none has failed yet."""
         self._has_failed = False
         self.owed: list[int] = []
         """Lent replies that are to be returned."""
         self.reading_count = 0
         """Calls that have a lent reply, and have not read it."""
 
-    @property
-    def flag(self) -> int:
-        """What requests have whose replies may be lent."""
-        return 0 if self._has_failed or not self._place else FLAG_BORROWS
+    def flags(self, lending: int) -> int:
+        """Return what requests have whose replies may be lent so; see `Lending`."""
+        if not lending or self._has_failed or not self._place:
+            return 0
+        takes_ranges = lending == Lending.RANGES and self._takes_ranges
+        return FLAG_BORROWS | FLAG_RANGES if takes_ranges else FLAG_BORROWS
 
     def nonce(self) -> bytes:
         """Return the nonce for our hello; empty: nothing is to be lent to us."""
@@ -207,10 +267,12 @@ class ReplyBorrower:
             log.debug("%s: replies come over the socket: %s", peer_name, error)
             return
         self._place = place
+        self._takes_ranges = self._offers_ranges = hello.lends_ranges
 
     def check(self, header: Header) -> None:
         """Raise FsError(RPC_BAD_FRAME) for a lent reply that nobody can have asked for."""
-        if not self._place or header.status:
+        has_ranges = header.flags & FLAG_RANGES
+        if not self._place or header.status or (has_ranges and not self._offers_ranges):
             detail = f"reply {header.request_id} is lent, status {header.status}"
             raise FsError(Status.RPC_BAD_FRAME, detail)
 
@@ -244,6 +306,26 @@ class ReplyBorrower:
                     raise FsError(Status.RPC_NOT_LENT, f"a reply's payload: {error}") from error
                 skip += len(part)
                 step += len(part)
+
+    async def read_ranges(self, ranges: Sequence[Numbered], buffers: Sequence[memoryview]) -> None:
+        """Read a payload that lies in files into `buffers`, which may hold anything if this raises.
+
+        Raises:
+            FsError: RPC_NOT_LENT; nothing more is to be lent so then, unless it would only have had to be waited for.
+        """
+        assert self._memory is not None
+        files = self._memory.files()
+        try:
+            await read_ranges(files, ranges, buffers)
+            self._memory.read(b"", 0, memoryview(bytearray()), self._place, self._nonce)
+        except BlockingIOError as error:
+            raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
+        except OSError as error:
+            log.debug("no more ranges are read: %s", error)
+            self._takes_ranges = False
+            raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
+        finally:
+            files.close()
 
     def send_along(self, framed: FramedStream, frame: Sequence[Buffer], call_count: int) -> bool:
         """Do as `framed.send_at_once`, and return what is owed with that frame."""
@@ -281,3 +363,8 @@ class ReplyBorrower:
         message = b"".join(map(ID.pack, self.owed))
         size, version = len(message), framed.version
         return encode_header(Kind.RETURN, 0, message_bytes=size, version=version) + message
+
+
+def _packed(reply: Reply[Any]) -> bytes:
+    message = reply.message
+    return message if isinstance(message, bytes) else message.SerializeToString()

@@ -17,7 +17,7 @@ from ..runtime.until_wait import NoTaskError, begin_without_task
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import Call, Identity, Reply
-from .frame import FLAG_LENT, TRACE_BYTES, Header
+from .frame import FLAG_LENT, FLAG_RANGES, TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
 from .replies import Replies
@@ -97,6 +97,8 @@ class MethodRuns:
             )
             if lease is not None and self.replies is not None:
                 call.tell = partial(self.replies.tell, work)
+            if work.header.flags & FLAG_RANGES and self.replies is not None:
+                call.takes_ranges = partial(self.replies.takes_ranges, work.header)
             packed, result = bytes(message), None
             if binding.packed is not None:
                 result = binding.packed(call, packed)

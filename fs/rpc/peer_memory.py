@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..kernels.lent import NONCE_BYTES, pieces_of, read_lent
-from ..runtime.ports import Buffer
+from ..runtime.ports import Buffer, FileSource
+from .peer_files import UnixPeerFiles
 
 _CREDENTIALS: Final = struct.Struct("=iII")
 """Process, user and group, as SO_PEERCRED has them: of whoever connected, or began to listen."""
@@ -41,6 +42,18 @@ class UnixPeerMemory:
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
         """See PeerMemory."""
         read_lent(self._pid, pieces, skip, into, place, nonce)
+
+    def number_of(self, source: FileSource) -> int:
+        """See PeerMemory."""
+        assert isinstance(source, int), source
+        return source
+
+    def sources_may_change(self, numbers: Sequence[int]) -> None:
+        """See PeerMemory: its owner may close it, and have the number for another one."""
+
+    def files(self) -> UnixPeerFiles:
+        """See PeerMemory."""
+        return UnixPeerFiles(self._pid)
 
 
 def memory_behind(sock: socket.socket) -> UnixPeerMemory | None:

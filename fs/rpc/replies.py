@@ -14,7 +14,7 @@ from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .api import Reply
-from .frame import FLAG_LENT, FrameLimits, Kind, encode_error
+from .frame import FLAG_LENT, FLAG_RANGES, FrameLimits, Header, Kind, encode_error
 from .framed_stream import FramedStream, Spawn
 from .lent_replies import ReplyLender
 from .serving import Work
@@ -68,6 +68,10 @@ class Replies:
         with trio.move_on_after(LINGER_S_MAX):
             while await self._framed.stream.receive_into(scratch):
                 pass
+
+    def takes_ranges(self, header: Header, size: int, count: int, message_bytes: int) -> bool:
+        """See `ReplyLender.takes_ranges`."""
+        return self._lender.takes_ranges(header, size, count, message_bytes)
 
     def fits(self, message_bytes: int, size: int) -> bool:
         """Tell whether a frame of so many bytes behind its header, its message included, is within the limits."""
@@ -139,7 +143,8 @@ class Replies:
         assert isinstance(message, bytes)
         request_id, sizes = work.header.request_id, (len(message), work.lent_bytes)
         version = self._framed.version
-        header = make_header(version, Kind.REPLY, FLAG_LENT, request_id, 0, 0, 0, 0, *sizes)
+        flags = FLAG_LENT | FLAG_RANGES if reply.ranges else FLAG_LENT
+        header = make_header(version, Kind.REPLY, flags, request_id, 0, 0, 0, 0, *sizes)
         return [header, message], len(message)
 
     def frame_of(

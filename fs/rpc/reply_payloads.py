@@ -13,8 +13,9 @@ from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
 from .api import Into, Received
 from .call_under_way import CallUnderWay
-from .frame import FLAG_LENT, Header
+from .frame import FLAG_LENT, FLAG_RANGES, Header
 from .framed_stream import FramedStream
+from .lent_ranges import split_ranges
 from .lent_replies import ReplyBorrower
 from .reply_messages import buffers_for, parse_reply, reply_to
 
@@ -86,6 +87,8 @@ class ReplyPayloads:
         """Decode a lent reply, and read its payload where it lies."""
         assert call.header is not None
         size = call.header.payload_bytes
+        if call.header.flags & FLAG_RANGES:
+            return await self._take_ranges(method, call, into)
         pieces, message = self._borrower.split(call.header, call.message)
         reply = parse_reply(method, message)
         if into is None:
@@ -94,4 +97,20 @@ class ReplyPayloads:
             return Received(reply, size, view)
         buffers = buffers_for(method, into, reply, size)
         await call.within(self._borrower.read(pieces, buffers))
+        return Received(reply, size)
+
+    async def _take_ranges(
+        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
+    ) -> Received[RspT]:
+        """Do as `_take_lent` where the payload lies in files."""
+        assert call.header is not None
+        size = call.header.payload_bytes
+        ranges, message = split_ranges(call.header, call.message)
+        reply = parse_reply(method, message)
+        if into is None:
+            view = memoryview(bytearray(size))
+            await call.within(self._borrower.read_ranges(ranges, [view]))
+            return Received(reply, size, view)
+        buffers = buffers_for(method, into, reply, size)
+        await call.within(self._borrower.read_ranges(ranges, buffers))
         return Received(reply, size)

@@ -134,6 +134,7 @@ class Server:
         figures.note(metrics.SERVER_CONNECTIONS, self.connection_count)
         figures.note(metrics.SERVER_LENT, self.lent_bytes)
         figures.note(metrics.SERVER_LENT_REPLIES, self.lent_replies.lent_bytes)
+        figures.note(metrics.SERVER_LENT_RANGES, self.lent_replies.range_bytes)
         figures.note(metrics.SERVER_LENT_HELD, self.lent_replies.held_bytes)
         figures.note(metrics.SERVER_BUFFERS_USED, self.pool.used_bytes)
         figures.note(metrics.SERVER_BUFFERS_IDLE, self.pool.idle_bytes)

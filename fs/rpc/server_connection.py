@@ -20,7 +20,7 @@ from .answers_at_once import AnswersAtOnce
 from .api import Reply
 from .begun_requests import NOBODYS, BegunRequests
 from .buffer_pool import Lease
-from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_TRACED, Header, Kind, encode_header
+from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_RANGES, FLAG_TRACED, Header, Kind, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
 from .lending import Borrower
@@ -47,6 +47,9 @@ SERVED_IN_A_ROW_MAX: Final = 16
 
 FOLLOWER_COUNT_MAX: Final = 4
 """Idle tasks of one connection; others end."""
+
+_PLAIN_FLAGS: Final = FLAG_BORROWS | FLAG_RANGES
+"""Of requests that are served as if they had none."""
 
 
 class ServerConnection:
@@ -315,7 +318,7 @@ class ServerConnection:
             if (
                 binding is None
                 or header.kind != Kind.REQUEST
-                or header.flags & ~FLAG_BORROWS
+                or header.flags & ~_PLAIN_FLAGS
                 or request_id in scopes
                 or len(scopes) >= in_flight_max
                 or (self._runs.grant is not OPEN_GRANT and self._runs.judge(binding) is not None)

@@ -7,13 +7,15 @@ Concurrency: one event loop; deterministic with a seed.
 """
 
 import errno
+import os
 import random
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from ..kernels.lent import NONCE_BYTES, PIECE
-from ..runtime.ports import Buffer
+from ..runtime.ports import Buffer, FileSource
 
 _FIRST_PLACE: Final = 1 << 20
 _STALE_COUNT_MAX: Final = 256
@@ -28,7 +30,11 @@ class SimulatedMemory:
         self._next_place = _FIRST_PLACE
         self._held: dict[int, Buffer] = {}
         self._stale: deque[int] = deque()
+        self._sources: dict[int, FileSource] = {}
+        self._stale_sources: deque[int] = deque()
         self.read_count = 0
+        self.range_count = 0
+        """Reads of ranges of files."""
         self.changed_count = 0
         """Reads of memory that held something else than what was lent."""
 
@@ -71,3 +77,47 @@ class SimulatedMemory:
             raise OSError(errno.EFAULT, "no memory there")
         whole = b"".join(self._held[found] for found in places)
         into[:] = whole[skip : skip + len(into)]
+
+    def number_of(self, source: FileSource) -> int:
+        """See PeerMemory."""
+        self._next_place += 1
+        self._sources[self._next_place] = source
+        return self._next_place
+
+    def sources_may_change(self, numbers: Sequence[int]) -> None:
+        """See PeerMemory: what is read there later is what the file has then, if it is still one."""
+        for number in numbers:
+            self._stale_sources.append(number)
+            if not self._random.randrange(3):
+                del self._sources[number]
+        while len(self._stale_sources) > _STALE_COUNT_MAX:
+            self._sources.pop(self._stale_sources.popleft(), None)
+
+    def files(self) -> "SimulatedFiles":
+        """See PeerMemory."""
+        return SimulatedFiles(self)
+
+    def read_file(self, number: int, offset: int, into: memoryview) -> None:
+        """See PeerFiles."""
+        self.range_count += 1
+        self.changed_count += number in self._stale_sources
+        source = self._sources.get(number)
+        if source is None:
+            raise OSError(errno.EBADF, "no such file")
+        read = partial(os.preadv, source) if isinstance(source, int) else source
+        if read([into], offset, os.RWF_NOWAIT) != len(into):
+            raise BlockingIOError(errno.EAGAIN, "not all of it is there")
+
+
+class SimulatedFiles:
+    """See PeerFiles."""
+
+    def __init__(self, memory: SimulatedMemory) -> None:
+        self._memory = memory
+
+    def read(self, number: int, offset: int, into: memoryview) -> None:
+        """See PeerFiles."""
+        self._memory.read_file(number, offset, into)
+
+    def close(self) -> None:
+        """See PeerFiles."""

@@ -60,7 +60,11 @@ async def welcome(
     lends = borrower.nonce_for(hello), lender.place_for(hello, version)
     if guard is not None:
         return peer, await _challenge(framed, identity, guard, heard, hello, peer, lends), version
-    await framed.send(encode_hello(identity, lend_nonce=lends[0], reply_place=lends[1]))
+    await framed.send(
+        encode_hello(
+            identity, lend_nonce=lends[0], reply_place=lends[1], lends_ranges=lends[1] != 0
+        )
+    )
     return peer, OPEN_GRANT, version
 
 
@@ -98,6 +102,7 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
         nonce=guard.nonce(),
         lend_nonce=lends[0],
         reply_place=lends[1],
+        lends_ranges=lends[1] != 0,
     )
     transcript = transcript_of(heard, said)
     proof = challenge.verifier.listener_proof(transcript)

@@ -14,10 +14,15 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from ..kernels.reads_twin import ReadNow
+
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes."""
+
+FileSource = int | ReadNow
+"""An open file: a descriptor, or what stands for it."""
 
 OnBytes = Callable[[int], memoryview | None]
 """Told how many bytes have come; returns where the next ones go, or None: who waits for them is to look at these."""
@@ -32,6 +37,23 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Seconds that never go back and go on while the machine sleeps, when trio's clock stands still."""
+        ...
+
+
+class PeerFiles(Protocol):
+    """Files of the process at the other end of a stream, as far as it lends them."""
+
+    def read(self, number: int, offset: int, into: memoryview) -> None:
+        """Fill `into` out of the page cache; `number`: as the other side's `number_of` has it.
+
+        Raises:
+            OSError: what the kernel says, also that it is no regular file; BlockingIOError: the disk would have to be waited for, or
+                there is not so much.
+        """
+        ...
+
+    def close(self) -> None:
+        """Read nothing more."""
         ...
 
 
@@ -52,6 +74,18 @@ class PeerMemory(Protocol):
 
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
         """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises."""
+        ...
+
+    def number_of(self, source: FileSource) -> int:
+        """Return what the other side has to know a file of ours by that is lent to it; it stays open as long."""
+        ...
+
+    def sources_may_change(self, numbers: Sequence[int]) -> None:
+        """Say that files of ours are lent no more, though the other side may read them yet."""
+        ...
+
+    def files(self) -> PeerFiles:
+        """Return the other side's files, as they are from now on; to be closed soon."""
         ...
 
 

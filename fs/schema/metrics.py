@@ -86,8 +86,14 @@ SERVER_LENT_REPLIES: Final = counter(
     "Payloads of replies that callers on the same machine read from the memory of this process, in place of being sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
+SERVER_LENT_RANGES: Final = counter(
+    "ember_rpc_server_lent_range_bytes_total",
+    _ALL,
+    "Of these, what callers read from the files of this process, which did not read it.",
+    occasion="not for mount daemons",
+)
 SERVER_LENT_HELD: Final = gauge(
-    "ember_rpc_server_lent_reply_held_bytes", _ALL, "Of these, what callers have not returned yet.",
+    "ember_rpc_server_lent_reply_held_bytes", _ALL, "Of all these, what callers have not returned yet.",
     occasion="not for mount daemons",
 )  # fmt: skip
 SERVER_BUFFERS_USED: Final = gauge(

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..chunkengine.read_values import ReadDone, RowsRead
 from ..kernels.read_messages import rows_reply
-from ..rpc.api import Reply
+from ..rpc.api import Call, Reply
 from ..rpc.buffer_pool import Lease
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
@@ -28,20 +28,21 @@ from .context import StorageContext
 from .read_at_once import IO_COUNT_MAX, RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import BadRead, read_elsewhere
 from .read_ios import INLINE_BYTES_MAX, Batch, begin, make_reply, read_disks, take_read, take_result
+from .read_lent import lend_rows
 from .read_one import REPLY_COLUMNS
 from .read_versions import NOT_HERE, ask_tails, read_locked
 from .targets import Place
 
 
 def read_packed(
-    context: StorageContext, message: bytes, *, deadline_s: float, is_cold: bool
+    context: StorageContext, call: Call, message: bytes, *, is_cold: bool
 ) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]] | None:
     """Read a batch, as `read_batch`, without making an object of its message, if it is usual.
 
     Args:
         context: of the process.
+        call: says when its sender gives up, and whether what it wants may be lent.
         message: a request by columns, as it came.
-        deadline_s: when its sender gives up, in trio's time.
         is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
@@ -55,7 +56,11 @@ def read_packed(
     rows = find_rows(context, message)
     if rows is None:
         return None
-    buffers = context.buffers
+    if call.takes_ranges is not None and not is_cold:
+        lent = lend_rows(context, call, rows)
+        if lent is not None:
+            return lent
+    buffers, deadline_s = context.buffers, call.deadline_s
     lease = buffers.acquire_now(rows.size)
     if lease is None:
         return None

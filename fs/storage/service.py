@@ -71,7 +71,7 @@ class StorageService:
     ):
         """See `read_packed`."""
         context, is_cold = self._context, call.would_block
-        return read_packed(context, message, deadline_s=call.deadline_s, is_cold=is_cold)
+        return read_packed(context, call, message, is_cold=is_cold)
 
     def batch_read(
         self, call: Call, request: storage_pb2.BatchReadReq

@@ -6,9 +6,10 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from fs.client.api import FileRead
+from fs.client.asked_reads import _finish_one, finish, scatter_list
 from fs.client.retry import RetryBudget
 from fs.client.routing_math import NEIGHBOUR_BYTES, TOGETHER_BYTES, Piece, cut_reads
-from fs.client.storage_reads import StorageReads, scatter_list
+from fs.client.storage_reads import StorageReads
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.ids import ChainId, TargetId
@@ -19,12 +20,6 @@ from fs.schema.status import FsError, Status
 
 from .test_read_table import Routing as Known
 from .test_routing_math import CHUNK, THREE, ref
-
-
-def reads() -> StorageReads:
-    return StorageReads(
-        None, routing=None, runtime=simulated_runtime(None, 1), section=ClientSection()
-    )
 
 
 def piece(content: bytes = b"\xffgarbage") -> Piece:
@@ -40,13 +35,13 @@ def result_of(content: bytes = b"", *, status: int = 0, detail: str = "") -> Rea
 def test_whole_bytes_are_taken():
     got = piece(b"content")
     result = result_of(b"content")
-    assert reads()._finish_one(got, result) is None
+    assert _finish_one(got, result) is None
     assert bytes(got.buffer) == b"content"
     assert got.owner.hole_bytes == 0
 
 
 def test_a_status_of_a_newer_release_is_an_error_as_any():
-    error = reads()._finish_one(piece(), result_of(status=60_000, detail="too new"))
+    error = _finish_one(piece(), result_of(status=60_000, detail="too new"))
     assert error.status is Status.INTERNAL_ERROR
     assert "60000" in error.detail
     assert "too new" in error.detail
@@ -54,7 +49,7 @@ def test_a_status_of_a_newer_release_is_an_error_as_any():
 
 def test_changed_bytes_are_refused():
     result = result_of(b"content")
-    error = reads()._finish_one(piece(b"contend"), result)
+    error = _finish_one(piece(b"contend"), result)
     assert error.status is Status.CHECKSUM_MISMATCH
 
 
@@ -68,13 +63,13 @@ def test_changed_bytes_are_refused():
 )
 def test_what_was_never_written_is_zero(result, kept):
     got = piece()
-    assert reads()._finish_one(got, result) is None
+    assert _finish_one(got, result) is None
     assert bytes(got.buffer) == b"\xffgarbage"[:kept] + bytes(8 - kept)
     assert got.owner.hole_bytes == 8 - kept
 
 
 def test_an_error_is_passed_on():
-    error = reads()._finish_one(piece(), result_of(status=Status.IO_ERROR, detail="disk 3"))
+    error = _finish_one(piece(), result_of(status=Status.IO_ERROR, detail="disk 3"))
     assert error.status is Status.IO_ERROR
     assert "disk 3" in str(error)
 
@@ -107,7 +102,7 @@ def test_each_read_of_a_batch_has_its_own_outcome():
         result_of(status=Status.CHUNK_NOT_FOUND),
         result_of(status=Status.NOT_SERVING, detail="out"),
     ]
-    failures = reads()._finish(pieces, reply_of(*results))
+    failures = finish(pieces, reply_of(*results))
     assert [(pieces.index(p), e.status) for p, e in failures] == [
         (1, Status.CHECKSUM_MISMATCH),
         (4, Status.NOT_SERVING),
@@ -115,7 +110,7 @@ def test_each_read_of_a_batch_has_its_own_outcome():
     assert [bytes(p.buffer) for p in pieces[:4]] == [b"one", b"changed", b"short\0\0", bytes(4)]
     assert [p.owner.hole_bytes for p in pieces] == [0, 0, 2, 4, 0]
     good = reply_of(*(result_of(bytes(p.buffer)) for p in pieces))
-    assert not reads()._finish(pieces, good)
+    assert not finish(pieces, good)
 
 
 @pytest.mark.parametrize("column", ["lengths", "checksums", "commit_vers"])
@@ -123,13 +118,13 @@ def test_columns_of_other_sizes_are_refused(column):
     reply = reply_of(result_of(b"one"), result_of(b"two"))
     getattr(reply, column).append(1)
     with pytest.raises(FsError, match="RPC_BAD_FRAME"):
-        reads()._finish([piece(b"one"), piece(b"2..")], reply)
+        finish([piece(b"one"), piece(b"2..")], reply)
 
 
 def test_a_reply_without_checksums_is_not_believed():
     reply = reply_of(result_of(b"one"))
     del reply.checksums[:]
-    ((_, error),) = reads()._finish([piece(b"one")], reply)
+    ((_, error),) = finish([piece(b"one")], reply)
     assert error.status is Status.CHECKSUM_MISMATCH
 
 

@@ -77,7 +77,7 @@ def test_golden_bytes_of_a_traced_request():
         (Kind.REQUEST, {"flags": 1, "message_bytes": TRACE_BYTES - 1}),
         (Kind.REQUEST, {"flags": 3, "message_bytes": TRACE_BYTES - 1}),
         (Kind.REQUEST, {"flags": 8, "message_bytes": TRACE_BYTES}),
-        (Kind.REQUEST, {"flags": 12, "message_bytes": TRACE_BYTES}),
+        (Kind.REQUEST, {"flags": 16, "message_bytes": TRACE_BYTES}),
         (Kind.REPLY, {"flags": 4}),
         (Kind.REPLY, {"flags": 3, "message_bytes": TRACE_BYTES}),
         (Kind.RETURN, {"flags": 2}),

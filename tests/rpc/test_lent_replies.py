@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from fs.kernels.lent import PIECE, PIECE_COUNT_MAX, pieces_of, read_lent
 from fs.rpc import lent_replies
-from fs.rpc.api import Identity, Reply
+from fs.rpc.api import Identity, Lending, Reply
 from fs.rpc.buffer_pool import BufferPool
 from fs.rpc.channel import open_channels
 from fs.rpc.connection import Connection
@@ -640,11 +640,13 @@ def liar(tmp_path):
     return run
 
 
-async def welcomed(server, hello, *, is_true=True):
+async def welcomed(server, hello, *, is_true=True, lends_ranges=False):
     """Answer a hello; return what has to be kept for as long as something is lent."""
     nonce = bytearray(hello.reply_nonce) if is_true else bytearray(16)
     await server.stream.send_all(
-        encode_hello(Identity("test-cluster", 7), reply_place=place_of(nonce))
+        encode_hello(
+            Identity("test-cluster", 7), reply_place=place_of(nonce), lends_ranges=lends_ranges
+        )
     )
     return nonce
 
@@ -817,5 +819,5 @@ def test_memory_of_others_is_not_asked_for():
     borrower = ReplyBorrower(None, 1)
     assert borrower.nonce() == b""
     borrower.hear(HelloPb(reply_place=5), "somebody")
-    assert borrower.flag == 0
+    assert borrower.flags(Lending.RANGES) == 0
     assert ReplyBorrower(SimulatedMemory(1), 0).nonce() == b""

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fs.client import storage_reads
+from fs.client import asked_reads
 from fs.rpc import lending, lent_replies
 from fs.rpc.simulated_memory import SimulatedMemory
 from fs.rpc.transport_memory import MemoryNetwork
+from fs.storage import read_lent
 
 from . import cluster
 from .scenario import run_seed
@@ -25,7 +26,8 @@ def lent(monkeypatch):
     monkeypatch.setattr(cluster, "MemoryNetwork", network)
     monkeypatch.setattr(lending, "PIECE_BYTES_MIN", 1)
     monkeypatch.setattr(lent_replies, "PIECE_BYTES_MIN", 1)
-    monkeypatch.setattr(storage_reads, "LENT_BYTES_MIN", 1)
+    monkeypatch.setattr(asked_reads, "LENT_BYTES_MIN", 1)
+    monkeypatch.setattr(read_lent, "ROW_BYTES_MIN", 1)
     for kind in (
         lending.Lender,
         lending.Borrower,
@@ -56,3 +58,4 @@ def test_what_is_lent_is_what_is_read(lent, seed):
     assert result.op_count >= 200 and sum(result.fault_counts.values()) >= 10
     (memory,) = lent["memory"]
     assert lent["replies"] >= 10 and memory.read_count >= 100
+    assert memory.range_count >= 5

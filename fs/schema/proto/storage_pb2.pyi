@@ -206,6 +206,12 @@ class BatchReadRsp(_message.Message):
     LENGTHS_FIELD_NUMBER: _builtins.int
     COMMIT_VERS_FIELD_NUMBER: _builtins.int
     CHECKSUMS_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    BLOCK_CHECKSUMS_FIELD_NUMBER: _builtins.int
+    block_bytes: _builtins.int
+    """not 0: in place of these there are those of blocks of so many bytes; the last of a read may be shorter"""
+    block_checksums: _builtins.bytes
+    """xxh3-64 of each block of each read, eight bytes each, the highest first"""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReadResultPb]:
         """then no columns"""
@@ -234,10 +240,12 @@ class BatchReadRsp(_message.Message):
         lengths: _abc.Iterable[_builtins.int] | None = ...,
         commit_vers: _abc.Iterable[_builtins.int] | None = ...,
         checksums: _abc.Iterable[_builtins.int] | None = ...,
+        block_bytes: _builtins.int = ...,
+        block_checksums: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "commit_vers", b"commit_vers", "failures", b"failures", "lengths", b"lengths", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "block_checksums", b"block_checksums", "checksums", b"checksums", "commit_vers", b"commit_vers", "failures", b"failures", "lengths", b"lengths", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

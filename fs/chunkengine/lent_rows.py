@@ -1,0 +1,92 @@
+"""Rows whose bytes are not read here at all: who asked for them reads them out of the data files, and compares the checksums.
+
+Invariants:
+    - Only whole checksum blocks of committed versions are lent, of which nothing is known against, and which are in the page cache.
+    - Until they are given back the blocks are pinned, and the files open.
+    - All rows or none.
+
+Concurrency: `lend` and what gives back are for the event loop, and wait for no disk: if the books are in use by a thread that hangs, what is
+given back waits in line, and the next who has the books takes it in.
+"""
+
+from collections.abc import Sequence
+
+from ..kernels.reads_twin import ReadNow
+from .books import Books
+from .cached_ranges import is_cached
+from .checksum import CHECKSUM_BYTES
+from .format import ChunkKey, ChunkRecord, FileId, place_of
+from .ports import DataFiles, Lent
+from .read_values import LentRows, ReadRows
+
+
+class RowLender:
+    """See module head."""
+
+    def __init__(self, books: Books, files: DataFiles, checksum_block_bytes: int) -> None:
+        self._books = books
+        self._files = files
+        self._block = checksum_block_bytes
+
+    def lend(self, keys: Sequence[ChunkKey], rows: ReadRows) -> LentRows | None:
+        """See `ChunkEngine.lend_rows`."""
+        with self._books as ledger:
+            numbers = dict.fromkeys(rows.numbers)
+            records = ledger.records([keys[number] for number in numbers])
+            loan = _Loan(self._books)
+            found = self._found(dict(zip(numbers, records, strict=True)), rows, loan)
+            if found is None:
+                loan.give_back_files()
+                return None
+            for record in records:
+                assert record is not None
+                ledger.pin(record)
+                loan.pinned.append(record)
+        return found
+
+    def _found(
+        self, chunks: dict[int, ChunkRecord | None], rows: ReadRows, loan: "_Loan"
+    ) -> LentRows | None:
+        """Return the rows, whose files are lent by `loan`; None: one of them cannot be."""
+        ranges: list[tuple[int | ReadNow, int, int]] = []
+        versions, checksums, block = list[int](), list[bytes](), self._block
+        for number, offset, length in zip(rows.numbers, rows.offsets, rows.lengths, strict=True):
+            chunk, end = chunks[number], offset + length
+            if chunk is None or chunk.is_damaged or offset % block or end > chunk.length:
+                return None
+            if end % block and end != chunk.length:
+                return None
+            file_id, start = place_of(chunk.position)
+            file = loan.files.get(file_id)
+            if file is None:
+                file = self._files.lend(file_id)
+                if file is None:
+                    return None
+                loan.files[file_id] = file
+            if not is_cached(file.source, start + offset, length):
+                return None
+            ranges.append((file.source, start + offset, length))
+            versions.append(chunk.version)
+            first, last = offset // block, -(-end // block)
+            checksums.append(chunk.checksums[first * CHECKSUM_BYTES : last * CHECKSUM_BYTES])
+        return LentRows(ranges, versions, block, checksums, loan.give_back)
+
+
+class _Loan:
+    """What is held for rows that are lent."""
+
+    __slots__ = ("_books", "files", "pinned")
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self.files: dict[FileId, Lent] = {}
+        self.pinned: list[ChunkRecord] = []
+
+    def give_back(self) -> None:
+        """End it; called once."""
+        self._books.unpin_soon(self.pinned)
+        self.give_back_files()
+
+    def give_back_files(self) -> None:
+        for file in self.files.values():
+            file.give_back()

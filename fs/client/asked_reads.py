@@ -1,0 +1,177 @@
+"""One request of reads to one storage node, and what its reply is to those who asked.
+
+Between processes of one machine large replies may be lent (fs/rpc/lent_replies.py), also as ranges of the storage process's files: then
+the reply has the checksums that are stored with the bytes.  What does not match these, or cannot be had so any more, is asked for
+once again, and the storage process has to read it itself: it knows what to do about a copy that is damaged.
+
+Invariant: no byte counts before it matches its checksum (client.verify_reads).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from ..kernels.batches import ROW, windows_of
+from ..kernels.writes import block_checksums
+from ..rpc.api import Lending, Received
+from ..rpc.frame import decode_error
+from ..schema import services
+from ..schema.ids import NodeId
+from ..schema.proto import storage_pb2 as pb
+from ..schema.read_columns import ReadResult, check_lengths, read_results
+from ..schema.status import FsError, Status
+from .node_calls import NodeCalls
+from .read_plans import TableRequest
+from .read_table import ReadTable
+from .routing_math import Piece
+
+log = logging.getLogger(__name__)
+
+LENT_BYTES_MIN = 64 * 1024
+"""Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
+
+LENT_PIECE_BYTES_MIN = 16 * 1024
+"""Of a piece, on average: each is a system call if the reply is lent, and together one if it is not."""
+
+BLOCK_BYTES_MAX = 1 << 30
+"""Of checksums; what the kernel takes."""
+
+Failures = list[tuple[Piece, FsError]]
+
+Scatter = Callable[[Any, int], list[memoryview]]
+"""Returns where the payload of a reply goes; as `fs.rpc.api.Into`."""
+
+
+async def ask(
+    nodes: NodeCalls,
+    node_id: NodeId,
+    request: pb.BatchReadReq | bytes,
+    into: Scatter,
+    *,
+    lending: Lending,
+    buffers_of: Callable[[], Sequence[memoryview]],
+) -> Received[pb.BatchReadRsp]:
+    """Return the reply to a request; one that has checksums of blocks (`block_bytes`) is whole, and verified.
+
+    Args:
+        nodes: the storage nodes.
+        node_id: the one to ask.
+        request: for checksums, too, if it may be lent.
+        into: as of `NodeCalls.call`; may be called twice.
+        lending: how the reply may come.
+        buffers_of: returns where each of the reads has its bytes.
+
+    Raises:
+        FsError: as `NodeCalls.call`; as `into`; RPC_BAD_FRAME: a reply with checksums of blocks, though nothing was to be lent.
+    """
+    method = services.STORAGE_BATCH_READ
+    if lending is Lending.RANGES:
+        try:
+            received = await nodes.call(node_id, method, request, into=into, may_be_lent=lending)
+            if not received.message.block_bytes or _do_match(buffers_of(), received.message):
+                return received
+            log.info("node %d: bytes that it has lent do not match, it is to read them", node_id)
+        except FsError as error:
+            if error.status is not Status.RPC_NOT_LENT:
+                raise
+            log.debug("node %d: %s", node_id, error)
+        lending = Lending.MEMORY
+    received = await nodes.call(node_id, method, request, into=into, may_be_lent=lending)
+    if received.message.block_bytes:
+        raise FsError(Status.RPC_BAD_FRAME, "BatchRead: checksums of blocks that nobody wanted")
+    return received
+
+
+def _do_match(buffers: Sequence[memoryview], reply: pb.BatchReadRsp) -> bool:
+    """Tell whether all of a reply by blocks has come, and is what its checksums say."""
+    block, lengths = reply.block_bytes, reply.lengths[:]
+    if reply.failures or block > BLOCK_BYTES_MAX or lengths != list(map(len, buffers)):
+        return False
+    return reply.block_checksums == b"".join([block_checksums(one, block) for one in buffers])
+
+
+def lending_of(byte_count: int, piece_count: int) -> Lending:
+    """Return how a reply of so many bytes for so many pieces may come, if it is verified."""
+    is_large = byte_count >= max(LENT_BYTES_MIN, piece_count * LENT_PIECE_BYTES_MIN)
+    return Lending.RANGES if is_large else Lending.NOT
+
+
+def windows(
+    table: ReadTable, one: TableRequest, reply: pb.BatchReadRsp, payload_bytes: int
+) -> list[memoryview]:
+    """Do as `scatter_list`, with one window for neighbours."""
+    found = windows_of(table.view, one.rows, reply.lengths[:], payload_bytes)
+    return scatter_list(one.pieces(table), reply, payload_bytes) if found is None else found
+
+
+def finish(pieces: Sequence[Piece], reply: pb.BatchReadRsp, *, verifies: bool = True) -> Failures:
+    """Check what has come and zero what was never written; return what is wrong with which piece.
+
+    Raises:
+        FsError: RPC_BAD_FRAME when the reply does not fit the request.
+    """
+    if not reply.failures:  # mostly all of them are there, whole and good
+        buffers = [piece.buffer for piece in pieces]
+        is_good = reply.lengths[:] == list(map(len, buffers))
+        if is_good and verifies:
+            is_good = reply.checksums[:] == list(map(xxh3_64_intdigest, buffers))
+        if is_good:
+            return []
+    failures = []
+    for piece, result in zip(pieces, read_results(reply, len(pieces)), strict=True):
+        wrong = _finish_one(piece, result, verifies=verifies)
+        if wrong is not None:
+            failures.append((piece, wrong))
+    return failures
+
+
+def _finish_one(piece: Piece, result: ReadResult, *, verifies: bool = True) -> FsError | None:
+    """Check one result and zero what was never written; return what is wrong with it."""
+    status, length, got = result.status, result.length, piece.buffer
+    if status == Status.CHUNK_NOT_FOUND:
+        fill_hole(piece, 0)
+        return None
+    if status:
+        return decode_error(status, f"{piece.name}: {result.detail}".encode())
+    if length != len(got):
+        got = got[:length]
+    if length and verifies and xxh3_64_intdigest(got) != result.checksum:
+        return FsError(
+            Status.CHECKSUM_MISMATCH,
+            f"{piece.name} target {piece.target_id}: bytes changed on the way",
+        )
+    fill_hole(piece, length)
+    return None
+
+
+def rows_of(table: ReadTable, one: TableRequest) -> list[memoryview]:
+    """Return where each row of a request has its bytes."""
+    view = table.view
+    return [view[place : place + length] for place, length, _ in ROW.iter_unpack(one.rows)]
+
+
+def fill_hole(piece: Piece, filled: int) -> None:
+    """Zero the part of a piece behind its first `filled` bytes: it was never written."""
+    missing = len(piece.buffer) - filled
+    if missing:
+        piece.buffer[filled:] = bytes(missing)
+        assert piece.owner is not None
+        piece.owner.hole_bytes += missing
+
+
+def scatter_list(
+    pieces: Sequence[Piece], reply: pb.BatchReadRsp, payload_bytes: int
+) -> list[memoryview]:
+    """Return where the payload of a BatchRead reply goes: the filled start of each piece's buffer.
+
+    Raises:
+        FsError: RPC_BAD_FRAME when the reply does not fit the request.
+    """
+    buffers = [piece.buffer for piece in pieces]
+    wanted = list(map(len, buffers))
+    lengths = check_lengths(reply, wanted, payload_bytes)
+    if lengths == wanted:
+        return buffers
+    return [b[:length] for b, length in zip(buffers, lengths, strict=True) if length]

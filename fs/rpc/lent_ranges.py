@@ -1,0 +1,108 @@
+"""Replies that lend ranges of files: between processes of one machine a caller reads what is cached right out of its server's files.
+
+A lent reply (lent_replies.py, which has the whole agreement) whose payload the server has not even read.  What is said:
+
+    listener -> hello (lends_ranges), with reply_place
+    caller   -> requests whose replies may be lent so (FLAG_RANGES, with FLAG_BORROWS)
+    listener -> lent replies (FLAG_LENT and FLAG_RANGES): `ranges` and message
+    caller   -> return frames, as for all that is lent
+
+The message has in front of it how many ranges the payload lies in (four bytes, little-endian), and of each the number of the server's descriptor,
+and where the range begins and how long it is (`RANGE`).
+
+Invariants:
+    - The server lends what its message has checksums for, and sees to it that the ranges, and the descriptors, stay what they are until the reply
+      is returned, or the connection has ended: then the nonce is wiped first.
+    - The caller looks for the nonce when it has read: what it found before was still lent.  Whatever it read, it believes only what
+      matches the checksums: those are of the version that was asked for, so bytes of another one, or of another file, cannot pass for it.
+    - It waits for no disk: what has left the page cache meanwhile is RPC_NOT_LENT, and asked for again, as is whatever
+      cannot be read so.  It touches regular files only, and keeps no descriptor.
+"""
+
+import logging
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from ..kernels.lent import PIECE_COUNT_MAX
+from ..runtime.ports import Buffer, PeerFiles, PeerMemory
+from ..schema.status import FsError, Status
+from .api import FileRange
+from .frame import Header
+from .lending import STEP_BYTES
+
+log = logging.getLogger(__name__)
+
+RANGE_COUNT_MAX: Final = PIECE_COUNT_MAX
+
+_COUNT: Final = struct.Struct("<I")
+_RANGE: Final = struct.Struct("<QQQ")
+"""Number of the file, offset, length."""
+
+_OFFSET_MAX: Final = 2**63 - 1
+"""What the system takes for one."""
+
+Numbered = tuple[int, int, int]
+
+
+def size_of_ranges(count: int) -> int:
+    """Return how many bytes the message of a reply begins with that lends so many ranges."""
+    return _COUNT.size + count * _RANGE.size
+
+
+def packed_ranges(memory: PeerMemory, ranges: Sequence[FileRange]) -> tuple[bytes, list[int]]:
+    """Return what the message of a reply begins with, and the numbers of the files in it."""
+    numbers = [memory.number_of(one.source) for one in ranges]
+    packed = [
+        _RANGE.pack(number, one.offset, one.length)
+        for number, one in zip(numbers, ranges, strict=True)
+    ]
+    return _COUNT.pack(len(ranges)) + b"".join(packed), numbers
+
+
+def split_ranges(header: Header, message: Buffer) -> tuple[list[Numbered], Buffer]:
+    """Return the ranges of a lent reply, and the rest of its message.
+
+    Raises:
+        FsError: RPC_BAD_FRAME: they are not whole, beyond any file, or not of the payload that the header tells.
+    """
+    count = RANGE_COUNT_MAX + 1
+    if len(message) >= _COUNT.size:
+        (count,) = _COUNT.unpack_from(message)
+    end = size_of_ranges(count)
+    if count > RANGE_COUNT_MAX or end > len(message):
+        raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id}: {count} ranges")
+    ranges = list(_RANGE.iter_unpack(message[_COUNT.size : end]))
+    if any(offset + length > _OFFSET_MAX for _, offset, length in ranges):
+        raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id} lends beyond any file")
+    if sum(length for _, _, length in ranges) != header.payload_bytes:
+        raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id} lends something else")
+    return ranges, message[end:]
+
+
+async def read_ranges(
+    files: PeerFiles, ranges: Sequence[Numbered], buffers: Sequence[memoryview]
+) -> None:
+    """Read ranges into buffers, both one after the other, of the same size.
+
+    Raises:
+        OSError: BlockingIOError: some of it would have to be waited for.  The buffers hold anything then.
+    """
+    rest, step = list(reversed(buffers)), 0
+    for number, offset, length in ranges:
+        at, end = offset, offset + length
+        while at < end:
+            buffer = rest.pop()
+            if not len(buffer):
+                continue
+            part = buffer[: min(end - at, STEP_BYTES)]
+            if step + len(part) > STEP_BYTES:
+                await trio.lowlevel.checkpoint()
+                step = 0
+            files.read(number, at, part)
+            at += len(part)
+            step += len(part)
+            if len(part) < len(buffer):
+                rest.append(buffer[len(part) :])

@@ -1,0 +1,102 @@
+"""The usual part of a batch of large reads, lent: what the page cache holds is not read here, its caller reads it out of our data files.
+
+The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, not so: then they are
+read here, and whatever is wrong with them is met by those who mend it (read_path.py).
+
+Concurrency: no checkpoint between the look at our places in the chains and the reply, so nothing can come in.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Final
+
+from ..chunkengine.read_values import LentRows
+from ..rpc.api import Call, FileRange, Reply
+from ..schema.proto import storage_pb2
+from ..schema.status import FsError
+from .context import StorageContext
+from .read_at_once import RowsWanted
+
+ROW_BYTES_MIN: Final = 64 * 1024
+"""Of a row, on average: each is a system call of the caller's, and a range of the reply."""
+
+
+def lend_rows(
+    context: StorageContext, call: Call, rows: RowsWanted
+) -> Reply[storage_pb2.BatchReadRsp] | None:
+    """Return a reply that lends all rows; None: they are to be read here, and nothing is done.
+
+    Raises:
+        FsError: LEASE_EXPIRED.
+    """
+    takes, count = call.takes_ranges, len(rows.chains)
+    if (
+        takes is None
+        or rows.size < count * ROW_BYTES_MIN
+        or not rows.want_checksums
+        or rows.fills_cache
+        or not takes(rows.size, count, 0)
+    ):
+        return None
+    lent = _lent(rows)
+    if not lent:
+        return None
+    is_given = False
+    try:
+        context.check_lease()
+        reply = _reply_of(rows, lent)
+        assert not isinstance(reply.message, bytes)
+        is_given = takes(rows.size, count, reply.message.ByteSize())
+    finally:
+        if not is_given:
+            _give_back(lent)
+    if not is_given:
+        return None
+    rows.count_bytes()
+    return reply
+
+
+def _lent(rows: RowsWanted) -> list[tuple[Sequence[int], LentRows]]:
+    """Return what each disk lends, and the positions that it is of; none: one of them lends nothing."""
+    found: list[tuple[Sequence[int], LentRows]] = []
+    block_bytes = 0
+    for disk, positions in rows.by_disk(range(len(rows.chains))).items():
+        try:
+            lent = disk.run_inline(disk.engine.lend_rows, rows.keys, rows.rows.some(positions))
+        except FsError:  # whoever asks the disk next says so
+            lent = None
+        if lent is not None:
+            found.append((positions, lent))
+            block_bytes = block_bytes or lent.block_bytes
+        if lent is None or lent.block_bytes != block_bytes:
+            _give_back(found)
+            return []
+    return found
+
+
+def _reply_of(
+    rows: RowsWanted, found: Sequence[tuple[Sequence[int], LentRows]]
+) -> Reply[storage_pb2.BatchReadRsp]:
+    by_position = [
+        (position, *row)
+        for positions, lent in found
+        for position, *row in zip(
+            positions, lent.ranges, lent.versions, lent.checksums, strict=True
+        )
+    ]
+    if len(found) > 1:
+        by_position.sort(key=itemgetter(0))
+    _, ranges, versions, checksums = zip(*by_position, strict=True)
+    message = storage_pb2.BatchReadRsp(
+        lengths=rows.rows.lengths,
+        commit_vers=versions,
+        block_bytes=found[0][1].block_bytes,
+        block_checksums=b"".join(checksums),
+    )
+    return Reply(message, (), partial(_give_back, found), [FileRange(*one) for one in ranges])
+
+
+def _give_back(found: Sequence[tuple[Sequence[int], LentRows]]) -> None:
+    for _, lent in found:
+        lent.give_back()

@@ -1,0 +1,128 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+"""Large reads that are lent: what the caller is told of, and what becomes of a copy that it finds damaged."""
+
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fs.kernels.writes import block_checksums
+from fs.rpc.api import Lending
+from fs.rpc.simulated_memory import SimulatedMemory
+from fs.schema import services
+from fs.schema.ids import ChunkId, InodeId
+from fs.schema.read_columns import WantedRead, read_request
+from fs.schema.status import FsError
+from fs.storage import read_lent
+
+from .cluster import CHAIN, CHUNK, INODE, open_caller, open_cluster
+
+COUNT = 5
+"""Chunks that are large enough together."""
+
+
+@asynccontextmanager
+async def one_machine():
+    """A cluster whose processes are of one machine, with some chunks, and who reads them."""
+    async with open_cluster(3) as cluster:
+        cluster.network.memory = SimulatedMemory(1)
+        async with open_caller(cluster) as client:
+            for index in range(COUNT):
+                await client.write(0, content(index), index)
+            yield cluster, client
+
+
+def content(index):
+    return random.Random(index).randbytes(CHUNK)
+
+
+async def read(cluster, client, lengths=(CHUNK,) * COUNT, lending=Lending.RANGES, **options):
+    version = cluster.chain.chain_version
+    wanted = [
+        WantedRead(INODE, index, CHAIN, version, 0, length) for index, length in enumerate(lengths)
+    ]
+    request = read_request(wanted, **{"want_checksums": True, **options})
+    return await client.channel(1).call(services.STORAGE_BATCH_READ, request, may_be_lent=lending)
+
+
+async def test_what_is_lent_has_the_checksums_that_are_stored(mock_clock):
+    async with one_machine() as (cluster, client):
+        received = await read(cluster, client)
+        reply = received.message
+        whole = b"".join(map(content, range(COUNT)))
+        assert received.payload == whole and list(reply.lengths) == [CHUNK] * COUNT
+        assert reply.block_checksums == block_checksums(whole, reply.block_bytes)
+        assert list(reply.commit_vers) == [1] * COUNT and not reply.checksums
+        assert cluster.network.memory.range_count == COUNT
+        target = cluster.nodes[1].target
+        assert target.read_bytes == COUNT * CHUNK
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lending": Lending.MEMORY},
+        {"want_checksums": False},
+        {"lengths": (CHUNK,) * 4 + (CHUNK - 1,)},
+        {"lengths": (CHUNK,) * 5 + (1,)},
+    ],
+)
+async def test_other_reads_are_read_by_the_node(mock_clock, options):
+    async with one_machine() as (cluster, client):
+        received = await read(cluster, client, **options)
+        assert not received.message.block_bytes and cluster.network.memory.range_count == 0
+        found = b"".join(map(content, range(COUNT)))
+        assert received.payload == found[: received.payload_bytes]
+
+
+async def test_small_rows_are_read_by_the_node(mock_clock, monkeypatch):
+    async with one_machine() as (cluster, client):
+        monkeypatch.setattr(read_lent, "ROW_BYTES_MIN", CHUNK + 1)
+        assert not (await read(cluster, client)).message.block_bytes
+        monkeypatch.setattr(read_lent, "ROW_BYTES_MIN", CHUNK)
+        assert (await read(cluster, client)).message.block_bytes
+
+
+async def test_a_node_without_lease_lends_nothing(mock_clock):
+    async with one_machine() as (cluster, client):
+        node = cluster.nodes[1]
+        node.lease.is_valid = lambda: False
+        with pytest.raises(FsError, match="LEASE_EXPIRED"):
+            await read(cluster, client)
+        assert not node.engine._books.ledger._readers
+
+
+async def test_a_chunk_with_an_update_inside_is_not_lent(mock_clock):
+    async with one_machine() as (cluster, client):
+        target = cluster.nodes[1].target
+        chunk_id = ChunkId(InodeId(INODE), 2)
+        target.unsettled[chunk_id] = None
+        assert not (await read(cluster, client)).message.block_bytes
+        del target.unsettled[chunk_id]
+        assert (await read(cluster, client)).message.block_bytes
+
+
+async def test_a_damaged_copy_that_was_lent_is_repaired_when_it_is_asked_for_again(mock_clock):
+    async with one_machine() as (cluster, client):
+        node = cluster.nodes[1]
+        for file_id in node.disk.files:
+            node.disk.flip_bit(file_id, 20_000)
+        reply = await read(cluster, client)
+        assert block_checksums(reply.payload, reply.message.block_bytes) != (
+            reply.message.block_checksums
+        )
+        again = await read(cluster, client, lending=Lending.MEMORY)
+        assert again.payload == b"".join(map(content, range(COUNT)))
+        await trio.sleep(3)
+        reply = await read(cluster, client)
+        assert reply.message.block_bytes and reply.payload == again.payload
+
+
+async def test_blocks_that_are_lent_are_free_once_they_are_returned(mock_clock):
+    async with one_machine() as (cluster, client):
+        ledger = cluster.nodes[1].engine._books.ledger
+        await read(cluster, client)
+        assert len(ledger._readers) == COUNT
+        await trio.sleep(1)
+        assert not ledger._readers
