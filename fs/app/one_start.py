@@ -52,8 +52,8 @@ def only_start(path: Path) -> Iterator[None]:
     Raises:
         FsError: ALREADY_RUNNING; BAD_CLUSTER_DIR.
     """
-    missing = [place for place in (path, *path.parents) if not place.exists()]
     try:
+        missing = [place for place in (path, *path.parents) if not place.exists()]
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

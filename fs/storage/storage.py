@@ -271,7 +271,8 @@ class Storage:
         if target.pending_step is not Step.RELOAD:
             return
         place = self._place_of(target)
-        if place is None or not place.may_be_truth:
+        has_no_chains = not self._context.routing.info.chains  # a store that was lost, or is new
+        if not has_no_chains and (place is None or not place.may_be_truth):
             # What it knows of clients will come from its predecessor.  The last serving one is the truth.
             await target.disk.run(forget_updates, target)
             if target.pending_step is not Step.RELOAD:

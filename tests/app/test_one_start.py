@@ -1,5 +1,6 @@
 """One `ember up` at a time; a supervisor that cannot be asked is not taken for none."""
 
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from fs.app import one_start
 from fs.app.cluster_dir import ClusterDir
 from fs.app.one_start import check_stopped, note_start, only_start
 from fs.schema.status import FsError, Status
+
+NOBODY = 65534
 
 
 def test_another_start_is_refused_while_one_is_at_work(tmp_path):
@@ -29,6 +32,23 @@ def test_a_start_that_is_refused_leaves_no_directory(tmp_path):
     with only_start(place):
         (place / "kept").touch()
     assert (place / "kept").exists()
+
+
+def test_a_place_that_cannot_even_be_looked_at_is_named(tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    places = [locked / "cluster", tmp_path / ("x" * 300)]
+    is_root = os.geteuid() == 0  # whom no folder keeps out
+    try:
+        if is_root:
+            os.seteuid(NOBODY)
+        for place in places:
+            with pytest.raises(FsError, match=place.name) as caught, only_start(place):
+                pass
+            assert caught.value.status is Status.BAD_CLUSTER_DIR
+    finally:
+        if is_root:
+            os.seteuid(0)
 
 
 def test_a_supervisor_without_a_socket_is_named(tmp_path, monkeypatch):
