@@ -3,11 +3,13 @@
 `--until` this very process: a cluster is also stopped, and its mount ended, when the tests are killed.
 
 The short form runs by default; EMBER_TEST_SCALE=full runs the sizes that are promised for a release.
+With EMBER_TEST_INLINE=BYTES these clusters keep files up to that length in their metadata stores, with 0 none.
 """
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 EMBER = Path(sys.executable).parent / "ember"
+INLINE_BYTES_MAX = os.environ.get("EMBER_TEST_INLINE", "")
 IS_FULL = os.environ.get("EMBER_TEST_SCALE", "short") == "full"
 
 
@@ -55,6 +58,23 @@ class Cluster:
             "up", "--dir", self.directory, "--mount", self.mount, "--until", os.getpid(), *options
         )
 
+    def keep_small_files(self, length_max: int) -> None:
+        """Have the metadata service keep files up to so many bytes, 0: none; it is started anew, as after a crash."""
+        where = "--dir", self.directory
+        self.ember(
+            "admin", "config", "change", "meta", f"meta.inline_bytes_max={length_max}", *where
+        )
+        self.kill("control")
+
+    def kill(self, service: str) -> None:
+        """Kill a process, and wait for its successor."""
+        pid = self.pid_of(service)
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while self.pid_of(service) == pid:
+            assert time.monotonic() < deadline, f"{service} is not started anew"
+            time.sleep(0.3)
+
     def down(self, *options: object) -> None:
         self.ember("down", "--dir", self.directory, *options)
 
@@ -77,6 +97,12 @@ class Cluster:
         raise AssertionError(f"not healthy after {timeout_s} s: {self.status()['chains']}")
 
 
+def _up(made: Cluster) -> None:
+    made.up()
+    if INLINE_BYTES_MAX:
+        made.keep_small_files(int(INLINE_BYTES_MAX))
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     """A cluster that tests share; each works in a directory of its own."""
@@ -84,7 +110,7 @@ def cluster(tmp_path_factory):
     made = Cluster(base / "data", base / "mnt")
     made.mount.mkdir()
     try:
-        made.up()
+        _up(made)
         yield made
     finally:
         subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
@@ -96,7 +122,7 @@ def own_cluster(tmp_path):
     made = Cluster(tmp_path / "data", tmp_path / "mnt")
     made.mount.mkdir()
     try:
-        made.up()
+        _up(made)
         yield made
     finally:
         subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
