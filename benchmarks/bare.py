@@ -2,7 +2,7 @@
 
 A program hands blocks of a MiB to the first of three processes in a row, as a client hands them to a chain of replicas: each
 receives a block, checks its checksum, passes it on, writes it past the page cache and says so when the next one has, and
-makes all of it durable in the end.  Reads: one process reads past the page cache, checks and sends, and the program checks again.
+makes all of it durable in the end.  Reads: one process reads past the page cache, checks and gives, and the program checks again.
 Where these two fill the processors, no file system that keeps three checked copies does better, however quick the disk is.
 
 They have what a storage process has: payloads that are read out of the memory of whoever has them (lent; where the kernel does not
@@ -122,10 +122,14 @@ class Giver:
         target.sendall(_GREETING.pack(os.getpid(), place, self._nonce))
         self._way = b""
 
+    def hear(self) -> bytes:
+        """Return the answer to the greeting, once it has come."""
+        self._way = self._way or self._target.recv(1)
+        return self._way
+
     def give(self, head: bytes, block: memoryview) -> None:
         """Hand down a block with its checksum."""
-        self._way = self._way or self._target.recv(1)
-        if self._way == _LENT:
+        if self.hear() == _LENT:
             self._target.sendall(head + pieces_of([block]))
             return
         self._target.sendall(head)
@@ -164,17 +168,24 @@ def bare_writes(folder: Path, count: int, *, may_borrow: bool = True) -> Bare:
             return _told(count, time.perf_counter() - began, _own_s() - before, processes)
 
 
-def bare_reads(path: Path, count: int) -> Bare:
-    """Have a process read so many blocks of a local file past the page cache, and receive them."""
+def bare_reads(path: Path, count: int, *, may_borrow: bool = True) -> Bare:
+    """Have a process read so many blocks of a local file past the page cache, and receive them.
+
+    Args:
+        path: of the file.
+        count: blocks of a MiB.
+        may_borrow: blocks may be read out of the process's memory.
+    """
     program, up = socket.socketpair()
     with program, _processes() as processes:
         processes.append(_start(["read"], path, up, None))
         up.close()
+        receiver, target = Receiver(program, may_borrow=may_borrow), Slots().blocks[0]
         began, before = time.perf_counter(), _own_s()
         program.send(count.to_bytes(_HEAD_BYTES, "little"))
-        target = memoryview(mmap.mmap(-1, MIB))
         for _ in range(count):
-            _receive_checked(program, target)
+            receiver.receive(target)
+            program.send(DONE)
         return _told(count, time.perf_counter() - began, _own_s() - before, processes)
 
 
@@ -363,12 +374,14 @@ class Replica:
         self._up.shutdown(socket.SHUT_RDWR)
 
 
-def read_blocks(path: Path, up: socket.socket, memory: list[Slots]) -> None:
-    """Be the process that is asked for blocks: a thread for each part of the memory reads, and this one checks and sends."""
+def read_blocks(path: Path, up: socket.socket, giver: Giver, memory: list[Slots]) -> None:
+    """Be the process that is asked for blocks: a thread for each part of the memory reads, one hears of what was taken, this one checks and gives."""
+    giver.hear()
     count = int.from_bytes(up.recv(_HEAD_BYTES), "little")
     blocks_in_file = path.stat().st_size // MIB
     fds = [os.open(path, os.O_RDONLY | os.O_DIRECT) for _ in memory]
     parts = [(slots, SimpleQueue[int]()) for slots in memory]
+    given = SimpleQueue[tuple[Slots, int]]()
 
     def read(turn: int) -> None:
         slots, ready = parts[turn]
@@ -377,16 +390,25 @@ def read_blocks(path: Path, up: socket.socket, memory: list[Slots]) -> None:
             os.preadv(fds[turn], [slots.blocks[number]], place % blocks_in_file * MIB)
             ready.put(number)
 
+    def hear() -> None:
+        left = count
+        while left:
+            taken = len(up.recv(SLOT_COUNT))
+            left = left - taken if taken else 0
+            for _ in range(taken):
+                slots, number = given.get()
+                slots.free.put(number)
+
     threads = [threading.Thread(target=read, args=(turn,)) for turn in range(len(fds))]
+    threads.append(threading.Thread(target=hear))
     for thread in threads:
         thread.start()
     for place in range(count):
         slots, ready = parts[place % len(fds)]
         number = ready.get()
         block = slots.blocks[number]
-        up.sendall(xxh3_64_intdigest(block).to_bytes(_HEAD_BYTES, "little"))
-        up.sendall(block)
-        slots.free.put(number)
+        given.put((slots, number))
+        giver.give(xxh3_64_intdigest(block).to_bytes(_HEAD_BYTES, "little"), block)
     for thread in threads:
         thread.join()
 
@@ -397,9 +419,9 @@ def main(what: str, *arguments: str) -> None:
     path, *fds = arguments[what != "read" :]
     ends = [socket.socket(fileno=int(fd)) for fd in fds]
     if what == "read":
-        memory = [Slots(), Slots()]
+        giver, memory = Giver(ends[0]), [Slots(), Slots()]
         before = _ready()
-        read_blocks(Path(path), ends[0], memory)
+        read_blocks(Path(path), ends[0], giver, memory)
     else:
         replica = Replica(Path(path), count, ends[0], ends[1] if len(ends) > 1 else None)
         receiver = Receiver(ends[0], may_borrow=what == "write")

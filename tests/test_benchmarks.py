@@ -242,6 +242,9 @@ def test_bare_processes_move_whole_blocks(tmp_path):
 
 def test_bare_processes_without_lent_blocks(tmp_path):
     assert bare.bare_writes(tmp_path, 20, may_borrow=False).mib_s > 0
+    local = tmp_path / "local"
+    local.write_bytes(os.urandom(3 * MIB))
+    assert bare.bare_reads(local, 40, may_borrow=False).mib_s > 0
 
 
 @pytest.mark.parametrize("may_borrow", [True, False])
