@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fs.app.entry import NO_ENTRY, set_entry
 FIGURE = "figure"
 LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
+CLOCKS = {"mock_clock", "autojump_clock"}
 GARBAGE_THRESHOLDS = (20_000, 10, 10)
 """Of objects, and of collections of younger ones: Python's own are 700, 10, 10."""
 
@@ -57,6 +59,7 @@ def pytest_collection_modifyitems(config, items):
 
     That ends the run for all workers at about the same time, which xdist's own order, by the number of tests, does not.
     """
+    _check_clocks(items)
     if not hasattr(config, "workerinput"):
         return
     ranks: dict[Path, int] = {}
@@ -64,6 +67,17 @@ def pytest_collection_modifyitems(config, items):
         rank = next((n for n, mark in enumerate(LONG) if item.get_closest_marker(mark)), len(LONG))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
+
+
+def _check_clocks(items):
+    """Refuse tests whose fixtures ask for a clock that they do not ask for: it would not act, and they would wait in real time."""
+    for item in items:
+        if item.get_closest_marker("real_time"):
+            continue
+        info = getattr(item, "_fixtureinfo", None)
+        clocks = CLOCKS.intersection(info.names_closure if info else ())
+        if clocks and iscoroutinefunction(item.function) and not clocks & set(info.argnames):
+            raise pytest.UsageError(f"{item.nodeid}: ask for {' or '.join(clocks)}, too")
 
 
 @pytest.fixture(autouse=True)

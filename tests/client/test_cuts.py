@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Chunks that a truncation cuts are cut for good: it ends when that would survive a power loss."""
 
 import random
@@ -52,7 +53,7 @@ def routing():
 
 
 @pytest.fixture
-def store(routing, autojump_clock):  # noqa: ARG001
+def store(routing, autojump_clock):
     runtime = Runtime(FakeClock(), None, run_inline, random.Random(1))
     made = StorageClient(
         "c", channels=None, routing=routing, mgmtd=None, runtime=runtime, section=ClientSection()
@@ -66,7 +67,7 @@ async def always():
 
 
 @pytest.mark.parametrize("length", [0, CHUNK, CHUNK + 5])
-async def test_what_is_cut_is_durable_when_the_truncation_ends(store, length):
+async def test_what_is_cut_is_durable_when_the_truncation_ends(store, length, autojump_clock):
     await store.truncate_file(ref(), length, 3, always)
     order = store._nodes.order()
     assert order[0] == services.STORAGE_REMOVE_CHUNKS.name
@@ -88,13 +89,13 @@ def losing(routing):
     return lose
 
 
-async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routing):
+async def test_what_a_power_loss_may_have_brought_back_is_cut_again(store, routing, autojump_clock):
     store._nodes.before_sync.append(losing(routing))
     await store.truncate_file(ref(), 0, 3, always)
     assert store._nodes.order().count(services.STORAGE_REMOVE_CHUNKS.name) == 2
 
 
-async def test_what_another_one_has_finished_is_left(store):
+async def test_what_another_one_has_finished_is_left(store, autojump_clock):
     async def never():
         return False
 
@@ -102,7 +103,7 @@ async def test_what_another_one_has_finished_is_left(store):
     assert store._nodes.asked == []
 
 
-async def test_what_is_filled_is_durable_on_its_way(store):
+async def test_what_is_filled_is_durable_on_its_way(store, autojump_clock):
     file = ref(dyn_stripe=0)
     await store.fill_file(file, b"bytes", 3, always)
     (request,) = store._nodes.updates
@@ -111,7 +112,7 @@ async def test_what_is_filled_is_durable_on_its_way(store):
     assert (request.truncate_ver, request.is_fill, request.is_durable) == (3, True, True)
 
 
-async def test_what_is_not_durable_on_its_way_is_synced(store, routing):
+async def test_what_is_not_durable_on_its_way_is_synced(store, routing, autojump_clock):
     store._nodes.can_flush = False
     await store.fill_file(ref(dyn_stripe=0), b"bytes", 3, always)
     order = [services.STORAGE_WRITE.name, services.STORAGE_SYNC_CHAINS.name]
@@ -122,7 +123,7 @@ async def test_what_is_not_durable_on_its_way_is_synced(store, routing):
     assert store._nodes.order() == order * 2, "filled again, since power was lost in between"
 
 
-async def test_what_another_one_has_filled_is_left(store):
+async def test_what_another_one_has_filled_is_left(store, autojump_clock):
     answers = [True, False]
 
     async def once():

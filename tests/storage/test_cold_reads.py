@@ -42,7 +42,7 @@ def count_calls(monkeypatch, engine, name):
     return calls
 
 
-async def test_one_call_reads_all_rows(cold, monkeypatch):
+async def test_one_call_reads_all_rows(cold, monkeypatch, mock_clock):
     cluster, client = cold
     engine = cluster.nodes[2].engine
     together = count_calls(monkeypatch, engine, "read_rows")
@@ -53,7 +53,7 @@ async def test_one_call_reads_all_rows(cold, monkeypatch):
     assert cluster.nodes[2].target.read_bytes - before == sum(length for *_, length in IOS)
 
 
-async def test_what_is_short_missing_or_damaged_is_said_of_each(cold):
+async def test_what_is_short_missing_or_damaged_is_said_of_each(cold, mock_clock):
     cluster, client = cold
     for file_id in cluster.nodes[2].disk.files:
         cluster.nodes[2].disk.flip_bit(file_id, 20_000)
@@ -66,7 +66,7 @@ async def test_what_is_short_missing_or_damaged_is_said_of_each(cold):
     assert again[:5] == [*wanted(), found[4]]
 
 
-async def test_the_chain_may_have_moved_on_during_the_wait(cold, monkeypatch):
+async def test_the_chain_may_have_moved_on_during_the_wait(cold, monkeypatch, mock_clock):
     """What was left is then refused by the new version of the chain, and so is all else of it."""
     cluster, client = cold
     node = cluster.nodes[2]
@@ -86,7 +86,7 @@ async def test_the_chain_may_have_moved_on_during_the_wait(cold, monkeypatch):
     node.routing.info = cluster.info
 
 
-async def test_an_update_that_comes_in_meanwhile_leaves_whole_versions(cold):
+async def test_an_update_that_comes_in_meanwhile_leaves_whole_versions(cold, mock_clock):
     """The one before it or the one that it makes, at every replica."""
     _, client = cold
     new = b"n" * 30_000
@@ -109,7 +109,7 @@ async def test_an_update_that_comes_in_meanwhile_leaves_whole_versions(cold):
         assert await client.read_attempt(node_id, [(0, 0, 30_000)]) == [(Status.OK, new)]
 
 
-async def test_only_what_was_not_asked_of_the_page_cache_may_pass_it(cold, monkeypatch):
+async def test_only_what_was_not_asked_of_the_page_cache_may_pass_it(cold, monkeypatch, mock_clock):
     """Asking for more than is there has the kernel fill the page cache: whoever then passes it reads the disk twice."""
     cluster, client = cold
     engine, told = cluster.nodes[2].engine, []

@@ -37,7 +37,7 @@ def ordinary(monkeypatch):
     return calls
 
 
-async def test_one_read_needs_no_batch(warm, ordinary):
+async def test_one_read_needs_no_batch(warm, ordinary, mock_clock):
     cluster, client = warm
     before = [cluster.nodes[n].target.read_bytes for n in (1, 2)]
     for node_id in (1, 2):
@@ -57,19 +57,21 @@ async def test_one_read_needs_no_batch(warm, ordinary):
         ((0, 0, 4097), Status.OK, WORDS[:4097]),
     ],
 )
-async def test_what_is_short_missing_or_larger_is_left(warm, ordinary, io, status, content):
+async def test_what_is_short_missing_or_larger_is_left(  # noqa: PLR0917 - fixtures
+    warm, ordinary, io, status, content, mock_clock
+):
     _, client = warm
     assert await client.read_attempt(1, [io]) == [(status, content)]
     assert len(ordinary) == 1
 
 
-async def test_a_read_of_nothing_is_refused(warm):
+async def test_a_read_of_nothing_is_refused(warm, mock_clock):
     _, client = warm
     with pytest.raises(FsError, match="a read of 0 bytes"):
         await client.read_attempt(1, [(0, 0, 0)])
 
 
-async def test_damage_is_read_elsewhere(warm, ordinary):
+async def test_damage_is_read_elsewhere(warm, ordinary, mock_clock):
     cluster, client = warm
     disk = cluster.nodes[2].disk
     for file_id in disk.files:
@@ -78,7 +80,7 @@ async def test_damage_is_read_elsewhere(warm, ordinary):
     assert len(ordinary) == 1
 
 
-async def test_what_waits_for_the_disk_is_tried_once(warm, ordinary, monkeypatch):
+async def test_what_waits_for_the_disk_is_tried_once(warm, ordinary, monkeypatch, mock_clock):
     cluster, client = warm
     node = cluster.nodes[2]
     node.disk.is_cached = lambda: False
@@ -87,7 +89,7 @@ async def test_what_waits_for_the_disk_is_tried_once(warm, ordinary, monkeypatch
     assert [options["is_cold"] for options in ordinary] == [True]
 
 
-async def test_another_version_of_the_chain_is_refused(warm, ordinary):
+async def test_another_version_of_the_chain_is_refused(warm, ordinary, mock_clock):
     cluster, client = warm
     node = cluster.nodes[2]
     chain = replace(cluster.chain, chain_version=cluster.chain.chain_version + 1)
@@ -100,7 +102,9 @@ async def test_another_version_of_the_chain_is_refused(warm, ordinary):
     node.routing.info = cluster.info
 
 
-async def test_a_chunk_with_an_update_inside_is_left_unless_that_is_no_matter(warm, ordinary):
+async def test_a_chunk_with_an_update_inside_is_left_unless_that_is_no_matter(
+    warm, ordinary, mock_clock
+):
     cluster, client = warm
     target = cluster.nodes[1].target
     (state,) = target.disk.engine.list_chunks(target.target_id)
@@ -112,7 +116,7 @@ async def test_a_chunk_with_an_update_inside_is_left_unless_that_is_no_matter(wa
     assert len(ordinary) == 1
 
 
-async def test_nothing_is_served_without_a_lease(warm, monkeypatch):
+async def test_nothing_is_served_without_a_lease(warm, monkeypatch, mock_clock):
     cluster, client = warm
     monkeypatch.setattr(cluster.nodes[1].lease, "is_valid", lambda: False)
     with pytest.raises(FsError, match="LEASE_EXPIRED"):

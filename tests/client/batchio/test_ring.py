@@ -259,6 +259,7 @@ async def test_the_daemon_does_not_wait_for_who_does_not_listen(autojump_clock, 
         assert len(await it.results(2000)) == 2000
 
 
+@pytest.mark.real_time  # readiness watches no ring under another clock
 async def test_a_watched_ring_goes_on_once_who_did_not_listen_does(program):
     assert readiness.install()
     async with program() as it:
@@ -441,6 +442,7 @@ async def test_many_writes_are_done_few_at_a_time(autojump_clock, program, monke
     assert most == 3
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("seed", range(2))
 async def test_random_rings_that_are_watched(program, seed):
     """As in a mount daemon: the event loop looks after the bell by itself."""

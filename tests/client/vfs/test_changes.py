@@ -45,7 +45,7 @@ async def listed(mount, handle_id, cookie):
     return [(e.name, e.inode.length) for e in entries], entries[-1].cookie if entries else 0
 
 
-async def test_a_listing_goes_on_with_what_is_there_then(mounts):
+async def test_a_listing_goes_on_with_what_is_there_then(mounts, autojump_clock):
     async with mounts() as mount:
         for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
             await mount.write_file(name, b"old")
@@ -66,7 +66,7 @@ async def test_a_listing_goes_on_with_what_is_there_then(mounts):
         mount.vfs.directories.releasedir(handle_id)
 
 
-async def test_each_open_of_a_listed_name_says_which_it_means(mounts):
+async def test_each_open_of_a_listed_name_says_which_it_means(mounts, autojump_clock):
     """Also the second one: the kernel looks up what a listing showed only when a second has passed."""
     async with mounts(2) as (one, other):
         await one.write_file(b"f", b"old")
@@ -83,7 +83,7 @@ async def test_each_open_of_a_listed_name_says_which_it_means(mounts):
         await other.close(held.handle_id)
 
 
-async def test_a_file_with_two_names_is_looked_up_by_each(mounts):
+async def test_a_file_with_two_names_is_looked_up_by_each(mounts, autojump_clock):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
         inode = await mount.stat(b"f")
@@ -138,7 +138,9 @@ async def test_a_listed_name_that_was_removed_here_keeps_nobody_waiting(autojump
         assert trio.current_time() - began_s < 0.5
 
 
-async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(mounts):
+async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(
+    mounts, autojump_clock
+):
     """Whose request it sent first: it takes nothing then from the other one."""
     async with mounts(2) as (one, other):
         await one.write_file(b"f", b"old")
@@ -153,7 +155,7 @@ async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(mo
             await other.close(handle_id)
 
 
-async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts):
+async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts, autojump_clock):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
         await mount.stat(b"f")
@@ -165,7 +167,9 @@ async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts):
         await mount.close(handle_id)
 
 
-async def test_a_look_up_that_was_under_way_during_a_write_is_done_again(mounts, cluster):
+async def test_a_look_up_that_was_under_way_during_a_write_is_done_again(
+    mounts, cluster, autojump_clock
+):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
         mark = mount.names.mark_now()

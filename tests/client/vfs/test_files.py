@@ -87,7 +87,7 @@ async def test_truncate_comes_after_earlier_writes(autojump_clock, mounts, clust
         assert await a.read_file(b"f") == b"new"
 
 
-async def test_a_running_program_is_not_cut_by_an_open_for_reading(mounts):
+async def test_a_running_program_is_not_cut_by_an_open_for_reading(mounts, autojump_clock):
     async with mounts() as m:
         h = await m.create(b"f")
         await m.files.write(h, 0, b"text")

@@ -264,7 +264,9 @@ async def test_attributes_tell_that_there_are_no_extended_ones(autojump_clock, m
         assert await calls_for(m, inode_id, label) == ["GetXattr"]
 
 
-async def test_services_of_earlier_releases_are_asked_for_extended_attributes(mounts, cluster):
+async def test_services_of_earlier_releases_are_asked_for_extended_attributes(
+    mounts, cluster, autojump_clock
+):
     cluster.knows_bare = False
     async with mounts() as m:
         inode_id = (await m.names.mkdir(1, b"d", 0o755, ROOT)).inode_id
