@@ -280,7 +280,7 @@ class Reports(WriteBack):
     def keep_times(self, state: InodeState, caller: Caller, times: SetTimes) -> bool:
         """Keep times that a caller sets for the next report; False where meta has to be told, or asked, at once.
 
-        What was written goes on its way: who sets times has mostly written all.
+        What was written goes on its way to storage: who sets times has mostly written all.
         """
         is_writable = any(handle.can_write for handle in state.handles.values())
         is_waited_for = is_writable and (state.is_dirty or state.has_unreported)
@@ -300,8 +300,9 @@ class Reports(WriteBack):
             if len(self.kept) == 1:
                 self.spawn(self._watch_kept)
         state.set_times = times if before is None else times.after(before)
-        is_waited = self.section.durable_close or state.may_go_inline
-        self.start_flush(state, is_durable=is_waited)
+        # What meta is to take goes with the times, and with what else is set before the close.
+        if not state.may_go_inline:
+            self.start_flush(state, is_durable=self.section.durable_close)
         return True
 
     async def _watch_kept(self) -> None:
@@ -319,7 +320,7 @@ class Reports(WriteBack):
     async def _report_times(self, state: InodeState) -> None:
         """Tell meta of times that were set: the file may stay open for long."""
         try:
-            await self.drain(state)
+            await self.drain(state, is_durable=state.may_go_inline)
             if state.has_unreported:
                 await self.report(state, is_durable=False)
         except FsError as error:

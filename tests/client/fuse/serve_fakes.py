@@ -60,6 +60,8 @@ async def tell_counts(cluster, asked, read_sizes):
     with trio.open_signal_receiver(signal.SIGUSR1) as signals:
         async for _ in signals:
             counts = {"kernel": asked, "meta": cluster.calls, "read_sizes": read_sizes}
+            chunks = cluster.chunks
+            counts["storage"] = len(chunks.writes) + len(chunks.reads) + chunks.sync_count
             print(json.dumps(counts), flush=True)
             asked.clear()
             read_sizes.clear()
@@ -73,6 +75,7 @@ async def hang(*_, **__):
 async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
+    cluster.inline.bytes_max = int(os.environ.get("INLINE_BYTES_MAX", "0"))
     runtime = Runtime(clock, None, run_inline, random.Random(1))
     if os.environ.get("INJECT_BUG"):
         cluster.chunks.write_faults.append(AssertionError("injected bug"))

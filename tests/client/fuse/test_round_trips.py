@@ -172,3 +172,39 @@ def test_each_system_call_costs_what_the_specification_says(counter):
     rows = measured(counter)
     expected = stated()
     assert {name: rows[name] for name in rows} == expected
+
+
+def touch_storage(counter, action, *arguments):
+    """Return what an action asks of meta, and how often storage had been asked for anything before and after it."""
+    before = counter._take()["storage"]
+    action(*arguments)
+    taken = counter._take()
+    return [name for name in taken["meta"] if name not in BY_ITSELF], taken["storage"] - before
+
+
+@pytest.mark.parametrize(
+    ("act", "asked"),
+    [
+        (write_small, ["Lookup", "Create", "Sync"]),
+        (write_as_git, ["Lookup", "Create", "Sync"]),
+        (write_as_tar, ["Lookup", "Create", "SetAttr", "SetAttr", "Sync"]),
+        (write_as_cp, ["Lookup", "Create", "Sync"]),
+    ],
+)
+def test_inline_files_ask_nothing_of_storage(counter, monkeypatch, tmp_path, act, asked):
+    (tmp_path / "inline").mkdir()
+    monkeypatch.setenv("INLINE_BYTES_MAX", "65536")
+    server = Server(tmp_path / "inline", "attr_timeout_s=600", "dir_entry_timeout_s=600")
+    assert server.first_line == "ready"
+    other = Counter(server)
+    try:
+        path = other.mnt / "f"
+        found = touch_storage(other, act, path)
+        assert (sorted(found[0]), found[1]) == (sorted(asked), 0)
+        written = path.read_bytes()
+        assert touch_storage(other, Path.read_bytes, path) == (["Lookup", "Open"], 0)
+        assert counter.of(act, counter.mnt / "f")[1] == asked, "as without"
+        assert written == (counter.mnt / "f").read_bytes()
+        assert touch_storage(other, sync_again, path) == (["Lookup", "Open", "Sync"], 0)
+    finally:
+        server.close()

@@ -400,6 +400,19 @@ async def test_times_that_are_set_go_with_it(autojump_clock, mounts, cluster):
         assert inline(cluster, b"f") == b"small"
 
 
+async def test_times_of_what_stays_open_go_with_it(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", WO)
+        inode_id = cluster.names[1][b"f"]
+        await write(m, h, 0, b"small")
+        assert m.names.set_times_now(inode_id, AttrChange(mtime_ns=2), ROOT) is not None
+        assert cluster.count("Sync") == 0
+        await trio.sleep(0.5)
+        assert inline(cluster, b"f") == b"small" and cluster.get(inode_id).mtime_ns == 2
+        assert (cluster.count("Sync"), cluster.stored) == (1, 0)
+        await close(m, h)
+
+
 async def test_pages_of_the_kernel_stay_good(autojump_clock, mounts, cluster):
     async with mounts() as m:
         await make(m, b"f", b"small")
