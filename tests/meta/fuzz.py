@@ -22,6 +22,7 @@ from pathlib import Path
 import trio
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from xxhash import xxh3_64_intdigest
 
 from fs.kv.rocksdb import RocksDbEngine
 from fs.meta.check import check
@@ -235,6 +236,17 @@ class Stranger:
         for name in ("layout", "default_layout", "iflags", "length_hint"):
             if name in request.DESCRIPTOR.fields_by_name and self._rng.random() < 0.8:
                 request.ClearField(name)
+        if isinstance(request, meta.SyncReq) and request.HasField("inline_data"):
+            self._agree(request)
+
+    def _agree(self, report: meta.SyncReq) -> None:
+        """Have inline data say one thing, mostly: what contradicts itself is refused at once."""
+        if self._rng.random() < 0.9:
+            report.inline_data = self._rng.randbytes(self._rng.choice((1, 100, 65_536, 65_537)))
+            report.inline_checksum = xxh3_64_intdigest(report.inline_data)
+            report.inline_data_ver = self._rng.choice((0, 0, 1, 2, 2**64 - 1))
+            report.has_new_data, report.counts_space = True, False
+            report.length_hint.length = len(report.inline_data)
 
     def learn(self, method: Method, answer: Answer) -> None:
         """Take ids out of a good reply, for later calls."""

@@ -15,9 +15,10 @@ from fs.kv.memory import MemoryEngine
 from fs.meta import records
 from fs.meta.check import check, read_all
 from fs.runtime.simulated import SimulatedClock
+from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import DentryRecordPb, FileLocksRecordPb
 from tests.meta.deeds import Deed
-from tests.meta.harness import World
+from tests.meta.harness import World, inline_report, session
 from tests.meta.model import SUPERUSER
 from tests.meta.wide_deeds import (
     ONE,
@@ -32,9 +33,11 @@ from tests.meta.wide_deeds import (
 from tests.meta.wide_model import WideModel, held
 from tests.sim.determinism import run_deterministic
 
-CONFIG = {"gc_delay_s": 1.0}
-EVENTS = ["collect", "clean", "die"]
-EVENT_SHARE = 0.04
+CONFIG = {"gc_delay_s": 1.0, "inline_bytes_max": 100}
+EVENTS = ["collect", "clean", "die", *["write_inline"] * 6]
+EVENT_SHARE = 0.12
+WRITER = "a" * 32
+"""The client that sends all bytes of files with its reports."""
 
 
 class Company:
@@ -45,6 +48,7 @@ class Company:
         self.source = source
         self.model = WideModel()
         self.chooser = WideChooser(source, kinds)
+        self.inline_count = 0
 
     async def both(self, deed):
         """Do it on both sides; the answers must agree."""
@@ -95,6 +99,33 @@ class Company:
         await self.world.meta.sessions.step()
         self.model.end_client(OTHER)
 
+    async def write_inline(self):
+        """Somebody opens a file, sends all that is to be in it, and closes it: taken if nothing is in chunks and nobody else writes."""
+        files = [node for node in self.model.nodes.values() if node.kind == "file"]
+        if not files:
+            return
+        node, length = self.source.choice(files), self.source.choice([1, 7, 50, 100])
+        writer, one = self.world.user(client=WRITER), session(10**6)
+        fields = {"wants_write": True, "takes_inline": True, "session": one}
+        part = (await writer.open(node.ident, **fields)).file
+        sent = inline_report(bytes(length), part.data_ver, part.truncate_ver)
+        request = meta.SyncReq(inode_id=node.ident, **sent)
+        reply = await writer.call("sync", request)
+        await writer.close(node.ident, one.session_id)
+        others = any(writes for _, writes in held(node, "sessions").values())
+        may_be = (part.is_inline or not part.length) and not others
+        if reply.is_inline_refused:
+            assert not may_be or self.is_over_quota(node, length), node.ident
+            return
+        assert may_be and not self.is_over_quota(node, length), node.ident
+        node.length = length
+        self.inline_count += 1
+
+    @staticmethod
+    def is_over_quota(_node, _length):
+        """Whether a limit forbids that a file has this length."""
+        return False
+
     async def compare(self):
         """Everything that no list of a directory shows, and what has no name any more."""
         for ident in list(self.model.nodes):
@@ -139,7 +170,9 @@ async def run_seed(seed, count, company=Company):
     world.engine.faults = RandomFaults(
         random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
     )
-    await company(world, random.Random(seed)).run(count)
+    made = company(world, random.Random(seed))
+    await made.run(count)
+    return made.inline_count
 
 
 def main(program="python -m tests.meta.wide", company=Company):
@@ -148,15 +181,19 @@ def main(program="python -m tests.meta.wide", company=Company):
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--deeds", type=int, default=200, help="of each run")
     given = parser.parse_args()
-    failure_count = 0
+    failure_count = inline_count = 0
     for seed in range(given.seed, given.seed + given.runs):
         try:
-            run_deterministic(lambda seed=seed: run_seed(seed, given.deeds, company), seed)
+            inline_count += run_deterministic(
+                lambda seed=seed: run_seed(seed, given.deeds, company), seed
+            )
         except AssertionError as error:
             failure_count += 1
             place = traceback.extract_tb(error.__traceback__)[-1]
             print(f"seed {seed}: {place.name}: {place.line}: {error}", flush=True)
-    print(f"{given.runs} runs of {given.deeds} deeds, {failure_count} differ")
+    print(
+        f"{given.runs} runs of {given.deeds} deeds, {inline_count} times bytes came with a report, {failure_count} differ"
+    )
     return int(failure_count > 0)
 
 

@@ -179,6 +179,12 @@ class QuotaCompany(Company):
         if not is_tree:
             await self.compare_usage()
 
+    def is_over_quota(self, node, length):
+        usages = self.model.usages()
+        before, node.length = node.length, length
+        is_over, node.length = self.model.exceeded(usages), before
+        return is_over
+
     async def collect(self):
         await super().collect()
         await self._learn_homes()
