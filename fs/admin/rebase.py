@@ -3,7 +3,7 @@
 A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given out in between:
 chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
 given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond, and those of inode ids, of
-routing versions and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
+routing versions, of truncations of inline files and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
 cluster has gone on from it.
 
 Who had the newest data of a chain then may have missed what was written since: so nobody serves a chain before those have been
@@ -16,12 +16,15 @@ sessions of others are ended in the usual way, which settles lengths and quotas.
 from dataclasses import replace
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from ..kv.api import KeyValue
 from ..meta import records
 from ..meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT
 from ..mgmtd import store as mgmtd
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
+from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
 from ..schema.routing import RESTORED_LOSSES, Chain, PublicState, chain_from_pb, chain_to_pb
 from .backup import UNFINISHED_VERSION
@@ -36,6 +39,8 @@ INODE_BLOCKS: Final = 1 << 20
 """Per shard: 137 billion files may have been made since."""
 ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
+TRUNCATIONS: Final = 1 << 32
+"""Of an inline file."""
 CHAIN_VERSIONS: Final = 1 << 16
 """Of 32 bits; a chain that changes once a minute has as many in 45 days."""
 MOVES: Final = 1 << 16
@@ -106,6 +111,8 @@ class Rebase:
         if key == mgmtd.ROUTING_VERSION_KEY:
             version = int.from_bytes(value, "big")
             return beyond(version, ROUTING_VERSIONS, self._now_ns, VERSION_NS).to_bytes(8, "big")
+        if key.startswith(records.INODE):
+            return self._inode(value)
         if key.startswith(mgmtd.CHAIN_PREFIX):
             chain = chain_from_pb(ChainRecordPb.FromString(value).chain)
             record = ChainRecordPb(chain=chain_to_pb(guarded(chain, self._now_ns)))
@@ -114,6 +121,18 @@ class Rebase:
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")
             self._target_id_max = max(self._target_id_max, target_id)
         return value
+
+    def _inode(self, value: bytes) -> bytes:
+        """Have the next move of inline bytes to a chunk be a newer one than all that storage knows to be over: else it does nothing."""
+        try:
+            inode = InodePb.FromString(value)
+        except DecodeError:  # for `ember fsck` to tell
+            return value
+        if not inode.file.is_inline:
+            return value
+        number = inode.file.truncate_ver
+        inode.file.truncate_ver = beyond(number, TRUNCATIONS, self._now_ns, VERSION_NS)
+        return inode.SerializeToString(deterministic=True)
 
     def _block_after(self, block: int) -> int:
         if block < NEW_STORE_BLOCK:  # of a store whose release knows no larger ids

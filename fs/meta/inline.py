@@ -12,6 +12,7 @@ Does not: move the bytes to a chunk; that is fs/meta/content_driver.py.
 Source: decision 0149.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -35,10 +36,16 @@ async def length_max(tr: Transaction, ctx: OpContext) -> int:
         return 0
     keys = [records.FORMAT_KEY, records.INLINE_BYTES_KEY]
     stored, total = await tr.get_many(keys, snapshot=True)
-    if stored is None or FormatRecordPb.FromString(stored).format_version < records.INLINE_FORMAT:
+    if stored is None or not _may_hold_inline(stored):
         return 0
     left = ctx.config.inline_total_bytes_max - records.unpack_count(total)
     return max(0, min(ctx.config.inline_bytes_max, left))
+
+
+@lru_cache(maxsize=8)
+def _may_hold_inline(stored: bytes) -> bool:
+    """Return whether a store with this format record may hold inline files."""
+    return FormatRecordPb.FromString(stored).format_version >= records.INLINE_FORMAT
 
 
 # ---- the record ----------------------------------------------------------------------------------
@@ -107,6 +114,11 @@ def empty(tr: Transaction, inode: pb.InodePb) -> None:
     part.truncate_ver += 1
     part.cut_ver = part.truncate_ver
     part.charged_length = 0
+
+
+def is_emptied_inline(part: pb.FilePartPb) -> bool:
+    """Return whether a truncation to 0 may have been `empty`: other files that hold nothing have a stripe."""
+    return not (part.length or part.dyn_stripe)
 
 
 # ---- reports that bring all bytes ----------------------------------------------------------------

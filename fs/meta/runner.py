@@ -42,6 +42,7 @@ from .context import (
 from .event_log import EventLog
 from .events import event_of
 from .idempotency import refuse
+from .inline import is_emptied_inline
 from .inode_ids import InodeIds
 from .inodes import load_inode
 from .lineage import Lineages
@@ -285,6 +286,9 @@ class RequestRunner:
 
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""
+        if is_emptied_inline(inode.file):
+            # What is written now may be durable before that: it would stand before the bytes of the old content, which are back.
+            await self._engine.sync()
         if inode.file.truncate_pending:
             await self.driver.finish_truncation(inode.inode_id)
             inode.file.truncate_pending = False

@@ -30,6 +30,7 @@ from fs.mgmtd import store as mgmtd
 from fs.mgmtd.lease import LeaseRecord
 from fs.runtime.real import RealClock
 from fs.schema.proto import common_pb2
+from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.backup_pb2 import BackupHeadPb
 from fs.schema.proto.record_pb2 import (
     ChainRecordPb,
@@ -48,7 +49,7 @@ from tests.admin.stores import (
     restore_into,
 )
 from tests.kv.harness import inline_runtime
-from tests.meta.harness import ROOT, World, session
+from tests.meta.harness import ROOT, World, inline_report, session
 
 pytestmark = pytest.mark.thorough
 
@@ -368,3 +369,26 @@ async def test_control_pages_of_many_states_are_no_backup(memory, monkeypatch):
     other = MemoryEngine(RealClock())
     await restore_into(other, made)
     assert await check(other)
+
+
+async def test_bytes_that_are_moved_after_a_restore_have_a_number_that_storage_has_not_seen(memory):
+    """It may remember truncations that were made since the backup, and does nothing for those before."""
+    world = World(memory, inline_bytes_max=4096)
+    await world.initialise()
+    root = world.user()
+    made = [
+        await root.create(ROOT, b"%d" % n, wants_write=True, session=session(n)) for n in (1, 2)
+    ]
+    await root.sync(made[0].inode_id, **inline_report(b"bytes"))
+    before = [await root.attr(inode.inode_id) for inode in made]
+    restored = World(MemoryEngine(RealClock()), inline_bytes_max=4096)
+    await restore_into(restored.engine, await backup_of(memory, cluster_id="emberfs"))
+    root = restored.user()
+    after = [await root.attr(inode.inode_id) for inode in made]
+    assert after[0].file.truncate_ver > 2**32
+    before[0].file.truncate_ver = after[0].file.truncate_ver
+    assert after == before
+    asked = meta.ExtendStripeReq(inode_id=made[0].inode_id, dyn_stripe_min=1)
+    await root.call("extend_stripe", asked)
+    assert restored.chunks.filled == [(made[0].inode_id, b"bytes")]
+    assert await check(restored.engine) == []

@@ -118,3 +118,20 @@ async def test_of_two_services_that_move_the_slower_one_does_no_harm(
     assert world.chunks.filled == [(file, DATA)]
     part = (await root.attr(file)).file
     assert (part.length, part.is_inline, part.truncate_pending) == (20, False, False)
+
+
+@pytest.mark.parametrize("how", ["set_attr", "open", "create"])
+async def test_an_emptied_file_is_empty_durably_before_others_hear_of_it(
+    world, root, file, how, autojump_clock
+):
+    """What its writer makes durable next would stand before the rest of the bytes that come back with the power."""
+    opened = {"wants_write": True, "is_truncate": True, "takes_inline": True}
+    if how == "set_attr":
+        await root.set_attr(file, length=0)
+    elif how == "open":
+        await root.open(file, session=session(2), **opened)
+    else:
+        await root.create(ROOT, b"f", session=session(2), **opened)
+    world.engine.power_loss(LosesAll())
+    part = (await root.attr(file)).file
+    assert (part.length, part.truncate_ver, part.is_inline) == (0, 1, False)

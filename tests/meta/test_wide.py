@@ -51,7 +51,7 @@ async def test_everything_on_each_engine(open_lab, autojump_clock, kind, seed): 
 @pytest.mark.thorough
 async def test_with_quotas(open_lab, autojump_clock):  # noqa: ARG001
     refused_count = 0
-    for seed in range(4):
+    for seed in range(3, 7):
         engine = await open_lab()
         world = World(engine, **CONFIG)
         await world.initialise()
