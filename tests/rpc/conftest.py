@@ -17,6 +17,8 @@ from fs.runtime import readiness
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import RpcSection
 
+from .lent_reads import AtOnce, Waiting
+
 CLUSTER = "test-cluster"
 
 
@@ -102,3 +104,16 @@ def process():
             nursery.cancel_scope.cancel()
 
     return make
+
+
+@pytest.fixture(params=[Waiting, AtOnce])
+def storage(request):
+    """What answers reads, in both ways."""
+    return request.param()
+
+
+@pytest.fixture
+def unix(tmp_path):
+    """A network as `net` has it, of Unix sockets."""
+    network = SocketNetwork()
+    return SimpleNamespace(a=network, b=network, address=lambda: f"unix:{tmp_path}/s")

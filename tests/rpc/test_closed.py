@@ -13,12 +13,10 @@ from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels
 from fs.rpc.credentials import KEY_ID_BYTES, PROOF_BYTES, Secret, transcript_of
 from fs.rpc.frame import (
-    HEADER_BYTES,
     HELLO_VERSION,
     FrameLimits,
     Kind,
     decode_error,
-    decode_header,
     encode_error,
 )
 from fs.rpc.guard import KeyGuard
@@ -29,6 +27,8 @@ from fs.schema.proto import core_pb2 as core
 from fs.schema.services import CORE_ECHO
 from fs.schema.status import FsError, Status
 from tests.rpc.peer import request_frame
+
+from .raw import Raw
 
 OLD, NEW, OTHER = (Secret.of_key(bytes([n]) * 32) for n in (1, 2, 3))
 CALLER = Identity("test-cluster", client_id="client-1")
@@ -121,42 +121,25 @@ async def test_who_does_not_is_refused(net, process, caplog, case, monkeypatch):
         assert told[0].levelno == logging.WARNING
 
 
-class Raw:
-    """A caller that says what it likes."""
+class Greeter(Raw):
+    """Says hello, and proves what it likes."""
 
-    def __init__(self, stream):
-        self.stream = stream
-        self.left = b""
-
-    async def say(self, *frames):
+    async def send(self, *frames):
         for frame in frames:
             await self.stream.send_all(list(frame))
 
-    def size(self):
-        """How much of the next frame must be there before it is known, or whole."""
-        if len(self.left) < HEADER_BYTES:
-            return HEADER_BYTES
-        return (
-            HEADER_BYTES
-            + decode_header(self.left[:HEADER_BYTES], LIMITS, self.left[4]).message_bytes
-        )
-
     async def hear(self):
         """Return (kind, message, status) of the next frame, None at the end."""
-        while len(self.left) < (size := self.size()):
-            buffer = memoryview(bytearray(4096))
-            count = await self.stream.receive_into(buffer)
-            if not count:
-                return None
-            self.left += bytes(buffer[:count])
-        header = decode_header(self.left[:HEADER_BYTES], LIMITS, self.left[4])
-        message, self.left = self.left[HEADER_BYTES:size], self.left[size:]
-        return header.kind, message, header.status
+        try:
+            heard = await self.frame()
+        except EOFError:
+            return None
+        return heard.kind, heard.message, heard.status
 
     async def greet(self, secret=OLD, nonce=b"n" * 32, own=CALLER):
         """Say hello and return the transcript and the listener's proof."""
         header, said = encode_hello(own, key_ids=[secret.key_id], nonce=nonce)
-        await self.say((header, said))
+        await self.send((header, said))
         kind, heard, _ = await self.hear()
         assert kind == Kind.HELLO and len(decode_hello(heard).nonce) == 32
         kind, proof, _ = await self.hear()
@@ -171,16 +154,16 @@ class Raw:
 
 async def test_a_recorded_handshake_is_worth_nothing(net, process):
     async with process(net, guard=guard(OLD), secrets=[OLD]) as p:
-        first = Raw(await p.connect())
+        first = Greeter(await p.connect())
         transcript, listener_proof = await first.greet()
         recorded = OLD.caller_proof(transcript)
-        await first.say(encode_proof(recorded))
+        await first.send(encode_proof(recorded))
         assert (await first.hear())[0] == Kind.PROOF
         for proof in (recorded, listener_proof, recorded[:-1], b"", bytes(32)):
-            again = Raw(await p.connect())
+            again = Greeter(await p.connect())
             fresh, _ = await again.greet()
             assert fresh != transcript
-            await again.say(encode_proof(proof))
+            await again.send(encode_proof(proof))
             assert (await again.goodbye()).status is Status.RPC_UNAUTHENTICATED
         assert await echoes(p)
 
@@ -188,8 +171,8 @@ async def test_a_recorded_handshake_is_worth_nothing(net, process):
 @pytest.mark.parametrize("nonce", [b"", b"n", b"n" * 33])
 async def test_a_nonce_that_is_none_is_refused(net, process, nonce):
     async with process(net, guard=guard(OLD)) as p:
-        raw = Raw(await p.connect())
-        await raw.say(encode_hello(CALLER, key_ids=[OLD.key_id], nonce=nonce))
+        raw = Greeter(await p.connect())
+        await raw.send(encode_hello(CALLER, key_ids=[OLD.key_id], nonce=nonce))
         assert (await raw.goodbye()).status is Status.RPC_UNAUTHENTICATED
 
 
@@ -197,12 +180,12 @@ async def test_requests_before_the_proof_are_refused(net, process):
     async with process(net, guard=guard(OLD)) as p:
         message = core.EchoReq(data=b"x").SerializeToString()
         request = request_frame(CORE_ECHO, 1, message, version=HELLO_VERSION)
-        early = Raw(await p.connect())
-        await early.say((request,))
+        early = Greeter(await p.connect())
+        await early.send((request,))
         assert (await early.goodbye()).status is Status.RPC_BAD_FRAME
-        instead = Raw(await p.connect())
+        instead = Greeter(await p.connect())
         await instead.greet()
-        await instead.say((request,))
+        await instead.send((request,))
         assert (await instead.goodbye()).status is Status.RPC_BAD_FRAME
 
 
@@ -211,12 +194,12 @@ async def test_a_listener_that_does_not_know_the_key_gets_no_proof(net, process)
     heard, is_over = [], trio.Event()
 
     async def pretend(stream):
-        raw = Raw(stream)
+        raw = Greeter(stream)
         _, said, _ = await raw.hear()
         own = Identity("test-cluster", 7)
         key_ids = decode_hello(said).key_ids
         header, message = encode_hello(own, key_ids=key_ids, nonce=b"m" * 32)
-        await raw.say((header, message), encode_proof(bytes(32)))
+        await raw.send((header, message), encode_proof(bytes(32)))
         try:
             heard.append(await raw.hear())
         except trio.BrokenResourceError:
@@ -238,15 +221,15 @@ async def test_a_listener_without_the_key_judges_nobody(net, process, status):
     """A node is gone when another one answers at its address, if that one proves to be of the cluster."""
 
     async def pretend(stream):
-        raw = Raw(stream)
+        raw = Greeter(stream)
         _, said, _ = await raw.hear()
         if status is not None:
-            await raw.say(
+            await raw.send(
                 encode_error(Kind.GOODBYE, 0, FsError(status, "so they say"), version=HELLO_VERSION)
             )
             return
         own, key_ids = Identity("test-cluster", 7), decode_hello(said).key_ids
-        await raw.say(encode_hello(own, key_ids=key_ids, nonce=b"m" * 32), encode_proof(bytes(32)))
+        await raw.send(encode_hello(own, key_ids=key_ids, nonce=b"m" * 32), encode_proof(bytes(32)))
         await raw.hear()
 
     wanted = Status.RPC_UNAUTHENTICATED if status is None else Status.RPC_CONNECT_FAILED
@@ -290,11 +273,11 @@ async def test_a_replaced_key_ends_its_connections(net, process):
 async def test_a_key_that_is_replaced_in_a_handshake_lets_nobody_in(net, process):
     listener = guard(OLD, NEW)
     async with process(net, guard=listener) as p:
-        raw = Raw(await p.connect())
+        raw = Greeter(await p.connect())
         transcript, _ = await raw.greet()
         listener.replace_keys([NEW])
         request = request_frame(CORE_ECHO, 1, core.EchoReq(data=b"x").SerializeToString())
-        await raw.say(encode_proof(OLD.caller_proof(transcript)), (request,))
+        await raw.send(encode_proof(OLD.caller_proof(transcript)), (request,))
         assert (await raw.hear())[0] == Kind.PROOF
         assert (await raw.goodbye()).status is Status.RPC_UNAUTHENTICATED
 

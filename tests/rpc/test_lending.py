@@ -12,14 +12,11 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from fs.kernels.lent import PIECE, PIECE_COUNT_MAX, pieces_of
-from fs.rpc.api import Identity
-from fs.rpc.frame import FLAG_LENT, FLAG_TRACED, TRACE_BYTES, Kind, decode_error, encode_header
-from fs.rpc.handshake import encode_hello
+from fs.rpc.frame import FLAG_LENT, FLAG_TRACED, TRACE_BYTES, Kind, encode_header
 from fs.rpc.lending import STEP_BYTES, Borrower
 from fs.rpc.peer_memory import memory_behind
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX
 from fs.rpc.simulated_memory import SimulatedMemory
-from fs.rpc.transport import SocketNetwork
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.plain_memory import PlainMemory, is_plain
 from fs.runtime.recycled import RecycledMemory
@@ -31,10 +28,11 @@ from fs.schema.proto import storage_pb2
 from fs.schema.proto.rpc_pb2 import HelloPb, LendPb
 from fs.schema.status import FsError, Status
 
+from .raw import Raw, place_of, prefix_of
+
 WRITE, ECHO = services.STORAGE_WRITE, services.CORE_ECHO
 KIB = 1024
 SIZE = 300 * KIB
-ME = Identity("test-cluster", client_id="raw")
 
 
 class Storage:
@@ -57,13 +55,6 @@ class Storage:
 @pytest.fixture
 def storage():
     return Storage()
-
-
-@pytest.fixture
-def unix(tmp_path):
-    """A network as `net` has it, of Unix sockets."""
-    network = SocketNetwork()
-    return SimpleNamespace(a=network, b=network, address=lambda: f"unix:{tmp_path}/s")
 
 
 def noise(size, seed=1):
@@ -265,36 +256,8 @@ async def test_in_simulation_memory_changes_once_it_is_lent_no_more(process, sto
 # ---- who speaks by hand ------------------------------------------------------------------------------
 
 
-class Raw:
-    """A caller that says what it likes."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    async def exactly(self, count):
-        data = memoryview(bytearray(count))
-        done = 0
-        while done < count:
-            got = await self.stream.receive_into(data[done:])
-            assert got, "closed"
-            done += got
-        return bytes(data)
-
-    async def frame(self):
-        """Return kind, status and message of the next frame."""
-        head = await self.exactly(48)
-        fields = SimpleNamespace(
-            kind=head[5], status=int.from_bytes(head[20:22], "little"),
-            size=int.from_bytes(head[28:32], "little"),
-        )  # fmt: skip
-        return fields.kind, fields.status, await self.exactly(fields.size)
-
-    async def hello(self, **fields):
-        """Say hello; return the nonce of the answer."""
-        await self.stream.send_all(encode_hello(ME, **fields))
-        kind, _, message = await self.frame()
-        assert kind == Kind.HELLO
-        return HelloPb.FromString(message).lend_nonce
+class Caller(Raw):
+    """Lends, and asks with what it has lent."""
 
     async def lend(self, place):
         message = LendPb(place=place).SerializeToString()
@@ -313,22 +276,9 @@ class Raw:
     async def echo(self):
         request = core.EchoReq(data=b"x").SerializeToString()
         await self.ask(0, b"", flags=0, method=ECHO, request=request)
-        kind, status, message = await self.frame()
-        assert (kind, status) == (Kind.REPLY, 0) and core.EchoRsp.FromString(message).data == b"x"
-
-    async def refusal(self):
-        with trio.fail_after(30):
-            kind, status, message = await self.frame()
-        return kind, decode_error(status, message).status
-
-
-def place_of(buffer):
-    return PIECE.unpack(pieces_of([buffer]))[0]
-
-
-def prefix_of(*pieces, count=None):
-    packed = b"".join(PIECE.pack(*piece) for piece in pieces)
-    return (len(pieces) if count is None else count).to_bytes(4, "little") + packed
+        heard = await self.frame()
+        assert (heard.kind, heard.status) == (Kind.REPLY, 0)
+        assert core.EchoRsp.FromString(heard.message).data == b"x"
 
 
 @pytest.fixture
@@ -336,7 +286,7 @@ def raw(unix, process, storage):
     """Return `raw(p)`: a caller by hand, and the process it calls."""
 
     async def connect(p):
-        return Raw(await p.connect())
+        return Caller(await p.connect())
 
     return SimpleNamespace(process=lambda: process(unix, services=[([WRITE], storage)]), to=connect)
 
@@ -344,8 +294,11 @@ def raw(unix, process, storage):
 async def test_only_who_lends_is_given_a_nonce(raw):
     async with raw.process() as p:
         old, new, other = [await raw.to(p) for _ in range(3)]
-        assert await old.hello() == b""
-        nonces = {await new.hello(lends=True), await other.hello(lends=True)}
+        assert not (await old.hello()).lend_nonce
+        nonces = {
+            (await new.hello(lends=True)).lend_nonce,
+            (await other.hello(lends=True)).lend_nonce,
+        }
         assert {len(nonce) for nonce in nonces} == {16} and len(nonces) == 2
         for caller in (old, new, other):
             await caller.echo()
@@ -379,9 +332,9 @@ async def test_lies_about_pieces_end_the_connection(raw, storage):
             prefix_of(*[(place, 0)] * PIECE_COUNT_MAX, (place, SIZE)),
         ):
             caller = await raw.to(p)
-            nonce = await caller.hello(lends=True)
+            nonce = (await caller.hello(lends=True)).lend_nonce
             await caller.lend(place_of(nonce))
-            assert (await caller.frame())[0] == Kind.LEND
+            assert (await caller.frame()).kind == Kind.LEND
             await caller.ask(SIZE, prefix)
             assert await caller.refusal() == (Kind.GOODBYE, Status.RPC_BAD_FRAME), prefix
         assert storage.taken == [] and p.server.pool.used_bytes == 0
@@ -392,9 +345,9 @@ async def test_memory_that_is_not_the_callers_is_refused_and_nothing_else(raw, s
     request = request_for(data).SerializeToString()
     async with raw.process() as p:
         caller = await raw.to(p)
-        nonce = await caller.hello(lends=True)
+        nonce = (await caller.hello(lends=True)).lend_nonce
         await caller.lend(place_of(nonce))
-        assert (await caller.frame())[0] == Kind.LEND
+        assert (await caller.frame()).kind == Kind.LEND
         for piece in ((0, SIZE), (2**64 - SIZE, SIZE), (2**64 - 1, SIZE), (2**47, SIZE)):
             await caller.ask(SIZE, prefix_of(piece), request=request)
             assert await caller.refusal() == (Kind.REPLY, Status.RPC_NOT_LENT), piece
@@ -406,16 +359,17 @@ async def test_memory_that_is_not_the_callers_is_refused_and_nothing_else(raw, s
         await caller.echo()
         assert storage.taken == [] and p.server.pool.used_bytes == 0
         await caller.ask(SIZE, prefix_of((place_of(data), SIZE)), request=request)
-        assert (await caller.frame())[:2] == (Kind.REPLY, 0) and storage.taken == [data]
+        heard = await caller.frame()
+        assert (heard.kind, heard.status) == (Kind.REPLY, 0) and storage.taken == [data]
 
 
 async def test_a_nonce_that_goes_takes_the_memory_along(raw, storage):
     data = noise(SIZE)
     async with raw.process() as p:
         caller = await raw.to(p)
-        nonce = bytearray(await caller.hello(lends=True))
+        nonce = bytearray((await caller.hello(lends=True)).lend_nonce)
         await caller.lend(place_of(nonce))
-        assert (await caller.frame())[0] == Kind.LEND
+        assert (await caller.frame()).kind == Kind.LEND
         nonce[3] ^= 1  # as another process's memory, which has come by the number of this one
         await caller.ask(SIZE, prefix_of((place_of(data), SIZE)))
         assert await caller.refusal() == (Kind.REPLY, Status.RPC_NOT_LENT)
@@ -426,10 +380,10 @@ async def test_a_nonce_that_goes_takes_the_memory_along(raw, storage):
 async def test_a_lend_frame_comes_once_and_to_who_asked(raw, is_second):
     async with raw.process() as p:
         caller = await raw.to(p)
-        nonce = await caller.hello(lends=is_second)
+        nonce = (await caller.hello(lends=is_second)).lend_nonce
         if is_second:
             await caller.lend(place_of(nonce))
-            assert (await caller.frame())[0] == Kind.LEND
+            assert (await caller.frame()).kind == Kind.LEND
         await caller.lend(place_of(bytearray(16)))
         assert await caller.refusal() == (Kind.GOODBYE, Status.RPC_BAD_FRAME)
 
@@ -450,9 +404,9 @@ async def test_a_trace_that_was_cut_off_is_no_message(raw):
     prefix = prefix_of((place_of(data), SIZE))
     async with raw.process() as p:
         caller = await raw.to(p)
-        nonce = await caller.hello(lends=True)
+        nonce = (await caller.hello(lends=True)).lend_nonce
         await caller.lend(place_of(nonce))
-        assert (await caller.frame())[0] == Kind.LEND
+        assert (await caller.frame()).kind == Kind.LEND
         await caller.ask(SIZE, prefix + bytes(TRACE_BYTES - 1), flags=FLAG_LENT | FLAG_TRACED)
         assert (await caller.refusal())[1] is Status.RPC_BAD_FRAME
 

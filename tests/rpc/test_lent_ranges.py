@@ -30,7 +30,9 @@ from fs.schema.proto import storage_pb2
 from fs.schema.proto.rpc_pb2 import HelloPb
 from fs.schema.status import FsError, Status
 
-from .test_lent_replies import NONCE, Raw, liar, noise, unix, until, welcomed  # noqa: F401 - fixtures
+from .lent_reads import noise, until
+from .raw import NONCE, Raw
+from .test_lent_replies_servers import liar, welcomed  # noqa: F401 - a fixture
 
 READ = services.STORAGE_BATCH_READ
 KIB = 1024
@@ -108,7 +110,7 @@ async def all_returned(p, storage):
     await until(lambda: not p.server.lent_replies.held_bytes and not storage.lent)
 
 
-async def test_what_lies_in_files_is_read_there(unix, process, storage):  # noqa: F811
+async def test_what_lies_in_files_is_read_there(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         total = 0
         await ask(p, 5)
@@ -130,7 +132,7 @@ async def test_what_lies_in_files_is_read_there(unix, process, storage):  # noqa
         assert storage.refused == refused and descriptor_count() == before
 
 
-async def test_only_who_may_and_asks_reads_files(unix, process, storage):  # noqa: F811
+async def test_only_who_may_and_asks_reads_files(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         for lending in (Lending.NOT, Lending.MEMORY):
             assert await ask(p, SIZE, may_be_lent=lending) == storage.content([SIZE])
@@ -139,7 +141,7 @@ async def test_only_who_may_and_asks_reads_files(unix, process, storage):  # noq
 
 
 @pytest.mark.parametrize("side", ["limits", "caller_limits"])
-async def test_a_setting_switches_it_off(unix, process, storage, side):  # noqa: F811
+async def test_a_setting_switches_it_off(unix, process, storage, side):
     off = {side: RpcSection(lend_bytes_min=0)}
     async with process(unix, services=[([READ], storage)], **off) as p:
         assert await ask(p, SIZE) == storage.content([SIZE])
@@ -152,7 +154,7 @@ async def test_whatever_the_network_the_bytes_arrive(net, process, storage):
         assert p.server.lent_replies.range_bytes == (SIZE if net.kind == "unix" else 0)
 
 
-async def test_what_would_be_too_much_is_sent(unix, process, storage, monkeypatch):  # noqa: F811
+async def test_what_would_be_too_much_is_sent(unix, process, storage, monkeypatch):
     monkeypatch.setattr(lent_replies, "HELD_BYTES_MAX", SIZE)
     async with process(unix, services=[([READ], storage)]) as p:
         await ask(p, SIZE + 1)
@@ -167,7 +169,7 @@ def past_the_end(ranges):
     return [one._replace(offset=9 << 20) for one in ranges]
 
 
-async def test_what_would_have_to_be_waited_for_is_asked_for_again(unix, process, storage):  # noqa: F811
+async def test_what_would_have_to_be_waited_for_is_asked_for_again(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         storage.make = past_the_end
         with pytest.raises(FsError) as caught:
@@ -180,7 +182,7 @@ async def test_what_would_have_to_be_waited_for_is_asked_for_again(unix, process
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "nothing", "device", "huge"])
-async def test_after_what_is_no_file_of_theirs_no_more_is_read(unix, process, storage, kind):  # noqa: F811
+async def test_after_what_is_no_file_of_theirs_no_more_is_read(unix, process, storage, kind):
     ends = os.pipe()
     others = [os.open("/", os.O_RDONLY), os.open("/dev/zero", os.O_RDONLY)]
     number = {
@@ -209,7 +211,7 @@ async def test_after_what_is_no_file_of_theirs_no_more_is_read(unix, process, st
             os.close(fd)
 
 
-async def test_a_call_given_up_returns_what_was_lent(unix, process, storage):  # noqa: F811
+async def test_a_call_given_up_returns_what_was_lent(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         for number in range(20):
             with trio.move_on_after(0.0005 * (number % 5)):
@@ -220,7 +222,7 @@ async def test_a_call_given_up_returns_what_was_lent(unix, process, storage):  #
 # ---- either side by hand ---------------------------------------------------------------------------
 
 
-async def test_what_a_connection_held_is_free_once_it_has_ended(unix, process, storage):  # noqa: F811
+async def test_what_a_connection_held_is_free_once_it_has_ended(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         caller = Raw(await p.connect())
         hello = await caller.hello(reply_nonce=NONCE)
@@ -235,7 +237,7 @@ async def test_what_a_connection_held_is_free_once_it_has_ended(unix, process, s
         await all_returned(p, storage)
 
 
-async def test_who_has_no_nonce_is_told_nothing_of_ranges(unix, process, storage):  # noqa: F811
+async def test_who_has_no_nonce_is_told_nothing_of_ranges(unix, process, storage):
     async with process(unix, services=[([READ], storage)]) as p:
         caller = Raw(await p.connect())
         assert not (await caller.hello()).lends_ranges
