@@ -6,6 +6,7 @@ A finding names the thing, says what it means for data and users, and the next s
 Does not look at anything by itself (fs/app/admin/doctor.py does), and repairs nothing.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class Snapshot:
     """JSON of the settings of the processes that tell them."""
     wall_ns: int = 0
     """When it was taken."""
+    inline_bytes: int = 0
+    """Of files whose bytes are in the metadata store; 0 also if no metadata service tells."""
     kept: mgmtd_pb2.ListSettingsRsp = field(default_factory=mgmtd_pb2.ListSettingsRsp)
     """Which settings are kept for roles, and how far nodes are with them."""
 
@@ -319,6 +322,23 @@ def _settings(now: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _inline(now: Snapshot) -> Iterator[Finding]:
+    """Small files go to chunks, which cost more, once so many bytes of them are in the metadata store."""
+    for node_id, text in sorted(now.configs.items()):
+        meta = json.loads(text).get("meta", {})
+        longest, most = meta.get("inline_bytes_max", 0), meta.get("inline_total_bytes_max", 0)
+        node = now.routing.nodes.get(node_id)
+        if node is None or Role.META not in node.roles or not longest:
+            continue
+        if now.inline_bytes + longest > most:
+            yield Finding(
+                "inline-full", Severity.NOTICE, f"node {node_id}",
+                f"{now.inline_bytes} bytes of small files are in the metadata store, of {most} that may be:"
+                " new ones go to chunks, and take longer to be made",
+                "raise meta.inline_total_bytes_max if the metadata store has the space",
+            )  # fmt: skip
+
+
 def _kept_settings(now: Snapshot) -> Iterator[Finding]:
     newest = newest_versions(now.kept)
     for one in now.kept.nodes:
@@ -396,6 +416,7 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _leases,
     _releases,
     _settings,
+    _inline,
     _kept_settings,
     _maintenance,
     _moves,

@@ -5,12 +5,14 @@ import logging
 import trio
 
 from ..kv.api import KvEngine
+from ..kv.transact import snapshot_read
 from ..node.api import MgmtdCaller, RoutingView
 from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema import metrics
 from ..schema.config import MetaSection, ProcessConfig
 from ..schema.status import FsError, Status
+from . import records
 from .gc import GarbageCollector
 from .init import require_format
 from .layouts import RoutedLayouts
@@ -40,6 +42,8 @@ class Meta:
         mgmtd: MgmtdCaller,
     ) -> None:
         self._engine = engine
+        self._inline_bytes = 0
+        """As last looked at."""
         self._cluster_id = config.process.cluster_id
         self.service = MetaService(
             engine,
@@ -85,6 +89,7 @@ class Meta:
                 the start.
         """
         await require_format(self._engine, self._cluster_id)
+        await self._look_at_inline()
         async with trio.open_nursery() as nursery:
             await nursery.start(self.service.driver.serve)
             nursery.start_soon(self.gc.run)
@@ -107,6 +112,7 @@ class Meta:
         self.gc.say(figures)
         self.service.driver.tally.say("meta", figures)
         figures.note(metrics.FILE_SESSIONS, self.sessions.seen_count)
+        figures.note(metrics.INLINE_BYTES, self._inline_bytes)
         figures.note(metrics.EVENTS_DROPPED, self.service.events.lost_count)
 
     async def _watch_format(self) -> None:
@@ -115,10 +121,16 @@ class Meta:
             await trio.sleep(FORMAT_INTERVAL_S)
             try:
                 await require_format(self._engine, self._cluster_id)
+                await self._look_at_inline()
             except FsError as error:
                 if error.status is Status.KV_BAD_FORMAT:
                     raise
                 log.warning("looking at the store's format: %s", error)
+
+    async def _look_at_inline(self) -> None:
+        key = records.INLINE_BYTES_KEY
+        stored = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
+        self._inline_bytes = max(0, records.unpack_count(stored))
 
     async def _prefetch_inode_ids(self) -> None:
         while True:

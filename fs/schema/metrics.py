@@ -289,6 +289,11 @@ FILE_SESSIONS: Final = gauge(
     _META,
     "Files open for writing in the whole cluster, as the last look at all of them found.",
 )
+INLINE_BYTES: Final = gauge(
+    "ember_meta_inline_bytes",
+    _META,
+    "Of files whose bytes are in the metadata store, in the whole cluster, as this service saw last.",
+)
 EVENTS_DROPPED: Final = counter(
     "ember_meta_events_dropped_total",
     _META,

@@ -134,7 +134,15 @@ def drifting(**changes):
     return {NodeId(n): settings(**changes) if n == 12 else settings() for n in (1, 2, *STORAGE_IDS)}
 
 
+def inline(node_id=1, used=0, most=1000):
+    """A service that keeps files of up to 100 bytes, of which so many bytes are there."""
+    made = settings(meta__inline_bytes_max=100, meta__inline_total_bytes_max=most)
+    return snapshot(configs={NodeId(node_id): made}, inline_bytes=used)
+
+
 SICK = [
+    (inline(used=901), {"inline-full"}),
+    (inline(most=0), {"inline-full"}),
     (snapshot(configs=drifting(mgmtd__node_lease_s=2.0)), {"config-drift"}),
     (snapshot(configs=drifting(storage__resync_bytes_per_s_max=5)), {"config-drift"}),
     (snapshot(routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=7 * 10**9)]), wall_ns=10**9), {"maintenance"}),
@@ -246,3 +254,10 @@ def test_of_an_older_image_another_member_is_named_before_it_is_accepted(states)
     advice = finding.remedy
     assert "accept-old 2 1102" in advice
     assert ("rotate-lost 2 1102" in advice[: advice.index("accept-old")]) == (len(states) > 1)
+
+
+def test_inline_files_are_told_only_where_there_is_no_room_for_more():
+    assert diagnose(inline(used=900)) == []
+    assert diagnose(inline(11, used=1000)) == []
+    off = settings(meta__inline_bytes_max=0, meta__inline_total_bytes_max=1)
+    assert diagnose(snapshot(configs={NodeId(1): off}, inline_bytes=5)) == []

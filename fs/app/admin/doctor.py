@@ -1,6 +1,7 @@
 """`ember admin doctor`: looks at everything, twice, and says what is wrong and what to do."""
 
 import json
+import logging
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -15,14 +16,17 @@ from ...rpc.channel import ChannelPool
 from ...runtime.real import RealClock
 from ...schema import services
 from ...schema.ids import NodeId
-from ...schema.proto import core_pb2, mgmtd_pb2
+from ...schema.proto import common_pb2, core_pb2, meta_pb2, mgmtd_pb2
 from ...schema.routing import NodeState, RoutingInfo
 from ...schema.status import FsError
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .disks import spaces_of
 from .listing import EXIT_FOUND, JsonOption
+from .meta_calls import ask_meta
 from .settings import configs_of, kept_settings
+
+log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 5.0
 STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
@@ -70,7 +74,21 @@ async def look(mgmtd: MgmtdLink, channels: ChannelPool) -> Snapshot:
     configs, _ = await configs_of(channels, info)
     spaces = await spaces_of(channels, info)
     kept = await kept_settings(mgmtd)
-    return Snapshot(info, moves, spaces, answers, silent, configs, RealClock().wall_ns(), kept)
+    inline_bytes = await _inline_bytes(channels, info)
+    now_ns = RealClock().wall_ns()
+    return Snapshot(info, moves, spaces, answers, silent, configs, now_ns, inline_bytes, kept)
+
+
+async def _inline_bytes(channels: ChannelPool, info: RoutingInfo) -> int:
+    """Ask a metadata service; 0 if none answers, which others say already."""
+    asking = common_pb2.CallerPb(client_id=channels.identity.client_id)
+    request = meta_pb2.StatFsReq(caller=asking)
+    try:
+        reply = await ask_meta(channels, info, services.META_STAT_FS, request)
+    except FsError as error:
+        log.info("bytes of inline files: %s", error)
+        return 0
+    return reply.inline_bytes
 
 
 async def _ask_all(

@@ -9,12 +9,16 @@ from ..usage import load_usage
 
 
 async def stat_fs(tr: Transaction, ctx: OpContext, request: meta.StatFsReq) -> meta.StatFsRsp:
-    """Return the number of inodes; and where quotas lie above the object, the narrowest of them.
+    """Return the number of inodes, and the bytes of inline files; and where quotas lie above the object, the narrowest of them.
 
     The caller has filled in nothing yet: `capacity_bytes` 0 means that no quota of bytes lies above.
     """
-    count = await tr.get(records.INODE_COUNT_KEY, snapshot=True)
-    reply = meta.StatFsRsp(inode_count=max(0, records.unpack_count(count)))
+    keys = [records.INODE_COUNT_KEY, records.INLINE_BYTES_KEY]
+    count, inline = await tr.get_many(keys, snapshot=True)
+    reply = meta.StatFsRsp(
+        inode_count=max(0, records.unpack_count(count)),
+        inline_bytes=max(0, records.unpack_count(inline)),
+    )
     stored = None
     if request.inode_id:
         stored = await tr.get(records.inode_key(request.inode_id), snapshot=True)

@@ -145,10 +145,12 @@ class StatFsRsp(_message.Message):
     FREE_BYTES_FIELD_NUMBER: _builtins.int
     INODE_COUNT_FIELD_NUMBER: _builtins.int
     FREE_INODES_FIELD_NUMBER: _builtins.int
+    INLINE_BYTES_FIELD_NUMBER: _builtins.int
     capacity_bytes: _builtins.int
     free_bytes: _builtins.int
     inode_count: _builtins.int
     free_inodes: _builtins.int
+    inline_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -156,10 +158,11 @@ class StatFsRsp(_message.Message):
         free_bytes: _builtins.int = ...,
         inode_count: _builtins.int = ...,
         free_inodes: _builtins.int | None = ...,
+        inline_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes", "free_inodes", b"free_inodes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes", "capacity_bytes", b"capacity_bytes", "free_bytes", b"free_bytes", "free_inodes", b"free_inodes", "inode_count", b"inode_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes", "capacity_bytes", b"capacity_bytes", "free_bytes", b"free_bytes", "free_inodes", b"free_inodes", "inline_bytes", b"inline_bytes", "inode_count", b"inode_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_inodes: _TypeAlias = _typing.Literal["free_inodes"]  # noqa: Y015
     _WhichOneofArgType__free_inodes: _TypeAlias = _typing.Literal["_free_inodes", b"_free_inodes"]  # noqa: Y015

@@ -9,6 +9,8 @@ from fs.kv.transact import transact
 from fs.meta import records
 from fs.meta.check import check
 from fs.meta.init import check_format_record
+from fs.runtime.figures import Figures
+from fs.schema import metrics
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import FormatRecordPb, InlineRecordPb
 from fs.schema.status import FsError, Status
@@ -532,3 +534,15 @@ async def test_no_one_writes_a_chunk_between_a_report_and_an_open(world, root, f
         both.start_soon(send)
         both.start_soon(open_it)
     assert (await root.attr(file)).file.is_inline == (outcomes == [False])
+
+
+async def test_how_many_bytes_are_inline_is_told(world, root, file, autojump_clock):
+    await make_inline(root, file)
+    told = await root.call("stat_fs", meta.StatFsReq())
+    assert told.inline_bytes == len(DATA)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.meta.run)
+        figures = Figures()
+        world.meta.say(figures)
+        assert figures.numbers[metrics.INLINE_BYTES] == {(): len(DATA)}
+        nursery.cancel_scope.cancel()
