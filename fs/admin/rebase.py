@@ -13,7 +13,6 @@ Everything else is restored as it was, file sessions and locks too: clients that
 sessions of others are ended in the usual way, which settles lengths and quotas.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -24,9 +23,10 @@ from ..meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT
 from ..mgmtd import store as mgmtd
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
+from ..mgmtd.restored import guarded
 from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
-from ..schema.routing import RESTORED_LOSSES, Chain, PublicState, chain_from_pb, chain_to_pb
+from ..schema.routing import chain_from_pb, chain_to_pb
 from .backup import UNFINISHED_VERSION
 
 BEGAN_NS: Final = 1_735_689_600 * 10**9
@@ -41,8 +41,6 @@ ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
 TRUNCATIONS: Final = 1 << 32
 """Of an inline file."""
-CHAIN_VERSIONS: Final = 1 << 16
-"""Of 32 bits; a chain that changes once a minute has as many in 45 days."""
 MOVES: Final = 1 << 16
 
 _INODE_IDS: Final = frozenset(map(records.inode_ids_key, range(SHARD_COUNT)))
@@ -75,19 +73,6 @@ def beyond(value: int, step: int, now_ns: int, unit_ns: int) -> int:
     """
     by_time = max(0, now_ns - BEGAN_NS) // unit_ns
     return by_time if by_time > value else value + step
-
-
-def guarded(chain: Chain, now_ns: int) -> Chain:
-    """Return a chain nobody of which serves until it is known who has the newest data (fs/mgmtd/restored.py)."""
-    return replace(
-        chain,
-        chain_version=chain.chain_version + CHAIN_VERSIONS,
-        loss_count=chain.loss_count + RESTORED_LOSSES,
-        targets=tuple(replace(m, public_state=PublicState.OFFLINE) for m in chain.targets),
-        generation=max(now_ns, chain.generation + 1),
-        restored=chain.restored or chain.standing,
-        stand_ins=(),  # of the time of the backup; all of them have to be heard
-    )
 
 
 class Rebase:

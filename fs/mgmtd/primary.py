@@ -25,6 +25,7 @@ from ..schema.proto.mgmtd_pb2 import RoutingEventPb
 from ..schema.routing import Chain, LocalState, Node, Role, RoutingInfo, routing_info_to_pb
 from ..schema.status import FsError, Status
 from . import orders
+from .adoption import given_births
 from .election import Election
 from .history import EVENTS_KEPT, event_of
 from .host_tags import HostTags
@@ -431,8 +432,19 @@ class Primary:
 
     async def _publish_soft(self) -> None:
         async with self.lock:
+            await self._give_births()
             if self.state.has_soft_changes:
                 await self.publish(Change())
+
+    async def _give_births(self) -> None:
+        """Give chains of a release that noted no birth one, so that their disks are known as theirs."""
+        info = self.info
+        if all(chain.birth_ns for chain in info.chains.values()):
+            return
+        local = {t: self._local_state_of(t) for t in info.targets}
+        chains = given_births(info, self.state.standings, local, self.wall_ns)
+        if chains:
+            await self.settle(Change(chains=chains), why="the store's birth was noted")
 
     async def write_watermarks(self) -> None:
         """Keep what was told; a write that fails is made again, since nobody acts on it in this reign.  Raises FsError."""

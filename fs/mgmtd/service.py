@@ -15,6 +15,7 @@ from ..schema.proto.common_pb2 import NodeRole
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .election import Election
+from .ops.accept_disks import accept_disks
 from .ops.accept_old_image import accept_old_image
 from .ops.add_token import add_token
 from .ops.cancel_drain import cancel_drain
@@ -273,3 +274,7 @@ class MgmtdService:
     ) -> pb.AcceptOldImageRsp:
         """See fs/mgmtd/ops/accept_old_image.py."""
         return await self._run(accept_old_image, request)
+
+    async def accept_disks(self, _call: Call, request: pb.AcceptDisksReq) -> pb.AcceptDisksRsp:
+        """See fs/mgmtd/ops/accept_disks.py."""
+        return await self._run(accept_disks, request)

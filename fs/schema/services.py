@@ -151,6 +151,9 @@ MGMTD_LIST_HOST_TAGS: Final[Method[mgmtd.ListHostTagsReq, mgmtd.ListHostTagsRsp]
 MGMTD_ACCEPT_OLD_IMAGE: Final[Method[mgmtd.AcceptOldImageReq, mgmtd.AcceptOldImageRsp]] = method(
     _MGMTD, "AcceptOldImage", mgmtd.AcceptOldImageReq, mgmtd.AcceptOldImageRsp
 )
+MGMTD_ACCEPT_DISKS: Final[Method[mgmtd.AcceptDisksReq, mgmtd.AcceptDisksRsp]] = method(
+    _MGMTD, "AcceptDisks", mgmtd.AcceptDisksReq, mgmtd.AcceptDisksRsp
+)
 
 _STORAGE = storage.DESCRIPTOR.services_by_name["Storage"]
 STORAGE_BATCH_READ: Final[Method[storage.BatchReadReq, storage.BatchReadRsp]] = method(

@@ -135,7 +135,7 @@ class Storage:
             mgmtd,
             BufferPool(READ_BUFFER_BYTES_MAX),
         )
-        self.watermarks = Watermarks(self.targets, runtime.clock, self._has_room)
+        self.watermarks = Watermarks(self.targets, runtime.clock, lease, self._has_room)
         self._resync = Resync(self._context)
         for disk in self._disks:
             disk.calls.on_hang.append(lambda _error: self._context.buffers.disown())

@@ -21,13 +21,14 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkEngine, Note
+from ..node.api import NodeLease
 from ..runtime.ports import Clock
 from ..schema.ids import TargetId
 from ..schema.proto.mgmtd_pb2 import OlderImagePb
 from ..schema.status import FsError
 from .disk import Disk
 from .target import LocalTarget
-from .targets import Targets
+from .targets import Place, Targets
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,13 @@ async def raise_watermarks(disk: Disk, targets: Sequence[LocalTarget], clock: Cl
 class Watermarks:
     """Raises those of all targets of a process that serve, while they do."""
 
-    def __init__(self, targets: Targets, clock: Clock, has_room: Callable[[Disk], bool]) -> None:
+    def __init__(
+        self, targets: Targets, clock: Clock, lease: NodeLease, has_room: Callable[[Disk], bool]
+    ) -> None:
         """`has_room`: a full disk is not written for this alone; it would fail, and serves reads yet."""
         self._targets = targets
         self._clock = clock
+        self._lease = lease
         self._has_room = has_room
         self._is_wanted = trio.Event()
 
@@ -118,13 +122,21 @@ class Watermarks:
             await done.wait()
 
     async def _raise(self, disk: Disk) -> None:
-        here = [p.target for p in self._targets.places() if p.can_read and p.target.disk is disk]
+        here = [p.target for p in self._targets.places() if _may_rise(p) and p.target.disk is disk]
+        if (
+            not self._lease.is_valid()
+        ):  # whoever still serves by what he knew from managers that are gone
+            return
         if not here or disk.is_failed or not self._has_room(disk):
             return
         try:
             await raise_watermarks(disk, here, self._clock)
         except FsError as error:
             log.warning("disk %d (%s): no watermark: %s", disk.index, disk.path, error)
+
+
+def _may_rise(place: Place) -> bool:
+    return place.can_read and not place.is_of_other_store
 
 
 def _note(number: int) -> Note:

@@ -1,20 +1,36 @@
 """An empty store beside disks that served: chains are made anew, and no disk of the store that is gone takes part in them."""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
+import trio
 
 from fs.admin.rebase import guarded
 from fs.kv.memory import MemoryEngine
+from fs.mgmtd.adoption import given_births
 from fs.mgmtd.births import Births
+from fs.mgmtd.ops import set_chains
 from fs.mgmtd.restored import beyond, given_up, missing, outranked, settled
 from fs.runtime.simulated import SimulatedClock
+from fs.schema import services
 from fs.schema.ids import ChainId, TargetId
 from fs.schema.proto import mgmtd_pb2 as pb
-from fs.schema.routing import Chain, ChainTarget, chain_from_pb, chain_to_pb
+from fs.schema.routing import (
+    RESTORED_LOSSES,
+    Chain,
+    ChainTarget,
+    LocalState,
+    chain_from_pb,
+    chain_to_pb,
+)
 from fs.schema.standing import Standing, standing_to_pb
-from tests.mgmtd.harness import S, cluster_of
+from fs.schema.status import FsError, Status
+from tests.mgmtd.harness import O, S, cluster_of
 
 A, B = TargetId(1), TargetId(2)
+SERVED_UNTIL_S = 1_700_000_000
 
 
 async def _stop_all(cluster):
@@ -79,6 +95,113 @@ async def test_an_emptied_disk_begins_anew(autojump_clock):
         info = await cluster.until(lambda i: i.chain(1).serving == (1101,))
         assert info.target(1101).trouble == ""
         assert "another store" in info.target(1201).trouble
+
+
+async def _lose_store(cluster):
+    """Managers lose their store; chains are made anew over disks of which the first missed something."""
+    cluster.watermarks = {n * 100 + c: SERVED_UNTIL_S for n in cluster.storage_ids for c in (1, 2)}
+    await cluster.up()
+    before = await cluster.info()
+    await cluster.storages[11].kill()
+    await cluster.until(lambda i: cluster.states(i) == [S, S, O])
+    await trio.sleep(5)
+    await _stop_all(cluster)
+    cluster.engine = MemoryEngine(SimulatedClock())
+    await _start_all(cluster)
+    await cluster.register()
+    await cluster.set_chains()
+    await cluster.until(
+        lambda i: all("another store" in i.target(t).trouble for t in (1101, 1201, 1301))
+    )
+    return before
+
+
+async def _ask(cluster, age_s, **more):
+    request = pb.AcceptDisksReq(namespace_birth_ns=(SERVED_UNTIL_S - age_s) * 10**9, **more)
+    return await cluster.call(services.MGMTD_ACCEPT_DISKS, request)
+
+
+async def test_a_person_accepts_disks_under_names_that_are_older(autojump_clock):
+    async with cluster_of() as cluster:
+        before = await _lose_store(cluster)
+        young = await _ask(cluster, 60)
+        assert len(young.disks) == 6
+        (why,) = young.obstacles
+        assert "its names are not those of their chunks" in why
+        with pytest.raises(FsError) as e:
+            await _ask(cluster, 60, accept=True)
+        assert e.value.status is Status.UNSAFE_CHANGE
+        told = await _ask(cluster, 7200)
+        assert not told.obstacles
+        assert {(d.birth_ns, d.watermark) for d in told.disks} == {
+            (before.chain(1).birth_ns, SERVED_UNTIL_S)
+        }
+        assert not any(c.serving for c in (await cluster.info()).chains.values())
+        await _ask(cluster, 7200, accept=True)
+        info = await cluster.until(lambda i: bool(i.chain(1).serving))
+        assert info.chain(1).serving[0] != 1101  # it missed something
+        info = await cluster.until(lambda i: all(cluster.states(i, c) == [S, S, S] for c in (1, 2)))
+        assert info.chain(1).birth_ns == before.chain(1).birth_ns
+        assert info.chain(1).loss_count >= RESTORED_LOSSES
+        assert (await _ask(cluster, 7200)).obstacles == ["no disk of another store has been heard"]
+
+
+async def test_disks_that_served_other_chains_are_not_accepted(autojump_clock):
+    async with cluster_of() as cluster:
+        await _lose_store(cluster)
+        noted = cluster.standings[1101]
+        cluster.standings[1101] = replace(noted, chain_id=ChainId(2))
+        await trio.sleep(5)
+        assert "target 1101 served chain 2" in (await _ask(cluster, 7200)).obstacles[0]
+        cluster.standings[1101] = replace(noted, birth_ns=noted.birth_ns + 1)
+        await trio.sleep(5)
+        assert "of several stores" in (await _ask(cluster, 7200)).obstacles[0]
+        cluster.standings[1101] = (await cluster.info()).chain(1).standing
+        await trio.sleep(5)
+        found = (await _ask(cluster, 7200)).obstacles
+        assert any("target 1101 has served under the chains of now" in why for why in found)
+        assert any("chain 1 serves already" in why for why in found)
+
+
+def _without_birth(monkeypatch):
+    made = set_chains._chain
+    monkeypatch.setattr(set_chains, "_chain", lambda a, ns: replace(made(a, ns), birth_ns=0))
+
+
+async def test_chains_of_an_earlier_release_get_a_birth_once(autojump_clock, monkeypatch):
+    _without_birth(monkeypatch)
+    async with cluster_of() as cluster:
+        for node_id in cluster.manager_ids:
+            await cluster.start_manager(node_id)
+        await cluster.register()
+        for node_id in (11, 12):
+            await cluster.start_storage(node_id)
+        await cluster.set_chains()
+        await trio.sleep(30)
+        assert {c.birth_ns for c in (await cluster.info()).chains.values()} == {0}  # one is away
+        await cluster.start_storage(13)
+        info = await cluster.until(lambda i: all(c.birth_ns for c in i.chains.values()))
+        (birth_ns,) = {c.birth_ns for c in info.chains.values()}
+        await cluster.until(
+            lambda _i: {s.birth_ns for s in cluster.standings.values()} == {birth_ns}
+        )
+        await trio.sleep(30)
+        info = await cluster.info()
+        assert [cluster.states(info, c) for c in (1, 2)] == [[S, S, S]] * 2
+        assert {c.birth_ns for c in info.chains.values()} == {birth_ns}
+
+
+def test_disks_of_several_births_are_left_alone():
+    chain = _chain(0)
+    info = SimpleNamespace(chains={chain.chain_id: chain})
+    local = dict.fromkeys((A, B), LocalState.UPTODATE)
+    heard = {A: _chain(5).standing, B: _chain(6).standing}
+    assert given_births(info, heard, local, 9) == {}
+    heard[B] = None
+    (after,) = given_births(info, heard, local, 9).values()
+    assert (after.birth_ns, after.chain_version) == (5, chain.chain_version + 1)
+    assert given_births(info, {A: None}, local, 9) == {}
+    assert given_births(info, heard, local | {B: LocalState.ONLINE}, 9) == {}
 
 
 def _chain(birth_ns):

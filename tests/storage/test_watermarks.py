@@ -110,6 +110,19 @@ async def test_a_full_disk_is_not_written_for_this_alone(mock_clock):
         assert told(node) == before
 
 
+async def test_it_rises_under_a_lease_alone(mock_clock, monkeypatch):
+    """Whoever serves on by what managers said that are gone does not make his disk look younger than their names."""
+    async with open_cluster(1) as cluster:
+        node = cluster.nodes[1]
+        monkeypatch.setattr(node.lease, "is_valid", lambda: False)
+        before = told(node)
+        await trio.sleep(2 * INTERVAL_S)
+        assert told(node) == before
+        monkeypatch.undo()
+        await trio.sleep(2 * INTERVAL_S)
+        assert told(node) > before
+
+
 async def hang(*_):
     await trio.sleep_forever()
 

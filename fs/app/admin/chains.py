@@ -8,14 +8,27 @@ from typing import Annotated, Any
 import typer
 
 from ...admin.facts import chain_row, chain_rows, table_rows, target_rows
+from ...node.mgmtd_link import MgmtdLink
+from ...rpc.channel import ChannelPool
 from ...schema import services
 from ...schema.ids import TargetId
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
+from ...schema.status import FsError, Status
+from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
-from ..where import ConfigOption, DirOption, find
+from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import ChainArgument, TargetArgument
-from .listing import DryRunOption, JsonOption, YesOption, confirm, print_facts, print_rows
+from .listing import (
+    DryRunOption,
+    JsonOption,
+    YesOption,
+    confirm,
+    print_facts,
+    print_rows,
+    time_text,
+)
+from .meta_calls import inode_of
 
 chain = typer.Typer(help="Chains and their members.", no_args_is_help=True)
 target = typer.Typer(help="Targets, in chains or not.", no_args_is_help=True)
@@ -207,6 +220,47 @@ def accept_old(
     typer.echo(
         f"chain {chain_id} has version {reply.chain_version}: target {target_id} has the truth now"
     )
+
+
+@chain.command("accept-disks")
+def accept_disks(
+    *,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take disks of a managers' store that is lost into chains that were made anew: ONLY WHERE THE NAMES ARE THOSE OF BEFORE.
+
+    Example: ember admin chain accept-disks --dry-run
+    """
+    where = find(directory, config)
+    birth_ns = where.run(lambda mgmtd, channels: _root_birth(where, mgmtd, channels))
+    found = where.ask(services.MGMTD_ACCEPT_DISKS, pb.AcceptDisksReq(namespace_birth_ns=birth_ns))
+    for disk in found.disks:
+        typer.echo(
+            f"target {disk.target_id} on node {disk.node_id}, chain {disk.chain_id}: served until"
+            f" {time_text(disk.watermark * 10**9)}, version {disk.chain_version} of chains made {time_text(disk.birth_ns)}"
+        )
+    if found.obstacles:
+        raise FsError(Status.UNSAFE_CHANGE, "; ".join(found.obstacles))
+    plan = [
+        f"these {len(found.disks)} targets are believed as after a restore: each chain serves once those are heard who can know its newest data",
+        f"the file system was made {time_text(birth_ns)}; files get the chunks that their numbers name: never do this with another one",
+        "lost: users, tokens, kept settings, moves and the history of the managers; what new chains have been written meanwhile",
+    ]
+    confirm(plan, dry_run=dry_run, yes=yes)
+    request = pb.AcceptDisksReq(namespace_birth_ns=birth_ns, accept=True)
+    reply = where.ask(services.MGMTD_ACCEPT_DISKS, request)
+    typer.echo(
+        f"{len(reply.disks)} targets are accepted; ember admin doctor tells of what is waited for"
+    )
+
+
+async def _root_birth(where: Where, mgmtd: MgmtdLink, channels: ChannelPool) -> int:
+    """Return when the root directory was made, as wall time in ns; raises FsError."""
+    info = await newest_routing(mgmtd, TIMEOUT_S)
+    return (await inode_of(where, channels, info, "/", 0)).btime_ns
 
 
 @target.command("list")

@@ -1019,6 +1019,92 @@ class AcceptOldImageRsp(_message.Message):
 Global___AcceptOldImageRsp: _TypeAlias = AcceptOldImageRsp  # noqa: Y015
 
 @_typing.final
+class AcceptDisksReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_BIRTH_NS_FIELD_NUMBER: _builtins.int
+    ACCEPT_FIELD_NUMBER: _builtins.int
+    namespace_birth_ns: _builtins.int
+    """wall time at which the root directory was made: names must be older than what the disks hold"""
+    accept: _builtins.bool
+    """else only tell"""
+    def __init__(
+        self,
+        *,
+        namespace_birth_ns: _builtins.int = ...,
+        accept: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "namespace_birth_ns", b"namespace_birth_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptDisksReq: _TypeAlias = AcceptDisksReq  # noqa: Y015
+
+@_typing.final
+class AcceptDisksRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISKS_FIELD_NUMBER: _builtins.int
+    OBSTACLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedDiskPb]:
+        """members of chains that are refused for another birth, by target id"""
+
+    @_builtins.property
+    def obstacles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why they may not be accepted, for people"""
+
+    def __init__(
+        self,
+        *,
+        disks: _abc.Iterable[Global___RefusedDiskPb] | None = ...,
+        obstacles: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks", "obstacles", b"obstacles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptDisksRsp: _TypeAlias = AcceptDisksRsp  # noqa: Y015
+
+@_typing.final
+class RefusedDiskPb(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    BIRTH_NS_FIELD_NUMBER: _builtins.int
+    CHAIN_VERSION_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    target_id: _builtins.int
+    node_id: _builtins.int
+    chain_id: _builtins.int
+    birth_ns: _builtins.int
+    chain_version: _builtins.int
+    watermark: _builtins.int
+    def __init__(
+        self,
+        *,
+        target_id: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        chain_id: _builtins.int = ...,
+        birth_ns: _builtins.int = ...,
+        chain_version: _builtins.int = ...,
+        watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["birth_ns", b"birth_ns", "chain_id", b"chain_id", "chain_version", b"chain_version", "node_id", b"node_id", "target_id", b"target_id", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedDiskPb: _TypeAlias = RefusedDiskPb  # noqa: Y015
+
+@_typing.final
 class ListOrphanTargetsReq(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
