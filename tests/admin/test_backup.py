@@ -11,7 +11,6 @@ from fs.admin import restore as restore_module
 from fs.admin.backup import SPANS, write_backup
 from fs.admin.backup_format import BackupDecoder, BackupEncoder
 from fs.admin.rebase import (
-    CHAIN_VERSIONS,
     EPOCHS,
     INODE_BLOCKS,
     MOVES,
@@ -28,6 +27,7 @@ from fs.meta.check import check
 from fs.meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT, block_ids
 from fs.mgmtd import store as mgmtd
 from fs.mgmtd.lease import LeaseRecord
+from fs.mgmtd.restored import CHAIN_VERSIONS
 from fs.runtime.real import RealClock
 from fs.schema.proto import common_pb2
 from fs.schema.proto import meta_pb2 as meta

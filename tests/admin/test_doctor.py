@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
-from fs.admin.rebase import guarded
+from fs.mgmtd.restored import guarded
 from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.proto import common_pb2, core_pb2, mgmtd_pb2, storage_pb2
 from fs.schema.resync_progress import ResyncProgress

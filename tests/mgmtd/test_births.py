@@ -7,12 +7,11 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from fs.admin.rebase import guarded
 from fs.kv.memory import MemoryEngine
 from fs.mgmtd.adoption import given_births
 from fs.mgmtd.births import Births
 from fs.mgmtd.ops import set_chains
-from fs.mgmtd.restored import beyond, given_up, missing, outranked, settled
+from fs.mgmtd.restored import beyond, given_up, guarded, missing, outranked, settled
 from fs.runtime.simulated import SimulatedClock
 from fs.schema import services
 from fs.schema.ids import ChainId, TargetId

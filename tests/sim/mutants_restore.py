@@ -8,6 +8,7 @@ import fs.storage.flusher as flusher_module
 import fs.storage.forward as forward_module
 import fs.storage.lone_update as lone_module
 import fs.storage.write_path as write_module
+from fs.mgmtd.restored import CHAIN_VERSIONS
 
 from .broken import mutant
 
@@ -17,7 +18,7 @@ def restored_chains_believed() -> None:
     """After a restore chains are served by those that served when the backup was made."""
 
     def guarded(chain: Any, now_ns: int) -> Any:
-        version = chain.chain_version + rebase_module.CHAIN_VERSIONS
+        version = chain.chain_version + CHAIN_VERSIONS
         return replace(chain, chain_version=version, generation=now_ns)
 
     rebase_module.guarded = guarded

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from fs.admin.rebase import guarded
 from fs.mgmtd.chain_state import next_chain
-from fs.mgmtd.restored import settled
+from fs.mgmtd.restored import guarded, settled
 from fs.schema.ids import TargetId
 from fs.schema.routing import LocalState, PublicState
 from fs.schema.status import FsError, Status
