@@ -167,7 +167,7 @@ class InlineFiles(Reports):
     def _content(self, state: InodeState, flush: Flush) -> bytes | None:
         """Return the whole content of a file after a flush, if that may be sent to meta."""
         known, ranges = state.inline, flush.ranges
-        if known is None or ranges.end > state.inline_bytes_max or not state.inode.nlink:
+        if known is None or ranges.end > state.inline_bytes_max or not state.may_go_inline:
             return None
         is_alone = len(state.flushes) == 1 and not state.append.length
         is_plain = not (state.is_metered or state.is_space_unsure or state.is_length_unknown)
@@ -338,4 +338,5 @@ class InlineFiles(Reports):
         told = InlineBytes(sent.data, file.truncate_ver, file.data_ver, self.now_s())
         state.inline = told if told.are_of(state.file) else None
         state.inline_count += 1
+        state.inline_sent_bytes += len(sent.data)
         return is_forgotten

@@ -31,6 +31,8 @@ from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, WriteStream
 
 SET_ID_BITS = 0o6000
+INLINE_AGAIN = 8
+"""Who syncs a file again and again sends all of it each time: with so many of the longest inline files it costs more than a chunk."""
 
 
 class _OwnLock:
@@ -68,6 +70,7 @@ class InodeState:
         "inline",
         "inline_bytes_max",
         "inline_count",
+        "inline_sent_bytes",
         "inode",
         "inode_id",
         "is_length_unknown",
@@ -118,6 +121,8 @@ class InodeState:
         """How long the file may be to be sent inline; 0: it is not."""
         self.inline_count = 0
         """How often meta took the bytes of this file from this mount."""
+        self.inline_sent_bytes = 0
+        """How many they were, all times together."""
         self.keep_session: SessionId | None = None
         self.writer = caller
         self.locks: dict[str, QuickLock] = {}
@@ -184,7 +189,8 @@ class InodeState:
     def may_go_inline(self) -> bool:
         """Return whether what is buffered may go to meta, as far as is known before it is looked at."""
         is_short = 0 < self.written_end <= self.inline_bytes_max
-        return is_short and self.inline is not None and self.inode.nlink > 0
+        is_lasting = self.inline_sent_bytes > INLINE_AGAIN * self.inline_bytes_max
+        return is_short and not is_lasting and self.inline is not None and self.inode.nlink > 0
 
     @property
     def has_unreported(self) -> bool:

@@ -219,6 +219,25 @@ async def test_a_descriptor_that_goes_on_after_a_close(autojump_clock, mounts, c
         assert cluster.get(cluster.names[1][b"f"]).length == 12 + MAX
 
 
+async def test_who_syncs_a_file_again_and_again_gets_a_chunk(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, bytes(MAX - 100))
+        await fsync(m, h)
+        for i in range(20):
+            await write(m, h, i, b"x")
+            await fsync(m, h)
+        assert cluster.inline.moved_count == 1 and cluster.stored == MAX - 100
+        await close(m, h)
+        assert await read(m, b"f") == b"x" * 20 + bytes(MAX - 120)
+        h = await m.create(b"g", RW)
+        for i in range(1000):
+            await write(m, h, i % 100, b"x")
+            await fsync(m, h)
+        await close(m, h)
+        assert inline(cluster, b"g") == b"x" * 100
+
+
 async def test_what_is_written_while_a_close_is_under_way(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f", RW)
