@@ -179,4 +179,14 @@ def measure_at(file_count: int, mounted: Path, progress: Progress) -> list[Row]:
 
 if __name__ == "__main__":
     sizes = (FILE_COUNT, FULL_FILE_COUNT)
-    sys.exit(bench_command("apps", __doc__, sizes, measure, amount="files", measure_at=measure_at))
+    sys.exit(
+        bench_command(
+            "apps",
+            __doc__,
+            sizes,
+            measure,
+            amount="files",
+            measure_at=measure_at,
+            has_small_files=True,
+        )
+    )

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,30 @@ def ember(*arguments: str) -> str:
     return done.stdout
 
 
+_inline_bytes_max: list[int] = []
+
+
+def keep_small_files(length_max: int) -> None:
+    """Have clusters that are brought up from now on keep files up to so many bytes in their metadata stores; 0: none."""
+    _inline_bytes_max[:] = [length_max]
+
+
+def _restart_with_small_files(directory: Path, length_max: int) -> None:
+    """Change the setting, and have the process that it concerns started anew."""
+    place = ("--dir", str(directory))
+    ember("admin", "config", "change", "meta", f"meta.inline_bytes_max={length_max}", *place)
+    services = json.loads(ember("status", *place, "--json"))["services"]
+    (pid,) = [service["pid"] for service in services if service["name"] == "control"]
+    os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        services = json.loads(ember("status", *place, "--json"))["services"]
+        if any(s["name"] == "control" and s["pid"] not in (None, pid) for s in services):
+            return
+        time.sleep(0.3)
+    raise TimeoutError(f"the metadata service is not started anew within {PATIENCE_S} s")
+
+
 @contextmanager
 def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[Path, Path]]:
     """Bring up a cluster and a mount, gone when we are; yield (cluster directory, mount point).
@@ -44,6 +69,8 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
         place = ("--dir", str(directory), "--mount", str(mount_point))
         ember("up", *place, "--until", str(os.getpid()), *options)
         try:
+            for length_max in _inline_bytes_max:
+                _restart_with_small_files(directory, length_max)
             yield directory, mount_point
         finally:
             ember("down", "--dir", str(directory), "--wipe")

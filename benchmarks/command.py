@@ -1,8 +1,8 @@
 """What benchmarks of programs have in common: options, steps that are told, a table, a picture.
 
-    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY]
+    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY] [--inline=BYTES]
 
-`--count` and `--at` only where the benchmark has them.
+`--count`, `--at` and `--inline` only where the benchmark has them.
 
 Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.
 """
@@ -17,6 +17,7 @@ from typing import TypeVar
 from fs.app.progress import Progress
 from fs.kernels.in_use import kernels_in_use
 
+from .cluster import keep_small_files
 from .plot import is_there, plot_rows
 from .table import Row, print_rows
 
@@ -55,6 +56,7 @@ def bench_command(
     *,
     amount: str | None = None,
     measure_at: MeasureAt[Sizes] | None = None,
+    has_small_files: bool = False,
 ) -> int:
     """Run a benchmark as a program; return its exit code.
 
@@ -66,13 +68,21 @@ def bench_command(
         arguments: of the command line; default: those of this process.
         amount: where sizes are numbers, what they count: `--count` then gives another one.
         measure_at: measures a directory of any mounted file system alone, which is then the one of `--at`.
+        has_small_files: it depends on whether these are in the metadata store, which `--inline` says.
     """
     parser = _parser(name, about)
     if amount is not None:
         parser.add_argument("--count", type=int, help=f"{amount} (default: {sizes[0]:,})")
     if measure_at is not None:
         parser.add_argument("--at", type=Path, help="a directory of a mounted file system, alone")
+    if has_small_files:
+        told = (
+            "keep files up to so many bytes in the metadata store, 0: none (default: as built in)"
+        )
+        parser.add_argument("--inline", type=int, metavar="BYTES", help=told)
     options = parser.parse_args(arguments)
+    if getattr(options, "inline", None) is not None:
+        keep_small_files(options.inline)
     wanted = getattr(options, "count", None) or sizes[options.full]
     at = getattr(options, "at", None)
     if options.plot is not None and not is_there():

@@ -235,4 +235,14 @@ def measure_at(count: int, mounted: Path, progress: Progress) -> list[Row]:
 if __name__ == "__main__":
     amount = "operations of each figure"
     sizes = (COUNT, 10 * COUNT)
-    sys.exit(bench_command("meta", __doc__, sizes, measure, amount=amount, measure_at=measure_at))
+    sys.exit(
+        bench_command(
+            "meta",
+            __doc__,
+            sizes,
+            measure,
+            amount=amount,
+            measure_at=measure_at,
+            has_small_files=True,
+        )
+    )

@@ -141,6 +141,20 @@ def test_how_much_and_where_can_be_told(capsys):
             bench_command("x", "y", (10, 20), measure, words)
 
 
+def test_whether_small_files_are_kept_can_be_told(monkeypatch):
+    told = []
+    monkeypatch.setattr("benchmarks.command.keep_small_files", told.append)
+
+    def measure(_count, _parent, _progress):
+        return [Row("x", 1, "/s")]
+
+    for words in ([], ["--inline=0"], ["--inline", "4096"]):
+        assert bench_command("x", "y", (1, 2), measure, words, has_small_files=True) == 0
+    assert told == [0, 4096]
+    with pytest.raises(SystemExit):
+        bench_command("x", "y", (1, 2), measure, ["--inline=0"])
+
+
 def test_what_a_picture_says():
     assert [colour_of(row) for row in ROWS] == [REACHED, NO_GOAL, MISSED, NO_GOAL]
     assert words_of(ROWS[0]) == "50 of 100 MiB/s, goal 0.4"

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 def test_every_replica_reads(cluster, place):
     (place / "d").mkdir()
-    sizes = {"d/a": 3_000_000, "d/b": 10, "c": 0}
+    sizes = {"d/a": 3_000_000, "d/b": 70_000, "c": 0}
     for name, size in sizes.items():
         (place / name).write_bytes(os.urandom(size))
     said = json.loads(cluster.ember("warmup", place, "--json", "--dir", cluster.directory))
