@@ -55,14 +55,21 @@ class WriteBack(Shared):
 
     def buffer_bytes(self, state: InodeState, offset: int, data: Buffer) -> None:
         """Put written bytes into the write buffer; budget already taken.  No checkpoint."""
+        over = 0
         if state.run is not None and state.run.end != offset:
-            self._set_aside(state)
+            # Two runs for the same bytes are two flushes, one after the other, and then storage has to have the first.
+            over = state.run.overlay(offset, data) if state.may_go_inline else 0
+            if over:
+                self.budget.release(over)
+            else:
+                self._set_aside(state)
         if state.file.has_holes or offset > state.known_end():
             state.is_space_unsure = True
         run = state.run
         if run is None:
             run = state.run = WriteRun(offset)
-        run.append(data)
+        if not over:
+            run.append(data)
         held_max = min(HELD_BYTES_MAX, self.section.dirty_bytes_max // HELD_SHARE)
         if run.length >= state.stream.held_bytes(offset, len(data), held_max):
             self._launch_units(state, run)

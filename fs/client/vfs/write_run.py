@@ -65,6 +65,17 @@ class WriteRun:
         self.pieces.append(data)
         self.length += len(data)
 
+    def overlay(self, offset: int, data: Buffer) -> int:
+        """Write bytes over some that are here, and on behind them; copies all.  Returns how many were here; 0: none, nothing is done."""
+        over = min(self.end, offset + len(data)) - offset
+        if offset < self.offset or over <= 0:
+            return 0
+        made = bytearray(self.joined())
+        start = offset - self.offset
+        made[start : start + len(data)] = data
+        self.pieces, self.length = [bytes(made)], len(made)
+        return over
+
     def cut_before(self, boundary: int) -> "WriteRun":
         """Split off and return the bytes before file offset `boundary`; offset < boundary <= end."""
         assert self.offset < boundary <= self.end, (self.offset, boundary, self.end)

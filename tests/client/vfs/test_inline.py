@@ -2,6 +2,7 @@
 """Inline files: what goes to meta instead of storage, who reads it there, and what may never be mixed up."""
 
 import os
+import random
 
 import pytest
 import trio
@@ -403,6 +404,38 @@ async def test_here_and_there(autojump_clock, mounts, cluster):
         await write(m, h, 10, b"!")
         await close(m, h)
         assert await read(m, b"f") == b"AB2D4FGH89!"
+
+
+async def test_a_header_that_is_written_again_goes_with_the_rest(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"head")
+        await write(m, h, 4, b"body")
+        await write(m, h, 0, b"HEAD")
+        await write(m, h, 7, b"Y!!")
+        assert m.vfs._core.budget.used_bytes == 10
+        await close(m, h)
+        assert inline(cluster, b"f") == b"HEADbodY!!" and not cluster.stored
+        assert cluster.count("Sync") == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_is_written_over_each_other(autojump_clock, mounts, cluster, seed):
+    source, model = random.Random(seed), bytearray()
+    async with mounts() as m:
+        h = await m.create(b"f", RW)
+        for _ in range(60):
+            offset = source.randrange(len(model) + 1)
+            data = source.randbytes(source.choice([1, 10, 1000, 5000]))
+            await write(m, h, offset, data)
+            model[offset : offset + len(data)] = data
+            if source.random() < 0.1:
+                await (fsync if source.random() < 0.5 else flush)(m, h)
+            if source.random() < 0.1:
+                start = source.randrange(len(model))
+                assert bytes(await m.files.read(h, start, 999)) == model[start : start + 999]
+        await close(m, h)
+        assert await read(m, b"f") == model
 
 
 async def test_times_that_are_set_go_with_it(autojump_clock, mounts, cluster):
