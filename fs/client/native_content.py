@@ -135,7 +135,10 @@ class FileContent:
         part, known = inode.file, self._part
         if part is None or not (self.is_inline or is_brought):
             return
-        if (part.truncate_ver, part.data_ver) < (known.truncate_ver, known.data_ver):
+        told = part.truncate_ver, part.data_ver
+        have = known.truncate_ver, known.data_ver
+        # What is inline no more has the versions that it had while it was moved.
+        if told < have or (told == have and not self.is_inline):
             return
         self._inode, self._dyn_stripe = inode, part.dyn_stripe
         if part.truncate_ver != self._truncate_ver:  # cut by others: what was known is void

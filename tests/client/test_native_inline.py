@@ -174,6 +174,34 @@ async def test_a_reader_follows_the_bytes_into_chunks_and_back(
         assert await file.read(0, 100) == b"and inline again"
 
 
+async def test_an_answer_from_while_the_bytes_were_moved_is_late(autojump_clock, client, cluster):
+    """It says that they are inline, and has the versions that they have in the chunk."""
+    fs = client("a", opened_s=0.0)
+    await fs.write_file("/f", b"0123456789")
+    gate = trio.Event()
+
+    class Late(PathMeta):
+        async def call(self, method, request, *, timeout_s=None):
+            reply = await super().call(method, request, timeout_s=timeout_s)
+            if method.name == "GetAttr" and not gate.is_set():
+                reply.inode.file.truncate_ver += 1
+                reply.inode.file.truncate_pending = True
+                await gate.wait()
+            return reply
+
+    async with await fs.open("/f", is_writable=True) as file:
+        file._meta = Late(cluster, "a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(file.read, 0, 10)
+            await wait_all_tasks_blocked()
+            await file.write(20, b"end")
+            gate.set()
+        assert not file.is_inline
+        assert file.length == 23
+        assert await file.read(0, 50) == b"0123456789" + bytes(10) + b"end"
+    assert await client("b").read_file("/f") == b"0123456789" + bytes(10) + b"end"
+
+
 async def test_what_became_inline_is_no_hole(autojump_clock, client, cluster):
     """A reader knows of chunks; the file is emptied, and small after that."""
     writer, reader = client("writer"), client("reader")
