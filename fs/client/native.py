@@ -264,7 +264,8 @@ class EmberFs(Trash, Limits, Trees):
             async with take:
                 try:
                     async for piece in take:
-                        await writing.write(piece.offset, piece.buffer)
+                        is_all = len(piece.buffer) == reading.length
+                        await writing.write(piece.offset, piece.buffer, is_last=is_all)
                 except FsError as error:
                     failures.append(error)
 

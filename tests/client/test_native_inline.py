@@ -391,6 +391,7 @@ async def test_copying_and_prefetching(autojump_clock, client, cluster):
     fs = client()
     await fs.write_file("/f", b"small")
     assert await fs.copy_file("/f", "/g") == 5
+    assert cluster.child(1, b"g").inode_id in cluster.inline
     assert await client("reader").read_file("/g") == b"small"
     await fs.write_file("/g", bytes(LIMIT + 1))
     assert await fs.copy_file("/f", "/g") == 5
