@@ -34,12 +34,10 @@ def checksum_of(data: bytes) -> int:
     return xxh3_64_intdigest(data)
 
 
-def require_intact(inode_id: int, file: FilePart, data: bytes, checksum: int) -> None:
-    """Raise FsError(CHECKSUM_MISMATCH) unless these are the bytes that meta has of a file."""
-    if len(data) != file.length or checksum_of(data) != checksum:
-        what = (
-            f"inode {inode_id}: {len(data)} of {file.length} bytes inline, checksum {checksum:#x}"
-        )
+def require_intact(inode_id: int, length: int, data: bytes, checksum: int) -> None:
+    """Raise FsError(CHECKSUM_MISMATCH) unless these are the bytes that meta has of a file of this length."""
+    if len(data) != length or checksum_of(data) != checksum:
+        what = f"inode {inode_id}: {len(data)} of {length} bytes inline, checksum {checksum:#x}"
         raise FsError(Status.CHECKSUM_MISMATCH, what)
 
 

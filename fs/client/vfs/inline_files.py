@@ -69,7 +69,7 @@ class InlineFiles(Reports):
         if not reply.inline_data:
             return
         try:
-            self._take_bytes(state, inode, reply, asked_s)
+            self._take_bytes(state, reply, asked_s)
         except FsError as error:
             _log.error("%s", error)
 
@@ -89,13 +89,12 @@ class InlineFiles(Reports):
     def _take_bytes(
         self,
         state: InodeState,
-        inode: Inode,
         reply: meta_pb2.InodeRsp | meta_pb2.CreateRsp,
         asked_s: float,
     ) -> None:
-        file = inode.file
-        assert file is not None
-        require_intact(inode.inode_id, file, reply.inline_data, reply.inline_checksum)
+        """Take in bytes as those of the attributes that came with them: others may have been asked for since."""
+        file = reply.inode.file
+        require_intact(state.inode_id, file.length, reply.inline_data, reply.inline_checksum)
         told = InlineBytes(reply.inline_data, file.truncate_ver, file.data_ver, asked_s)
         if told.are_of(state.file):
             state.inline = told
@@ -156,7 +155,7 @@ class InlineFiles(Reports):
         self.note_inode(state, inode)
         assert inode.file is not None
         if inode.file.is_inline:
-            self._take_bytes(state, inode, reply, asked_s)
+            self._take_bytes(state, reply, asked_s)
         known = state.inline
         if known is None or not state.file.is_inline or not known.are_of(state.file):
             raise CutMeanwhileError(state.inode_id)

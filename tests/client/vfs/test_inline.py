@@ -612,3 +612,35 @@ async def test_the_last_write_waits_for_nobody_who_has_stopped(autojump_clock, m
         h = await m.create(b"f", RW)
         await write(m, h, 0, b"small")
     assert cluster.stored == 5 or list(cluster.inline.data.values()) == [b"small"]
+
+
+async def test_bytes_of_an_open_that_is_answered_late_are_not_taken_for_newer_ones(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    """The attributes are asked for again then; the bytes are still those of before."""
+    async with mounts() as m:
+        await make(m, b"f", b"old bytes")
+        core, answered, go_on = m.files._core, trio.Event(), trio.Event()
+        call = core.call
+
+        async def late_call(method, request, **options):
+            reply = await call(method, request, **options)
+            if method is services.META_OPEN and not answered.is_set():
+                answered.set()
+                await go_on.wait()
+            return reply
+
+        async def write_first_byte():
+            h = (await m.open(b"f", RW)).handle_id
+            await write(m, h, 0, b"O")
+            await close(m, h)
+
+        monkeypatch.setattr(core, "call", late_call)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write_first_byte)
+            await answered.wait()
+            h = (await m.open(b"f", RW)).handle_id
+            await write(m, h, 4, b"BYTES")
+            await close(m, h)
+            go_on.set()
+        assert await read(m, b"f") == b"Old BYTES"
