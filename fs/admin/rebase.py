@@ -3,7 +3,7 @@
 A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given out in between:
 chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
 given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond, and those of inode ids, of
-routing versions, of truncations of inline files and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
+routing versions, of truncations and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
 cluster has gone on from it.
 
 Who had the newest data of a chain then may have missed what was written since: so nobody serves a chain before those have been
@@ -40,7 +40,7 @@ INODE_BLOCKS: Final = 1 << 20
 ROUTING_VERSIONS: Final = 1 << 32
 EPOCHS: Final = 1 << 32
 TRUNCATIONS: Final = 1 << 32
-"""Of an inline file."""
+"""Of one file."""
 MOVES: Final = 1 << 16
 
 _INODE_IDS: Final = frozenset(map(records.inode_ids_key, range(SHARD_COUNT)))
@@ -108,15 +108,21 @@ class Rebase:
         return value
 
     def _inode(self, value: bytes) -> bytes:
-        """Have the next move of inline bytes to a chunk be a newer one than all that storage knows to be over: else it does nothing."""
+        """Have the next truncation of a file be a newer one than all that storage knows to be over: else it does nothing.
+
+        So does the next move of inline bytes to a chunk, also of a file that holds none yet.
+        """
         try:
             inode = InodePb.FromString(value)
         except DecodeError:  # for `ember fsck` to tell
             return value
-        if not inode.file.is_inline:
+        if not inode.HasField("file"):
             return value
-        number = inode.file.truncate_ver
-        inode.file.truncate_ver = beyond(number, TRUNCATIONS, self._now_ns, VERSION_NS)
+        part = inode.file
+        number = part.truncate_ver
+        part.truncate_ver = beyond(number, TRUNCATIONS, self._now_ns, VERSION_NS)
+        if part.truncate_pending and part.cut_ver == number:
+            part.cut_ver = part.truncate_ver  # it has been done
         return inode.SerializeToString(deterministic=True)
 
     def _block_after(self, block: int) -> int:

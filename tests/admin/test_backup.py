@@ -21,7 +21,7 @@ from fs.admin.restore import restore_backup
 from fs.kv.buffer import KEY_END
 from fs.kv.memory import MemoryEngine
 from fs.kv.pause import PAUSE_KEY, PausableEngine
-from fs.kv.transact import snapshot_read
+from fs.kv.transact import snapshot_read, transact
 from fs.meta import records
 from fs.meta.check import check
 from fs.meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT, block_ids
@@ -383,12 +383,44 @@ async def test_bytes_that_are_moved_after_a_restore_have_a_number_that_storage_h
     before = [await root.attr(inode.inode_id) for inode in made]
     restored = World(MemoryEngine(RealClock()), inline_bytes_max=4096)
     await restore_into(restored.engine, await backup_of(memory, cluster_id="emberfs"))
-    root = restored.user()
+    gone_on, root = root, restored.user()
     after = [await root.attr(inode.inode_id) for inode in made]
-    assert after[0].file.truncate_ver > 2**32
-    before[0].file.truncate_ver = after[0].file.truncate_ver
+    for old, new in zip(before, after, strict=True):
+        assert new.file.truncate_ver > 2**32
+        old.file.truncate_ver = new.file.truncate_ver
     assert after == before
     asked = meta.ExtendStripeReq(inode_id=made[0].inode_id, dyn_stripe_min=1)
     await root.call("extend_stripe", asked)
     assert restored.chunks.filled == [(made[0].inode_id, b"bytes")]
     assert await check(restored.engine) == []
+    # Also of a file that had no bytes in the backup, whose bytes have been moved since.
+    asked.inode_id, numbers = made[1].inode_id, []
+    for user in gone_on, root:
+        known = (await user.attr(asked.inode_id)).file
+        await user.sync(asked.inode_id, **inline_report(b"later", truncate_ver=known.truncate_ver))
+        numbers.append((await user.call("extend_stripe", asked)).inode.file.truncate_ver)
+    assert restored.chunks.filled[1:] == [(asked.inode_id, b"later")]
+    assert numbers[1] > numbers[0] > 0
+
+
+async def test_a_cut_that_was_done_before_the_backup_is_not_done_again_after_the_restore(memory):
+    """Only its mark is taken away: of what is behind the end since nobody knows."""
+    world = World(memory)
+    await world.initialise()
+    root = world.user()
+    made = await root.create(ROOT, b"cut", wants_write=True, session=session(1))
+    key = records.inode_key(made.inode_id)
+
+    async def leave_half_done(tr):
+        inode = common_pb2.InodePb.FromString(await tr.get(key))
+        inode.file.truncate_pending, inode.file.truncate_ver, inode.file.cut_ver = True, 7, 7
+        tr.set(key, inode.SerializeToString())
+        tr.set(records.truncation_key(made.inode_id), records.pack_u64(1))
+
+    await transact(memory, leave_half_done, runtime=world.runtime)
+    restored = World(MemoryEngine(RealClock()))
+    await restore_into(restored.engine, await backup_of(memory, cluster_id="emberfs"))
+    await restored.meta.service.driver.finish_truncation(made.inode_id)
+    part = (await restored.user().attr(made.inode_id)).file
+    assert (part.truncate_pending, restored.chunks.truncated) == (False, [])
+    assert part.truncate_ver > 2**32
