@@ -300,7 +300,10 @@ class MetaService(RequestRunner):
         self, _call: Call, request: meta.ReserveAppendReq
     ) -> meta.ReserveAppendRsp:
         """Serve ReserveAppend."""
-        return await self._change_content(reserve_append, request)
+        reply = await self._change_content(reserve_append, request)
+        if not reply.offset and reply.inode.file.truncate_ver:
+            await self._engine.sync()  # as in `extend_stripe`
+        return reply
 
     async def reserve_space(self, _call: Call, request: meta.ReserveSpaceReq) -> meta.InodeRsp:
         """Serve ReserveSpace."""
@@ -308,7 +311,12 @@ class MetaService(RequestRunner):
 
     async def extend_stripe(self, _call: Call, request: meta.ExtendStripeReq) -> meta.InodeRsp:
         """Serve ExtendStripe."""
-        return await self._change_content(extend_stripe, request)
+        reply = await self._change_content(extend_stripe, request)
+        if request.ends_inline or reply.inode.file.truncate_ver:
+            # What the caller writes to chunks now must not meet bytes that are inline again: by a late report that the power has let fit
+            # once more, or since it has taken back that another client emptied the file, whose number storage then knows as over.
+            await self._engine.sync()
+        return reply
 
     async def set_xattr(self, _call: Call, request: meta.SetXattrReq) -> meta.SetXattrRsp:
         """Serve SetXattr."""

@@ -3,6 +3,7 @@
 
 import pytest
 import trio
+import trio.testing
 
 from fs.meta import records
 from fs.meta.check import check
@@ -135,3 +136,38 @@ async def test_an_emptied_file_is_empty_durably_before_others_hear_of_it(
     world.engine.power_loss(LosesAll())
     part = (await root.attr(file)).file
     assert (part.length, part.truncate_ver, part.is_inline) == (0, 1, False)
+
+
+async def test_who_ends_reports_meets_none_after_a_power_loss_either(world, root, autojump_clock):
+    """He writes to a chunk from then on: a late copy of his report, taken, would be filled over that."""
+    made = (await root.create(ROOT, b"g", wants_write=True, session=session(2))).inode_id
+    await root.sync(made, is_durable=True, mtime_ns=1)
+    asked = meta.ExtendStripeReq(inode_id=made, dyn_stripe_min=1, ends_inline=True)
+    await root.call("extend_stripe", asked)
+    world.engine.power_loss(LosesAll())
+    late = await root.call("sync", meta.SyncReq(inode_id=made, **inline_report(DATA)))
+    assert late.is_inline_refused and not late.inode.file.is_inline
+
+
+async def test_chunks_of_an_emptied_file_are_written_once_it_is_empty_durably(
+    world, root, file, nursery, autojump_clock
+):
+    """Storage would know its number as over, and do nothing for the move of the bytes that are back."""
+    sync, go = world.engine.sync, trio.Event()
+
+    async def slow() -> None:
+        await go.wait()
+        await sync()
+
+    world.engine.sync = slow
+    nursery.start_soon(lambda: root.set_attr(file, length=0))
+    await trio.testing.wait_all_tasks_blocked()
+    world.engine.sync = sync
+    other = world.user(0, client="d" * 32)
+    opened = {"wants_write": True, "takes_inline": True}
+    assert not (await other.open(file, session=session(3), **opened)).file.is_inline
+    await extend(other, file)
+    world.engine.power_loss(LosesAll())
+    part = (await root.attr(file)).file
+    assert (part.is_inline, part.truncate_ver, part.dyn_stripe) == (False, 1, 1)
+    go.set()
