@@ -48,9 +48,9 @@ def own_program(command):
 def planned(parameters, files):
     """Return what the manager would be told by `ember admin cluster init`, the files being elsewhere."""
     servers = [
-        Server(path.name, roles, read_config(files / path.name))
-        for name, roles in PLANNED.items()
-        for path in parameters[name]
+        Server(name, roles, read_config(files / name))
+        for role, roles in PLANNED.items()
+        for name in (Path(path).name for path in parameters[role])
     ]
     return plan(servers, parameters["replicas"])
 
@@ -130,7 +130,7 @@ def test_the_services_of_the_compose_file_are_those_of_their_files(compose):
         if name == "init":
             continue
         role, target = role_of(service["command"])
-        assert parsed(service["healthcheck"]["test"][2:])[1]["config"] == Path(target)
+        assert str(parsed(service["healthcheck"]["test"][2:])[1]["config"]) == target
         (source,) = (file for file, shown in shown_files(service) if shown == target)
         config = read_config(folder / source)
         assert config.auth.key_file == f"/run/secrets/{service['secrets'][0]}"

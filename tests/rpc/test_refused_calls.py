@@ -30,7 +30,7 @@ from fs.schema.proto.mgmtd_pb2 import TokenPb, UserPb
 from fs.schema.status import FsError, Status
 from fs.storage.service import StorageService
 from tests.rpc.peer import request_frame
-from tests.rpc.test_closed import Raw
+from tests.rpc.test_closed import Greeter
 
 CLUSTER = "test-cluster"
 METHODS = [m for m in vars(services).values() if isinstance(m, Method)]
@@ -144,7 +144,7 @@ async def closed_server():
         address = await nursery.start(server.run, network.endpoint("a"), "mem:a")
 
         async def connect():
-            return Raw(await network.endpoint("b").connect(address))
+            return Greeter(await network.endpoint("b").connect(address))
 
         yield SimpleNamespace(calls=calls, channels=channels, address=address, connect=connect)
         nursery.cancel_scope.cancel()
@@ -214,7 +214,7 @@ async def sent(cluster, proof, method):
     own = Identity(CLUSTER, client_id=f"{client_prefix(ALICE.secret.key_id)}1")
     transcript, _ = await raw.greet(ALICE.secret, own=own)
     request = request_of(method, uid=ALICE.uid, client_id=own.client_id).SerializeToString()
-    await raw.say(encode_proof(proof(transcript)), (request_frame(method, 1, request),))
+    await raw.send(encode_proof(proof(transcript)), (request_frame(method, 1, request),))
     return raw
 
 
