@@ -14,11 +14,9 @@ Concurrency: one event loop; also called outside of any task.
 """
 
 import logging
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Final
-
-import trio
 
 from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
@@ -26,14 +24,13 @@ from ..runtime.readiness import current_time
 from ..schema.status import FsError
 from .api import Reply
 from .begun_requests import NOBODYS
+from .connection_parts import ConnectionParts
 from .frame import Header, Kind, encode_error
-from .framed_stream import FramedStream, Spawn
-from .method_runs import MethodRuns
-from .replies import BROKEN, Replies
+from .replies import BROKEN
 from .serving import Binding, Work
 
 if TYPE_CHECKING:
-    from .server import Server
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -44,25 +41,14 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 class AnswersAtOnce:
     """Those of one connection."""
 
-    def __init__(
-        self,
-        server: "Server",
-        framed: FramedStream,
-        runs: MethodRuns,
-        replies: Replies,
-        scopes: MutableMapping[int, trio.CancelScope],
-        *,
-        spawn: Spawn,
-        give_back: Callable[[Work], None],
-    ) -> None:
-        """Take the parts of a connection, how it starts tasks, and gives back what a request holds."""
-        self._server = server
-        self._framed = framed
-        self._runs = runs
-        self._replies = replies
-        self._scopes = scopes
-        self._spawn = spawn
-        self._give_back = give_back
+    def __init__(self, parts: ConnectionParts) -> None:
+        self._server = parts.server
+        self._framed = parts.framed
+        self._runs = parts.runs
+        self._replies = parts.replies
+        self._scopes = parts.scopes
+        self._spawn = parts.spawn
+        self._give_back = parts.give_back
 
     def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
         """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""

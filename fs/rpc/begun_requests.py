@@ -10,23 +10,21 @@ Concurrency: one event loop; answers come from anywhere on it, also after the co
 """
 
 import logging
-from collections.abc import Callable, Coroutine, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from ..runtime.ports import Buffer
 from ..schema.status import FsError
 from .api import Call
+from .connection_parts import ConnectionParts
 from .frame import Kind, encode_error
-from .framed_stream import FramedStream, Spawn
-from .method_runs import MethodRuns
-from .replies import BROKEN, Replies
+from .replies import BROKEN
 from .serving import Work
 
 if TYPE_CHECKING:
-    from .server import Server
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -37,27 +35,15 @@ NOBODYS: Final = trio.CancelScope()
 class BegunRequests:
     """Those of one connection."""
 
-    def __init__(
-        self,
-        server: "Server",
-        framed: FramedStream,
-        runs: MethodRuns,
-        replies: Replies,
-        scopes: MutableMapping[int, trio.CancelScope],
-        *,
-        spawn: Spawn,
-        finish: Callable[[Work], Coroutine[Any, Any, None]],
-        give_back: Callable[[Work], None],
-    ) -> None:
-        """Take the parts of a connection, how it starts tasks, answers with waiting, and gives back what a request holds."""
-        self._server = server
-        self._framed = framed
-        self._runs = runs
-        self._replies = replies
-        self._scopes = scopes
-        self._spawn = spawn
-        self._finish = finish
-        self._give_back = give_back
+    def __init__(self, parts: ConnectionParts) -> None:
+        self._server = parts.server
+        self._framed = parts.framed
+        self._runs = parts.runs
+        self._replies = parts.replies
+        self._scopes = parts.scopes
+        self._spawn = parts.spawn
+        self._finish = parts.finish
+        self._give_back = parts.give_back
         self._left_id = -1
         """The last request that the method has left when all of it came at once."""
         self.has_ended = False

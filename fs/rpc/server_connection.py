@@ -20,6 +20,7 @@ from .answers_at_once import AnswersAtOnce
 from .api import Reply
 from .begun_requests import NOBODYS, BegunRequests
 from .buffer_pool import Lease
+from .connection_parts import ConnectionParts
 from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_RANGES, FLAG_TRACED, Header, Kind, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
@@ -100,25 +101,18 @@ class ServerConnection:
                     self._lender,
                 )
                 self._runs.replies = self._replies
-                self._begun = BegunRequests(
+                parts = ConnectionParts(
                     self._server,
                     self._framed,
                     self._runs,
                     self._replies,
                     self._scopes,
-                    spawn=nursery.start_soon,
-                    finish=self._finish,
-                    give_back=self._give_back,
+                    nursery.start_soon,
+                    self._finish,
+                    self._give_back,
                 )
-                self._at_once = AnswersAtOnce(
-                    self._server,
-                    self._framed,
-                    self._runs,
-                    self._replies,
-                    self._scopes,
-                    spawn=nursery.start_soon,
-                    give_back=self._give_back,
-                )
+                self._begun = BegunRequests(parts)
+                self._at_once = AnswersAtOnce(parts)
                 try:
                     await self._serve(is_full=is_full)
                 finally:

@@ -1,0 +1,36 @@
+"""What the ways of serving a request share of their connection.
+
+Part of fs/rpc/server_connection.py, which makes it once its stream has a task to serve it.
+"""
+
+from collections.abc import Callable, Coroutine, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from .framed_stream import FramedStream, Spawn
+from .method_runs import MethodRuns
+from .replies import Replies
+from .serving import Work
+
+if TYPE_CHECKING:
+    from .server import Server
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionParts:
+    """Of one connection."""
+
+    server: "Server"
+    framed: FramedStream
+    runs: MethodRuns
+    replies: Replies
+    scopes: MutableMapping[int, trio.CancelScope]
+    """Of the requests under way, by id."""
+    spawn: Spawn
+    """Starts a task that ends with the connection at the latest."""
+    finish: Callable[[Work], Coroutine[Any, Any, None]]
+    """Answers a request whose method has ended, with waiting."""
+    give_back: Callable[[Work], None]
+    """Gives back what a request holds; at most once for each."""
