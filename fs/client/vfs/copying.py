@@ -43,6 +43,15 @@ class Copying:
             FsError: BAD_FILE, also for a target opened with O_APPEND; INVALID_ARGUMENT for overlapping ranges of
                 one file; and what reading and writing raise.
         """
+        while True:
+            copied = await self._copied(source_id, offset, target_id, place, count)
+            if copied is not None:
+                return copied
+
+    async def _copied(
+        self, source_id: int, offset: int, target_id: int, place: int, count: int
+    ) -> int | None:
+        """Do `copy`; None: the source was cut before the first byte, and has another length by now."""
         source, target = self._files.readable(source_id), self._files.writable(target_id)
         if target.is_append:
             raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
@@ -64,7 +73,7 @@ class Copying:
             await self._make_hole(progress)
         except CutMeanwhileError:
             if progress.settled == place:  # 0 bytes would say that the source has ended
-                return await self.copy(source_id, offset, target_id, place, count)
+                return None
         except FsError:
             # An error of an earlier write is told once: it must not get lost.
             if progress.settled == place or target.seen_error_count != seen:

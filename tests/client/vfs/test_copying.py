@@ -1,9 +1,11 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 import os
 import random
+import sys
 
 import pytest
 
+from fs.client.holes import CutMeanwhileError
 from fs.client.vfs import copying
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.status import FsError, Status
@@ -81,3 +83,21 @@ async def test_refusals(autojump_clock, mounts):
         assert await m.read_all(a) == b"0123401234"
         for handle_id in (a, reader, appender, writer):
             await m.close(handle_id)
+
+
+async def test_a_source_that_is_cut_again_and_again_is_begun_anew_each_time(
+    autojump_clock, mounts, monkeypatch
+):
+    cuts, real = iter(range(2 * sys.getrecursionlimit())), copying.Copying._read
+
+    async def read(self, state, *arguments):
+        if next(cuts, None) is not None:
+            raise CutMeanwhileError(state.inode_id)
+        return await real(self, state, *arguments)
+
+    monkeypatch.setattr(copying.Copying, "_read", read)
+    async with mounts() as m:
+        a, b = await m.create(b"a"), await m.create(b"b")
+        await m.files.write(a, 0, b"x" * 100)
+        assert await m.vfs.copying.copy(a, 0, b, 0, 100) == 100
+        assert await m.read_all(b) == b"x" * 100
