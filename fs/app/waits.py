@@ -164,9 +164,15 @@ def _is_available(info: RoutingInfo) -> bool:
 
 
 def is_redundant(info: RoutingInfo) -> bool:
-    """Every target serves, and has said so: the first version of a chain takes that for granted."""
+    """Every target serves, and has said so: the first version of a chain takes that for granted.
+
+    Later ones do not: whoever serves in them was heard.  That it is up to date may be published seconds later, since nobody acts on it.
+    """
     return all(
         len(chain.serving) >= chain.replica_count
-        and all(info.target(t).local_state is LocalState.UPTODATE for t in chain.serving)
+        and (
+            chain.chain_version > 1
+            or all(info.target(t).local_state is LocalState.UPTODATE for t in chain.serving)
+        )
         for chain in info.chains.values()
     )
