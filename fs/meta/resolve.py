@@ -11,7 +11,7 @@ from ..schema.inode import PATH_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Retry, Status
-from . import inline
+from . import inline, records
 from .context import OpContext, StillInlineError
 from .dentries import check_name, load_dentry, told
 from .inodes import complete, load_directory, load_inode
@@ -154,9 +154,11 @@ async def _tell_inline(
     slots = [slot for slot in reply.resolved if slot.inode.file.is_inline]
     if slots and not request.takes_inline:
         raise StillInlineError(*(slot.inode for slot in slots))
-    length = 0
+    told, length = [], 0
     for slot in slots:
         length += slot.inode.file.length
-        if length > inline.REPLY_BYTES_MAX:
-            return
+        if length <= inline.REPLY_BYTES_MAX:
+            told.append(slot)
+    await tr.prefetch(records.inline_key(slot.inode.inode_id) for slot in told)
+    for slot in told:
         await inline.give(tr, slot.inode, slot)

@@ -9,10 +9,11 @@ import pytest
 from fs.kv.pause import PausableEngine
 from fs.kv.remote import RemoteEngine
 from fs.runtime.real import RealClock
+from fs.schema.config import MetaSection
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.services import KV_COMMIT, KV_READ
 from tests.kv.harness import CHOSEN_KIND, Lab
-from tests.meta.harness import ROOT, World, hint, session
+from tests.meta.harness import ROOT, World, hint, inline_report, session
 
 pytestmark = pytest.mark.skipif(
     CHOSEN_KIND not in {"", "remote"}, reason="counts the requests of the remote engine"
@@ -84,3 +85,25 @@ async def test_what_each_call_costs(counted):
     assert (
         reads <= 14
     )  # not one for each of the twenty; one looks whether somebody holds it up, one at the tick
+
+
+async def test_what_inline_files_cost(counted):
+    world, cost = counted
+    world.meta.adopt(MetaSection(inline_bytes_max=4096))
+    user = world.user()
+    files = [
+        (await user.create(ROOT, name, wants_write=True, session=session(n))).inode_id
+        for n, name in enumerate((b"a", b"b"))
+    ]
+    await world.meta.gc.step()
+    assert await cost(user.sync(files[0], **inline_report(b"bytes"))) == (2, 1)
+    assert await cost(user.sync(files[1], **inline_report(b"more"))) == (2, 1)
+    asked = {"wants_read": True, "takes_inline": True}
+    assert await cost(user.open(files[0], **asked)) == (1, 0)
+    request = meta.GetAttrReq(inode_id=files[0], takes_inline=True)
+    assert await cost(user.call("get_attr", request)) == (1, 0)
+    one = meta.BatchResolvePathReq(paths=[b"/a"], **asked)
+    both = meta.BatchResolvePathReq(paths=[b"/a", b"/b"], **asked)
+    alone, _ = await cost(user.call("batch_resolve_path", one))
+    # The second path is walked as the first one; the bytes of both come together.
+    assert await cost(user.call("batch_resolve_path", both)) == (2 * alone - 1, 0)
