@@ -9,6 +9,8 @@ Invariants:
 No call is ended here, and nothing lent is returned.
 """
 
+from functools import partial
+
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
 from .api import Into, Received
@@ -84,33 +86,19 @@ class ReplyPayloads:
     async def _take_lent(
         self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
     ) -> Received[RspT]:
-        """Decode a lent reply, and read its payload where it lies."""
+        """Decode a lent reply, and read its payload where it lies: in shared memory, or in files."""
         assert call.header is not None
         size = call.header.payload_bytes
         if call.header.flags & FLAG_RANGES:
-            return await self._take_ranges(method, call, into)
-        pieces, message = self._borrower.split(call.header, call.message)
+            ranges, message = split_ranges(call.header, call.message)
+            read = partial(self._borrower.read_ranges, ranges)
+        else:
+            pieces, message = self._borrower.split(call.header, call.message)
+            read = partial(self._borrower.read, pieces)
         reply = parse_reply(method, message)
-        if into is None:
-            view = memoryview(bytearray(size))
-            await call.within(self._borrower.read(pieces, [view]))
-            return Received(reply, size, view)
-        buffers = buffers_for(method, into, reply, size)
-        await call.within(self._borrower.read(pieces, buffers))
-        return Received(reply, size)
-
-    async def _take_ranges(
-        self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
-    ) -> Received[RspT]:
-        """Do as `_take_lent` where the payload lies in files."""
-        assert call.header is not None
-        size = call.header.payload_bytes
-        ranges, message = split_ranges(call.header, call.message)
-        reply = parse_reply(method, message)
-        if into is None:
-            view = memoryview(bytearray(size))
-            await call.within(self._borrower.read_ranges(ranges, [view]))
-            return Received(reply, size, view)
-        buffers = buffers_for(method, into, reply, size)
-        await call.within(self._borrower.read_ranges(ranges, buffers))
-        return Received(reply, size)
+        if into is not None:
+            await call.within(read(buffers_for(method, into, reply, size)))
+            return Received(reply, size)
+        view = memoryview(bytearray(size))
+        await call.within(read([view]))
+        return Received(reply, size, view)

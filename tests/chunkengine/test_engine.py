@@ -35,6 +35,15 @@ def put(engine, chunk, version, data, offset=0, **more):
     return engine.commit(*chunk, version=version, chain_version=3)
 
 
+def put_drawn(engine, chunks, lengths):
+    """Put drawn bytes of these lengths into as many of the chunks; returns them."""
+    generator = random.Random(1)
+    found = [generator.randbytes(length) for length in lengths]
+    for chunk, content in zip(chunks, found, strict=False):
+        put(engine, chunk, 1, content)
+    return found
+
+
 def read(engine, chunk, offset, length, version=0):
     buffer = bytearray(b"\xee" * length)
     done = engine.read_batch([ReadIo(*chunk, offset, length, memoryview(buffer), version)])[0]

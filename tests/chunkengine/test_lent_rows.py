@@ -15,7 +15,7 @@ from fs.kernels.writes import block_checksums
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
 
-from .test_engine import put
+from .test_engine import put, put_drawn
 from .workload import place
 
 BLOCK = 4096
@@ -31,10 +31,7 @@ def tmp_path(disk_path):
 
 @pytest.fixture
 def contents(lab):
-    generator = random.Random(1)
-    found = [generator.randbytes(length) for length in LENGTHS]
-    for chunk, content in zip(CHUNKS, found, strict=False):
-        put(lab.engine, chunk, 1, content)
+    found = put_drawn(lab.engine, CHUNKS, LENGTHS)
     lab.engine.sync()
     read_all(lab)
     return found

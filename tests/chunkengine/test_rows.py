@@ -16,7 +16,7 @@ from fs.kernels import reads_twin
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import Status
 
-from .test_engine import put
+from .test_engine import put, put_drawn
 from .workload import place
 
 CHUNKS = [(TargetId(1), ChunkId(InodeId(7), index)) for index in range(4)]
@@ -31,11 +31,7 @@ def tmp_path(disk_path):
 
 @pytest.fixture
 def contents(lab):
-    generator = random.Random(1)
-    found = [generator.randbytes(length) for length in LENGTHS]
-    for chunk, content in zip(CHUNKS, found, strict=False):
-        put(lab.engine, chunk, 1, content)
-    return found
+    return put_drawn(lab.engine, CHUNKS, LENGTHS)
 
 
 def read(engine, wanted, *, want_checksums=True, may_wait=False):
