@@ -1,5 +1,7 @@
 """What may be buffered: bytes over the whole mount, and the space that the cluster has for them.  No I/O."""
 
+from typing import Protocol
+
 import trio
 
 TIGHT_S = 30.0
@@ -39,12 +41,26 @@ class SpaceWatch:
         )
 
 
+class Keeper(Protocol):
+    """Keeps bytes that it can do without."""
+
+    def forget_kept(self) -> None:
+        """Let go of them, now."""
+        ...
+
+
 class DirtyBudget:
-    """Bytes that may be buffered or on their way over the whole mount."""
+    """Bytes that may be buffered or on their way over the whole mount, with those that are kept for what will be written.
+
+    What is kept makes way for what is written, the oldest first.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.used_bytes = 0
+        """Without what is kept."""
+        self.kept_bytes = 0
+        self._kept: dict[Keeper, int] = {}
         self._released = trio.Event()
 
     def adopt(self, bytes_max: int) -> None:
@@ -56,6 +72,8 @@ class DirtyBudget:
         if self.used_bytes and self.used_bytes + count > self._bytes_max:
             return False
         self.used_bytes += count
+        if self.kept_bytes:
+            self._make_way()
         return True
 
     def release(self, count: int) -> None:
@@ -68,3 +86,23 @@ class DirtyBudget:
     async def wait_released(self) -> None:
         """Wait until somebody gives bytes back."""
         await self._released.wait()
+
+    def try_keep(self, keeper: Keeper, count: int) -> bool:
+        """Count `count` bytes, at least one, that somebody keeps from now on instead of others; False: there is no room for them."""
+        self.give_up(keeper)
+        if self.used_bytes + count > self._bytes_max:
+            return False
+        self._kept[keeper] = count
+        self.kept_bytes += count
+        self._make_way()
+        return True
+
+    def give_up(self, keeper: Keeper) -> None:
+        """Count what somebody has kept no more."""
+        self.kept_bytes -= self._kept.pop(keeper, 0)
+
+    def _make_way(self) -> None:
+        while self.kept_bytes and self.used_bytes + self.kept_bytes > self._bytes_max:
+            keeper = next(iter(self._kept))
+            self.give_up(keeper)
+            keeper.forget_kept()

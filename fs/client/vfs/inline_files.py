@@ -84,20 +84,23 @@ class InlineFiles(Reports):
         )
         is_sent = state.is_dirty or state.has_unreported or state.is_length_unknown
         if is_newest and not (is_sent or state.error_count):
-            state.inline = InlineBytes(b"", file.truncate_ver, file.data_ver, self.now_s())
+            known = InlineBytes(b"", file.truncate_ver, file.data_ver, self.now_s())
+            self.know_inline(state, known)
 
     def _take_bytes(
         self,
         state: InodeState,
         reply: meta_pb2.InodeRsp | meta_pb2.CreateRsp,
         asked_s: float,
-    ) -> None:
-        """Take in bytes as those of the attributes that came with them: others may have been asked for since."""
+    ) -> InlineBytes | None:
+        """Take in, and return, bytes as those of the attributes that came with them; None: others were told of since."""
         file = reply.inode.file
         require_intact(state.inode_id, file.length, reply.inline_data, reply.inline_checksum)
         told = InlineBytes(reply.inline_data, file.truncate_ver, file.data_ver, asked_s)
-        if told.are_of(state.file):
-            state.inline = told
+        if not told.are_of(state.file):
+            return None
+        self.know_inline(state, told)
+        return told
 
     # -- reading ------------------------------------------------------------------------------------
 
@@ -154,9 +157,8 @@ class InlineFiles(Reports):
         inode = inode_from_pb(reply.inode)
         self.note_inode(state, inode)
         assert inode.file is not None
-        if inode.file.is_inline:
-            self._take_bytes(state, reply, asked_s)
-        known = state.inline
+        told = self._take_bytes(state, reply, asked_s) if inode.file.is_inline else None
+        known = told or state.inline  # there may be no room to keep them
         if known is None or not state.file.is_inline or not known.are_of(state.file):
             raise CutMeanwhileError(state.inode_id)
         return known.data
@@ -301,13 +303,14 @@ class InlineFiles(Reports):
     def _note_unsure(self, state: InodeState, reply: meta_pb2.InodeRsp | None) -> None:
         """Meta was asked more than once, or has not answered: an earlier try may be on its way yet, unless it was taken."""
         if reply is None or reply.is_inline_refused:
-            state.inline = None
+            self.know_inline(state, None)
             self.unsure_inline.add(state.inode_id)
 
     def _note_refusal(self, state: InodeState, flush: Flush, reply: meta_pb2.InodeRsp) -> None:
         """Somebody else writes, or there is no room: this open file tries it no more."""
         flush.is_begun = flush.is_inline = False
-        state.inline, state.inline_bytes_max = None, 0
+        state.inline_bytes_max = 0
+        self.know_inline(state, None)
         self.note_inode(state, inode_from_pb(reply.inode))
 
     def _take_taken(
@@ -335,7 +338,7 @@ class InlineFiles(Reports):
         if is_all:
             state.durable_seq = state.acked_seq
         told = InlineBytes(sent.data, file.truncate_ver, file.data_ver, self.now_s())
-        state.inline = told if told.are_of(state.file) else None
+        self.know_inline(state, told if told.are_of(state.file) else None)
         state.inline_count += 1
         state.inline_sent_bytes += len(sent.data)
         return is_forgotten

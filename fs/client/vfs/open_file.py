@@ -116,7 +116,7 @@ class InodeState:
         self.holes = KnownHoles()
         self.handles: dict[int, FileHandle] = {}
         self.inline: InlineBytes | None = None
-        """All bytes of the file, where they are known; may be those of a content that is not the newest."""
+        """All bytes of the file, where they are known; may be those of a content that is not the newest.  Set by `Shared.know_inline`."""
         self.inline_bytes_max = 0
         """How long the file may be to be sent inline; 0: it is not."""
         self.inline_count = 0
@@ -191,6 +191,10 @@ class InodeState:
         is_short = 0 < self.written_end <= self.inline_bytes_max
         is_lasting = self.inline_sent_bytes > INLINE_AGAIN * self.inline_bytes_max
         return is_short and not is_lasting and self.inline is not None and self.inode.nlink > 0
+
+    def forget_kept(self) -> None:
+        """Know the bytes of the file no more: who reads asks meta again, and what is written goes to storage."""
+        self.inline = None
 
     @property
     def has_unreported(self) -> bool:

@@ -26,6 +26,7 @@ from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .given import GivenAttributes
+from .inline_bytes import InlineBytes
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
@@ -423,12 +424,23 @@ class Shared:
         if seen.is_durable:
             state.durable_seq = state.acked_seq
 
+    def know_inline(self, state: InodeState, known: InlineBytes | None) -> None:
+        """Keep all bytes of a file, if there is room for them beside what is buffered; None: they are not known any more."""
+        if known is not None and known.data:
+            is_open = self.states.get(state.inode_id) is state
+            if not (is_open and self.budget.try_keep(state, len(known.data))):
+                known = None
+        if known is None or not known.data:
+            self.budget.give_up(state)
+        state.inline = known
+
     def drop_state_if_unused(self, state: InodeState) -> None:
         """Forget an inode that nobody has open and whose data is all reported."""
         is_used = state.handles or state.is_dirty or state.has_unreported
         if is_used or self.states.get(state.inode_id) is not state:
             return
         del self.states[state.inode_id]
+        self.know_inline(state, None)
         if state.cached_ver is not None and state.cached_ver == state.file.data_ver:
             is_durable = state.durable_seq == state.acked_seq
             self.seen[state.inode_id] = Seen(state.cached_ver, state.file.length, is_durable)

@@ -220,7 +220,7 @@ class WriteBack(Shared):
         (run,) = flush.ranges.runs
         flush.is_begun = self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)
         if flush.is_begun:
-            state.inline = None  # bytes are on their way to storage
+            self.know_inline(state, None)  # bytes are on their way to storage
         return flush.is_begun
 
     async def _go_on_flush(self, state: InodeState, flush: Flush, go_on: GoOn) -> None:
@@ -246,7 +246,7 @@ class WriteBack(Shared):
                 is_taken = await self.send_inline(state, flush)
             if is_taken:
                 return
-            state.inline = None  # bytes will be on their way to storage
+            self.know_inline(state, None)  # bytes will be on their way to storage
             await self._extend_stripe(state, flush)
             flush.is_begun = True
             flush.is_durable = await self._store_bytes(state, flush)

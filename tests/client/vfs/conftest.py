@@ -121,6 +121,7 @@ def mounts(cluster):
             for mount in made:
                 await mount.vfs.shut_down()
         assert not any(m.vfs._core.budget.used_bytes for m in made)
+        assert not any(m.vfs._core.budget.kept_bytes for m in made)
         assert not any(m.vfs._core.states for m in made)
         assert not any(m.vfs._core.readahead_bytes for m in made)
 

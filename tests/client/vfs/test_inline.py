@@ -644,3 +644,59 @@ async def test_bytes_of_an_open_that_is_answered_late_are_not_taken_for_newer_on
             await close(m, h)
             go_on.set()
         assert await read(m, b"f") == b"Old BYTES"
+
+
+async def test_bytes_of_open_files_take_no_more_than_what_may_be_buffered(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(dirty_bytes_max=1 << 20) as m:
+        budget, content = m.vfs._core.budget, {}
+        for i in range(64):
+            content[b"f%d" % i] = bytes([i]) * (MAX - 1)
+        held = [await m.create(name) for name in content]
+        for h, data in zip(held, content.values(), strict=True):
+            await write(m, h, 0, data)
+            await fsync(m, h)
+            assert budget.kept_bytes + budget.used_bytes <= 1 << 20
+        assert budget.kept_bytes > (1 << 20) - 2 * MAX, "what there is room for is kept"
+        known = [m.files.open_state(h).inline is not None for h in held]
+        assert known == sorted(known) and known[-1] and not known[0], "the newest ones"
+        assert len(cluster.inline.data) == 64
+        await write(m, held[0], MAX - 1, b"!")
+        await fsync(m, held[0])
+        assert cluster.inline.moved_count == 1, "what is not known goes to storage"
+        await write(m, held[63], MAX - 1, b"!")
+        await fsync(m, held[63])
+        assert cluster.inline.moved_count == 1
+        for name in (b"f0", b"f63"):
+            content[name] += b"!"
+        for name, h in zip(content, held, strict=True):
+            assert await m.read_all(h) == content[name]
+        # What is written has all the room, and the kept bytes make way for it.
+        big = await m.create(b"big")
+        assert m.files.write_now(big, 0, bytes(1 << 20)) is not None and not budget.kept_bytes
+        await fsync(m, big)
+        assert not budget.used_bytes and budget.try_acquire(1 << 20)
+        assert bytes(await m.files.read(held[5], 0, MAX)) == content[b"f5"]
+        assert not budget.kept_bytes
+        budget.release(1 << 20)
+        for h in (*held, big):
+            await close(m, h)
+        assert not budget.kept_bytes and not budget.used_bytes
+
+
+async def test_bytes_that_come_when_their_file_is_closed_are_not_kept(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (m, other):
+        await make(other, b"f", b"small")
+        h = (await m.open(b"f", RO)).handle_id
+        await trio.sleep(10)
+        async with trio.open_nursery() as nursery:
+            cluster.meta_gate = trio.Event()
+            nursery.start_soon(m.files.read, h, 0, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            assert m.files.release_now(h)
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        assert not m.vfs._core.budget.kept_bytes
