@@ -19,6 +19,8 @@ MIB = 1 << 20
 READ_BLOCK_BYTES = 4096
 SMALL_FILE_BYTES = 8192
 THREAD_COUNT = 16
+BIG_FILE = "big"
+"""What is written and read in order, and at random."""
 WARMING_COUNT = 3
 """Every replica gets to see the reads before they are measured."""
 
@@ -58,7 +60,7 @@ def sequential_write(directory: Path, sizes: Sizes) -> float:
     block = random.Random(1).randbytes(MIB)  # noqa: S311 - not a secret
     os.sync()
     began = time.perf_counter()
-    with (directory / "big").open("wb", buffering=0) as file:
+    with (directory / BIG_FILE).open("wb", buffering=0) as file:
         for _ in range(sizes.file_mib):
             file.write(block)
         os.fsync(file.fileno())
@@ -68,12 +70,15 @@ def sequential_write(directory: Path, sizes: Sizes) -> float:
 def sequential_read(directory: Path, _sizes: Sizes) -> float:
     """Return MiB/s of reading that file from the start, caches cold."""
     drop_page_cache()
-    return _read_through(directory / "big")
+    return _read_through(directory / BIG_FILE)
 
 
 def sequential_read_warm(directory: Path, _sizes: Sizes) -> float:
-    """Return MiB/s of reading that file again; only the client's pages are dropped, by O_DIRECT."""
-    return _read_through(directory / "big", os.O_DIRECT)
+    """Return MiB/s of reading that file again, past the client's pages.
+
+    Servers may read from their disks what few have read before; who knows how has their caches filled first.
+    """
+    return _read_through(directory / BIG_FILE, os.O_DIRECT)
 
 
 def _read_through(path: Path, flags: int = 0) -> float:
@@ -102,7 +107,7 @@ def random_read_warm(directory: Path, sizes: Sizes) -> float:
 
 
 def _read_randomly(directory: Path, sizes: Sizes) -> float:
-    descriptor = os.open(directory / "big", os.O_RDONLY | os.O_DIRECT)
+    descriptor = os.open(directory / BIG_FILE, os.O_RDONLY | os.O_DIRECT)
     block_count = os.fstat(descriptor).st_size // READ_BLOCK_BYTES
 
     def worker(seed: int) -> None:

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
 from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
-from benchmarks.workloads import MIB, Sizes
+from benchmarks.workloads import BIG_FILE, MIB, Bound, Sizes
 from fs.app.develop import _is_benchmark, checkout, run_bench
 from fs.app.progress import Progress
 from fs.schema.status import FsError, Status
@@ -203,6 +205,37 @@ def test_any_file_system_is_measured_in_a_folder_that_goes(tmp_path):
     assert all(row.value > 0 for row in rows)
     assert len({row.name for row in rows}) == len(rows) > 10
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_called_warm_on_the_mount_has_been_warmed(tmp_path, monkeypatch):
+    steps = []
+    places = {name: tmp_path / name for name in ("empty", "cluster", "mounted")}
+
+    @contextmanager
+    def at(*names):
+        found = [places[name] for name in names]
+        yield tuple(found) if len(found) > 1 else found[0]
+
+    def reads(directory, _sizes):
+        steps.append(directory.name if directory in places.values() else "local")
+        return 1.0
+
+    def warm_up(directory, path):
+        steps.append(("warm up", directory.name, path))
+
+    monkeypatch.setattr(mount, "empty_mount", partial(at, "empty"))
+    monkeypatch.setattr(mount, "fresh_cluster", lambda _: at("cluster", "mounted"))
+    monkeypatch.setattr(mount, "Meter", lambda _: Meter())
+    monkeypatch.setattr(mount, "warm_up", warm_up)
+    monkeypatch.setattr(mount, "sequential_read_warm", reads)
+    kinds = [
+        (name, "MiB/s", Bound.FUSE, 0.5, how, None)
+        for name, how in (("x", lambda *_: 1.0), ("y", reads))
+    ]
+    monkeypatch.setattr(mount, "WORKLOADS", kinds)
+    assert len(mount.measure(Sizes(2, 64, 10, 4), tmp_path, Progress())) == 2
+    warmed = ("warm up", "cluster", places["mounted"] / BIG_FILE)
+    assert steps == [warmed, "mounted", "empty", "local"]
 
 
 def test_figures_of_the_kv_cache(tmp_path):
