@@ -306,6 +306,23 @@ class InlineFiles(Reports):
             self.know_inline(state, None)
             self.unsure_inline.add(state.inode_id)
 
+    async def settle_unsure(self) -> None:
+        """Have meta take no late report of files that nobody has open any more, so that they need not be remembered.
+
+        What it does not answer for is asked for with the next call; there is one at a time.
+        """
+        for inode_id in [i for i in self.unsure_inline if i not in self.states]:
+            request = meta_pb2.ExtendStripeReq(
+                caller=Caller(0, 0).to_pb(), inode_id=inode_id, dyn_stripe_min=1, ends_inline=True
+            )
+            try:
+                await self.call(services.META_EXTEND_STRIPE, request)
+            except FsError as error:
+                if error.status not in (Status.STALE, Status.NOT_FOUND):
+                    _log.warning("inode %d: may become inline yet: %s", inode_id, error)
+                    continue
+            self.unsure_inline.discard(inode_id)
+
     def _note_refusal(self, state: InodeState, flush: Flush, reply: meta_pb2.InodeRsp) -> None:
         """Somebody else writes, or there is no room: this open file tries it no more."""
         flush.is_begun = flush.is_inline = False

@@ -168,6 +168,7 @@ class Vfs:
             self._core.attach(nursery)
             try:
                 nursery.start_soon(self._write_back_loop)
+                nursery.start_soon(self._settle_loop)
                 nursery.start_soon(self._space_loop)
                 nursery.start_soon(self._core.ending.run)
                 nursery.start_soon(self.locks.run)
@@ -229,6 +230,11 @@ class Vfs:
                 if state not in under_way and (state.is_dirty or state.has_unreported):
                     under_way.add(state)
                     self._core.spawn(write_back, state)
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await trio.sleep(self.section.write_back_interval_s)
+            await self._core.settle_unsure()
 
     async def _space_loop(self) -> None:
         while True:

@@ -546,9 +546,10 @@ async def test_a_lost_answer_is_asked_for_again(autojump_clock, mounts, cluster)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_nobody_knows_what_became_of_it(autojump_clock, mounts, cluster, is_done):
-    """The close fails; what is written next is not lost to a report that comes late."""
-    async with mounts() as m:
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_nobody_knows_what_became_of_it(autojump_clock, mounts, cluster, is_done, is_left):
+    """The close fails; what is written next is not lost to a report that comes late, also if that is much later."""
+    async with mounts(write_back_interval_s=5.0 if is_left else 1000.0) as m:
         h = await m.create(b"f", RW)
         inode_id = cluster.names[1][b"f"]
         await write(m, h, 0, b"small")
@@ -573,17 +574,45 @@ async def test_nobody_knows_what_became_of_it(autojump_clock, mounts, cluster, i
         cluster.is_gone = False
         if is_done and not cluster.begins:
             m.vfs._core.meta.call = call
-        data_ver = cluster.get(inode_id).file.data_ver
+        before = cluster.get(inode_id).file
         await trio.sleep(10)
-        cluster.calls.clear()
+        assert bool(m.vfs._core.unsure_inline) is not is_left
         h = (await m.open(b"f", RW)).handle_id
         await write(m, h, 0, b"other")
         await close(m, h)
         assert cluster.count("ExtendStripe") == 1
-        assert cluster.get(inode_id).file.data_ver > data_ver, "what comes late is refused"
-        assert await read(m, b"f") == b"other" and not cluster.inline.data
+        found = cluster.get(inode_id).file
+        assert (found.truncate_ver, found.data_ver) > (before.truncate_ver, before.data_ver)
+        assert await read(m, b"f") == b"other"
+        if is_left and not is_done:
+            assert inline(cluster, b"f") == b"other", "meta has refused it by then"
+        else:
+            assert not cluster.inline.data
         await make(m, b"f", b"anew")
         assert inline(cluster, b"f") == b"anew", "it is sure again"
+
+
+async def test_what_became_of_a_file_that_is_gone_is_not_remembered(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (m, other):
+        h = await m.create(b"f", RW)
+        await write(m, h, 0, b"small")
+        cluster.meta_faults["Sync"] = [LOST]
+        cluster.is_gone = True
+        with pytest.raises(FsError):
+            await flush(m, h)
+        cluster.is_gone = False
+        assert len(m.vfs._core.unsure_inline) == 1
+        await trio.sleep(30)
+        assert len(m.vfs._core.unsure_inline) == 1, "it is open"
+        await other.names.unlink(1, b"f", ROOT)
+        await m.files.release(h)
+        cluster.meta_faults["ExtendStripe"] = [LOST, LOST]
+        await trio.sleep(10)
+        assert len(m.vfs._core.unsure_inline) == 1
+        await trio.sleep(10)
+        assert not m.vfs._core.unsure_inline
 
 
 async def test_what_meta_refuses_goes_to_storage(autojump_clock, mounts, cluster):
