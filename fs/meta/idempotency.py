@@ -10,7 +10,8 @@ an earlier try would take a lock that nobody frees, or leave a session that nobo
 
 Every operation whose repeat could do harm is remembered.  Not: what only ever grows (ExtendStripe, ReserveSpace); reports of
 open files (Sync, Close), which tell how far a file reaches and not what to do.  But of these what was refused is, and what
-a repeat said of times and content: its first try, come late, would undo what somebody else has set since.
+a repeat said of times and content: its first try, come late, would undo what somebody else has set since.  And that a report's bytes were
+taken inline: its client writes them to a chunk unless it is told so, over whatever others have made of the file meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -52,16 +53,22 @@ async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) ->
     record = IdempotencyRecordPb.FromString(value)
     if record.status:
         raise decode_error(record.status, record.detail.encode())  # also of a newer release
-    if record.method_number != method.number:
-        raise FsError(
-            Status.RPC_BAD_REQUEST,
-            f"request id {ctx.caller.request_id.hex()} was used for method {record.method_number}"
-            f" before {method}",
-        )
-    reply = method.reply_type.FromString(record.reply)
+    reply = _reply_in(record, ctx.caller.request_id, method)
     if "inode" in reply.DESCRIPTOR.fields_by_name and reply.HasField("inode"):
         await _renew(tr, reply.inode)  # type: ignore[attr-defined]
     return reply
+
+
+def _reply_in(
+    record: IdempotencyRecordPb, request_id: bytes, method: Method[ReqT, RspT]
+) -> RspT:
+    if record.method_number != method.number:
+        raise FsError(
+            Status.RPC_BAD_REQUEST,
+            f"request id {request_id.hex()} was used for method {record.method_number}"
+            f" before {method}",
+        )
+    return method.reply_type.FromString(record.reply)
 
 
 async def _renew(tr: Transaction, inode: InodePb) -> None:
@@ -99,6 +106,30 @@ async def refuse(
     )
     tr.set(key, record.SerializeToString())
     return True
+
+
+async def end_request(
+    tr: Transaction,
+    ctx: OpContext,
+    request_id: bytes,
+    method: Method[ReqT, RspT],
+    refusal: RspT,
+) -> RspT | None:
+    """Return what was remembered of another request of the caller's client; if nothing was, it gets `refusal` whenever it comes.
+
+    Returns:
+        Its reply, without what it tells of an inode; None: it was refused with an error.
+
+    Raises:
+        FsError: RPC_BAD_REQUEST: it was one of another method.
+    """
+    named = ctx._replace(caller=ctx.caller._replace(request_id=request_id))
+    value = await tr.get(_key(named.caller))
+    if value is None:
+        remember(tr, named, method, refusal)
+        return refusal
+    record = IdempotencyRecordPb.FromString(value)
+    return None if record.status else _reply_in(record, request_id, method)
 
 
 async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:

@@ -168,21 +168,6 @@ async def _is_only_client(tr: Transaction, ctx: OpContext, inode_id: int) -> boo
     return writers == {ctx.caller.client_id}
 
 
-async def was_taken(tr: Transaction, inode: pb.InodePb, report: meta.SyncReq) -> bool:
-    """Return whether an earlier run of this report made the file what it is.
-
-    Who else could have, with the same bytes, came later: then this report has been overwritten, and nothing tells.
-    """
-    part = inode.file
-    if not part.is_inline or part.data_ver != report.inline_data_ver + 1:
-        return False
-    if part.length != len(report.inline_data):
-        return False
-    record = await load(tr, inode)
-    is_same = record.checksum == report.inline_checksum
-    return is_same and record.data == report.inline_data
-
-
 # ---- replies -------------------------------------------------------------------------------------
 
 

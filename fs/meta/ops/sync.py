@@ -109,6 +109,22 @@ async def _done_before(
     return await recall(tr, ctx, method)
 
 
+def _keep_inline(
+    tr: Transaction, ctx: OpContext, report: meta.SyncReq, reply: meta.InodeRsp
+) -> None:
+    """Keep that the bytes of a report were taken: others may change the file, and then nothing else tells; of a repeat also that they were not.
+
+    The file is told as it is when the report comes again.
+    """
+    if reply.is_inline_refused and not ctx.caller.is_repeat:
+        return
+    kept = meta.InodeRsp(
+        is_metered=reply.is_metered, is_inline_refused=reply.is_inline_refused
+    )
+    kept.inode.inode_id = report.inode_id
+    remember(tr, ctx, META_SYNC, kept)
+
+
 def _keep(
     tr: Transaction,
     ctx: OpContext,
@@ -127,10 +143,9 @@ async def _sync_inline(
     """As `sync`, of a report that brings all bytes of the file; what cannot be taken is refused, quotas included."""
     inline.check_report(inode, request)
     reply = meta.InodeRsp(is_metered=await is_metered(tr, ctx, inode))
-    if not await inline.was_taken(tr, inode, request):
-        reply.is_inline_refused = not await _take_inline(tr, ctx, request, inode)
+    reply.is_inline_refused = not await _take_inline(tr, ctx, request, inode)
     reply.inode.CopyFrom(inode)
-    _keep(tr, ctx, META_SYNC, request, reply)
+    _keep_inline(tr, ctx, request, reply)
     return reply
 
 
@@ -173,14 +188,14 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     inode = await load_complete(tr, request.inode_id)
     if not _changes_anything(request):
         return meta.InodeRsp(inode=inode)
+    done = await _done_before(tr, ctx, META_SYNC, request)
+    if done is not None:
+        return done
     if not await _may_report(tr, ctx, inode, request):
         raise FsError(
             Status.ACCESS_DENIED,
             f"uid {ctx.caller.uid} does not have inode {inode.inode_id:#x} open for this",
         )
-    done = await _done_before(tr, ctx, META_SYNC, request)
-    if done is not None:
-        return done
     if request.HasField("inline_data"):
         return await _sync_inline(tr, ctx, request, inode)
     stored = pb.InodePb()

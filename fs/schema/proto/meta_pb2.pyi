@@ -20,6 +20,24 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _InlineOutcomePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InlineOutcomePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InlineOutcomePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INLINE_NOT_KNOWN: _InlineOutcomePb.ValueType  # 0
+    INLINE_TAKEN: _InlineOutcomePb.ValueType  # 1
+    INLINE_NOT_TAKEN: _InlineOutcomePb.ValueType  # 2
+
+class InlineOutcomePb(_InlineOutcomePb, metaclass=_InlineOutcomePbEnumTypeWrapper):
+    """What has become of a report with inline_data.  Outcomes are remembered for 600 s at least; after that one that was taken counts as not taken."""
+
+INLINE_NOT_KNOWN: InlineOutcomePb.ValueType  # 0
+INLINE_TAKEN: InlineOutcomePb.ValueType  # 1
+INLINE_NOT_TAKEN: InlineOutcomePb.ValueType  # 2
+Global___InlineOutcomePb: _TypeAlias = InlineOutcomePb  # noqa: Y015
+
 class _XattrMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -72,6 +90,7 @@ class InodeRsp(_message.Message):
     INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
     INLINE_BYTES_MAX_FIELD_NUMBER: _builtins.int
     IS_INLINE_REFUSED_FIELD_NUMBER: _builtins.int
+    INLINE_OUTCOME_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
@@ -85,6 +104,8 @@ class InodeRsp(_message.Message):
     """of Open for writing, to who takes_inline: how long a file may be to be made inline; 0: none is"""
     is_inline_refused: _builtins.bool
     """of Sync with inline_data: nothing of it was done, the bytes have to go to chunks"""
+    inline_outcome: Global___InlineOutcomePb.ValueType
+    """of ExtendStripe with report_id"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -103,10 +124,11 @@ class InodeRsp(_message.Message):
         inline_checksum: _builtins.int = ...,
         inline_bytes_max: _builtins.int = ...,
         is_inline_refused: _builtins.bool = ...,
+        inline_outcome: Global___InlineOutcomePb.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -1351,7 +1373,9 @@ Global___ReserveAppendRsp: _TypeAlias = ReserveAppendRsp  # noqa: Y015
 
 @_typing.final
 class ExtendStripeReq(_message.Message):
-    """Of an inline file the bytes are moved to a chunk first.  ends_inline: no report with inline_data that was sent before may be taken any more."""
+    """Of an inline file the bytes are moved to a chunk first.  ends_inline: no report with inline_data that was sent before may be taken any more.
+    report_id: the request id of the one whose outcome the client does not know; the reply tells it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1359,9 +1383,11 @@ class ExtendStripeReq(_message.Message):
     INODE_ID_FIELD_NUMBER: _builtins.int
     DYN_STRIPE_MIN_FIELD_NUMBER: _builtins.int
     ENDS_INLINE_FIELD_NUMBER: _builtins.int
+    REPORT_ID_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     dyn_stripe_min: _builtins.int
     ends_inline: _builtins.bool
+    report_id: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1371,10 +1397,11 @@ class ExtendStripeReq(_message.Message):
         inode_id: _builtins.int = ...,
         dyn_stripe_min: _builtins.int = ...,
         ends_inline: _builtins.bool = ...,
+        report_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "dyn_stripe_min", b"dyn_stripe_min", "ends_inline", b"ends_inline", "inode_id", b"inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "dyn_stripe_min", b"dyn_stripe_min", "ends_inline", b"ends_inline", "inode_id", b"inode_id", "report_id", b"report_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -210,44 +210,6 @@ async def test_only_who_may_write_reports(world, root, bob, file):
         await world.user(1001, client="d" * 32).sync(file, **inline_report(DATA))
 
 
-# ---- repeats ---------------------------------------------------------------------------------------
-
-
-async def test_the_same_report_once_more_is_taken_once(world, root, file):
-    made = await make_inline(root, file)
-    again = await root.call("sync", meta.SyncReq(inode_id=file, **inline_report(DATA)))
-    assert not again.is_inline_refused and again.inode == made
-    # Another one that rests on what the file was like before is late.
-    late = await root.call("sync", meta.SyncReq(inode_id=file, **inline_report(b"other one")))
-    assert late.is_inline_refused and late.inode == made
-
-
-async def test_a_repeat_that_was_refused_is_refused_for_good(world, root, file):
-    """Its client writes to a chunk by now: the first try, come late, must not make the file inline."""
-    other = world.user(0, client="d" * 32)
-    await other.open(file, wants_write=True, session=session(2))
-    repeat = world.user(0)
-    repeat.request_id, repeat.is_repeat = b"r" * 16, True
-    asked = meta.SyncReq(inode_id=file, **inline_report(DATA))
-    assert (await repeat.call("sync", asked)).is_inline_refused
-    await other.close(file, session(2).session_id)
-    repeat.is_repeat = False
-    assert (await repeat.call("sync", asked)).is_inline_refused
-    assert not (await root.attr(file)).file.is_inline
-
-
-async def test_who_ends_reports_before_he_writes_meets_none_later(world, root, file):
-    asked = meta.ExtendStripeReq(inode_id=file, dyn_stripe_min=1, ends_inline=True)
-    assert (await root.call("extend_stripe", asked)).inode.file.data_ver == 1
-    late = await root.call("sync", meta.SyncReq(inode_id=file, **inline_report(DATA)))
-    assert late.is_inline_refused
-    # Without that a stripe that is wide enough changes nothing.
-    asked.ends_inline = False
-    before = await world.dump()
-    await root.call("extend_stripe", asked)
-    assert await world.dump() == before
-
-
 # ---- what moves the bytes to a chunk ---------------------------------------------------------------
 
 
