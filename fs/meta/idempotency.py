@@ -59,9 +59,7 @@ async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) ->
     return reply
 
 
-def _reply_in(
-    record: IdempotencyRecordPb, request_id: bytes, method: Method[ReqT, RspT]
-) -> RspT:
+def _reply_in(record: IdempotencyRecordPb, request_id: bytes, method: Method[ReqT, RspT]) -> RspT:
     if record.method_number != method.number:
         raise FsError(
             Status.RPC_BAD_REQUEST,

@@ -18,6 +18,9 @@ class FakeInline:
     cluster: object
     bytes_max: int = 0
     data: dict[int, bytes] = field(default_factory=dict)
+    outcomes: dict[tuple[str, bytes], bool] = field(default_factory=dict)
+    """By client and request id, whether a report's bytes were taken, where that is remembered."""
+    signed_count: int = 0
     moved_count: int = 0
     refused_count: int = 0
     asked_count: int = 0
@@ -74,8 +77,32 @@ class FakeInline:
             mtime_ns=self.cluster.clock_ns(),
         )
 
+    def sign(self, caller):
+        """Give a request its id, as a client does before its first try."""
+        if not caller.request_id:
+            self.signed_count += 1
+            caller.request_id = b"%016d" % self.signed_count
+
+    def take_once(self, request):
+        """Do what a report with bytes asks for, the first time that it comes; None: it is refused."""
+        caller = request.caller
+        who = caller.client_id, caller.request_id
+        if who in self.outcomes:
+            return self.cluster.get(request.inode_id) if self.outcomes[who] else None
+        inode = self.take(request)
+        if caller.request_id and (inode is not None or caller.is_repeat):
+            self.outcomes[who] = inode is not None
+        return inode
+
+    def end(self, caller, report_id):
+        """Return what has become of a report, which is refused from now on unless it was taken."""
+        if not report_id:
+            return meta_pb2.INLINE_NOT_KNOWN
+        was_taken = self.outcomes.setdefault((caller.client_id, report_id), False)
+        return meta_pb2.INLINE_TAKEN if was_taken else meta_pb2.INLINE_NOT_TAKEN
+
     def take(self, request):
-        """Do what a report with bytes asks for; None: it is refused."""
+        """As `take_once`, of what has not come before."""
         inode, data = self.cluster.get(request.inode_id), request.inline_data
         hint, part = request.length_hint, inode.file
         assert request.has_new_data and hint.length == len(data)

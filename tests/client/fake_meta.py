@@ -35,6 +35,8 @@ class FakeMeta:
 
     async def call(self, method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
         self.cluster.calls.append(method.name)
+        if method.name == "Sync":
+            self.cluster.inline.sign(request.caller)
         await trio.lowlevel.checkpoint()
         if self.cluster.meta_gate is not None:
             await self.cluster.meta_gate.wait()
@@ -377,7 +379,10 @@ class FakeMeta:
         if r.ends_inline:
             inode = end_inline(c, inode)
         inode = c.inline.move(inode)
-        return c.put_file(inode, dyn_stripe=max(inode.file.dyn_stripe, r.dyn_stripe_min))
+        inode = c.put_file(inode, dyn_stripe=max(inode.file.dyn_stripe, r.dyn_stripe_min))
+        r.caller.client_id = self.client_id
+        outcome = c.inline.end(r.caller, r.report_id)
+        return meta_pb2.InodeRsp(inode=inode_to_pb(inode), inline_outcome=outcome)
 
     async def sync_meta(self, _request):
         self.cluster.durable_calls += 1

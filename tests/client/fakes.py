@@ -204,9 +204,11 @@ class FakeCluster:
     async def apply_sync(self, request):
         before = inode = self.get(request.inode_id)
         if request.HasField("inline_data"):
-            taken = self.inline.take(request)
+            taken = self.inline.take_once(request)
             if taken is None:
                 return refusal(inode)
+            if taken == inode:
+                return inode
             inode, request = taken, without_bytes(request)
         if request.has_new_data or request.counts_space:
             inode = self.inline.move(inode)

@@ -354,7 +354,9 @@ class InlineFiles(Reports):
         is_forgotten = self._take_in(state, sent.request, seq, sent.told, reply)
         if is_all:
             state.durable_seq = state.acked_seq
-        told = InlineBytes(sent.data, file.truncate_ver, file.data_ver, self.now_s())
+        # Of a repeat meta tells what others have made of the file since: these bytes are those of the number that they were given.
+        taken_ver = sent.request.inline_data_ver + 1
+        told = InlineBytes(sent.data, flush.truncate_ver, taken_ver, self.now_s())
         self.know_inline(state, told if told.are_of(state.file) else None)
         state.inline_count += 1
         state.inline_sent_bytes += len(sent.data)

@@ -118,9 +118,7 @@ def _keep_inline(
     """
     if reply.is_inline_refused and not ctx.caller.is_repeat:
         return
-    kept = meta.InodeRsp(
-        is_metered=reply.is_metered, is_inline_refused=reply.is_inline_refused
-    )
+    kept = meta.InodeRsp(is_metered=reply.is_metered, is_inline_refused=reply.is_inline_refused)
     kept.inode.inode_id = report.inode_id
     remember(tr, ctx, META_SYNC, kept)
 

@@ -123,7 +123,7 @@ async def test_a_repeat_is_told_that_it_was_taken(world, sender, file, name):
     assert (await other.attr(file), await row(world, file)) == (before, bytes_before)
 
 
-async def test_who_is_told_so_needs_no_right_any_more(world, root, file):
+async def test_who_is_told_so_needs_no_right_any_more(world, root):
     """The session that gave the right has ended: what was taken stands."""
     owner = await root.create(ROOT, b"g", 0o666)
     alice = world.user(1001, client="e" * 32)
@@ -198,7 +198,7 @@ async def test_who_gives_up_is_told_that_it_was_taken(world, root, sender, file,
         assert told.inline_outcome == meta.INLINE_TAKEN and told.inode.file.dyn_stripe
 
 
-async def test_who_gives_up_before_it_comes_has_it_refused(world, root, sender, file):
+async def test_who_gives_up_before_it_comes_has_it_refused(root, sender, file):
     for _ in range(2):
         assert (await end(root, file)).inline_outcome == meta.INLINE_NOT_TAKEN
     await root.set_attr(file, length=0)
