@@ -32,6 +32,10 @@ DISK_STATUSES: Final = (
 )
 """Of a process none of whose disks can be used (fs/app/storage.py): there is nothing to put right in its configuration."""
 
+_ENDED: Final = {"restarting", "stopped"}
+"""States of a service whose process is not there: then alone the last line of its log says why.  One that is started again has begun to
+write other lines."""
+
 _LOG_PREFIX: Final = re.compile(r"^\S+Z \w+ +[\w.]+: ")
 
 
@@ -72,7 +76,7 @@ def wait_running(directory: ClusterDir, name: str) -> None:
         if service["state"] == "running":
             return
         said = supervisor_link.last_line(log_path)  # also for what it waits
-        if service["restart_count"] or service["state"] == "stopped":
+        if service["state"] in _ENDED:
             raise ServiceFailedError(name, service["last_exit"], said, log_path)
         if time.monotonic() > deadline_s:
             reason = f"not ready after {SERVICE_TIMEOUT_S:g} s"
