@@ -332,6 +332,7 @@ def own_commands():
 
 
 ENDS = {
+    "chain accept-disks": {1},  # no disk here is of another store
     "cluster init": {0, 1},  # the chains were made by another plan
     "config diff": {0, FOUND},
     "doctor": {0, FOUND},
