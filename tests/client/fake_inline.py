@@ -59,7 +59,11 @@ class FakeInline:
         self.moved_count += 1
         inode = self.cluster.get(inode.inode_id)
         inode = self.cluster.put_file(
-            inode, is_inline=False, dyn_stripe=1, truncate_ver=inode.file.truncate_ver + 1
+            inode,
+            is_inline=False,
+            dyn_stripe=1,
+            truncate_ver=inode.file.truncate_ver + 1,
+            ctime_ns=inode.ctime_ns,
         )
         self.cluster.chunks.put(self.cluster.ref(inode), 0, data)
         return inode

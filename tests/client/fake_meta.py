@@ -379,7 +379,8 @@ class FakeMeta:
         if r.ends_inline:
             inode = end_inline(c, inode)
         inode = c.inline.move(inode)
-        inode = c.put_file(inode, dyn_stripe=max(inode.file.dyn_stripe, r.dyn_stripe_min))
+        stripe = max(inode.file.dyn_stripe, r.dyn_stripe_min)
+        inode = c.put_file(inode, dyn_stripe=stripe, ctime_ns=inode.ctime_ns)
         r.caller.client_id = self.client_id
         outcome = c.inline.end(r.caller, r.report_id)
         return meta_pb2.InodeRsp(inode=inode_to_pb(inode), inline_outcome=outcome)

@@ -119,7 +119,7 @@ class FakeCluster:
         return inode
 
     def put_file(self, inode, **changes):
-        outer = {k: changes.pop(k) for k in ("mtime_ns", "mode") if k in changes}
+        outer = {k: changes.pop(k) for k in ("mtime_ns", "ctime_ns", "mode") if k in changes}
         inode = self.get(inode.inode_id)
         return self.put(inode, file=replace(inode.file, **changes), **outer)
 

@@ -271,14 +271,14 @@ class InodeState:
         old = self.file
         # A further truncation is none of before, whatever the clock of who counted it says.
         is_cut = inode.file.truncate_ver > old.truncate_ver
-        is_late = (inode.ctime_ns, inode.file.data_ver) < (self.inode.ctime_ns, old.data_ver)
-        is_late = is_late and not is_cut
-        known = (
-            self._dyn_stripe_after(inode.file, is_late=is_late),
-            max(inode.file.finished_cut, self.ref.finished_cut),
-        )
-        if known != (self.ref.dyn_stripe, self.ref.finished_cut):
-            self.ref = replace(self.ref, dyn_stripe=known[0], finished_cut=known[1])
+        told, known = (inode.ctime_ns, inode.file.data_ver), (self.inode.ctime_ns, old.data_ver)
+        # That inline bytes leave for a chunk changes neither, and what was written there since may not be reported yet.
+        is_before_move = told == known and _move_order(inode.file) < _move_order(old)
+        is_late = (told < known and not is_cut) or is_before_move
+        stripe = self._dyn_stripe_after(inode.file, is_late=is_late)
+        finished_cut = max(inode.file.finished_cut, self.ref.finished_cut)
+        if (stripe, finished_cut) != (self.ref.dyn_stripe, self.ref.finished_cut):
+            self.ref = replace(self.ref, dyn_stripe=stripe, finished_cut=finished_cut)
         if is_late:
             return False
         self.inode = inode
@@ -404,6 +404,10 @@ class InodeState:
         if self.is_length_unknown:
             return None
         return meta_pb2.LengthHintPb(length=self.acked_end, truncate_ver=self.file.truncate_ver)
+
+
+def _move_order(file: FilePart) -> tuple[int, bool]:
+    return file.truncate_ver, not file.is_inline
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,8 @@ import trio.testing
 
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
+from fs.schema.inode import inode_from_pb, inode_to_pb
+from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 from tests.client.fake_meta import FakeMeta
@@ -770,3 +772,32 @@ async def test_bytes_that_come_when_their_file_is_closed_are_not_kept(
             cluster.meta_gate.set()
         cluster.meta_gate = None
         assert not m.vfs._core.budget.kept_bytes
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_an_open_answered_while_bytes_are_moved_hides_no_later_write(
+    autojump_clock, mounts, cluster, monkeypatch, is_begun
+):
+    """It comes when they are in a chunk already, and written over; what it tells has the same times and the same content."""
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        inode_id, core = cluster.names[1][b"f"], m.files._core
+        h = (await m.open(b"f", RW)).handle_id
+        reply = meta_pb2.InodeRsp(inode=inode_to_pb(cluster.get(inode_id)))
+        cluster.inline.bring(meta_pb2.OpenReq(wants_read=True, takes_inline=True), "Open", reply)
+        if is_begun:
+            reply.inode.file.truncate_ver += 1
+            reply.inode.file.truncate_pending = True
+        await write(m, h, 0, b"S")
+        core.start_flush(m.files.open_state(h))
+        await core.drain(m.files.open_state(h))
+        state = m.files.open_state(h)
+        truncate_ver = state.ref.truncate_ver
+        assert cluster.inline.moved_count == 1 and state.has_unreported
+        inode = inode_from_pb(reply.inode)
+        core.note_inode(state, inode)
+        core.note_opened(state, inode, reply, core.now_s(), can_write=False)
+        assert not state.file.is_inline and state.ref.truncate_ver == truncate_ver
+        assert bytes(await m.files.read(h, 0, 10)) == b"Small"
+        await close(m, h)
+        assert await read(m, b"f") == b"Small"
