@@ -277,7 +277,7 @@ class Storage:
             await target.disk.run(forget_updates, target)
             if target.pending_step is not Step.RELOAD:
                 return
-        target.awaits_settling = place is not None and place.awaits_settling
+        target.awaits_settling = has_no_chains or (place is not None and place.awaits_settling)
         target.pending_step = Step.STAY
         target.channels = ChannelTable()
         target.sync_done_version = target.resynced_version = 0

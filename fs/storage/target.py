@@ -83,7 +83,7 @@ class LocalTarget:
     disk_loss_count: int = 0
     """How often its disk, when it was opened, lacked what had been committed."""
     awaits_settling: bool = False
-    """It came back while its chain, which was restored, had no truth, or while another store was there; it keeps all that it knows until then."""
+    """It came back while its chain, which was restored, had no truth, or while another store was there, or none; it keeps all that it knows until then."""
     standing: Standing | None = None
     """The last version of its chain under which it served, as its disk says durably."""
     watermark: int = 0

@@ -281,10 +281,10 @@ class Targets:
 
     def _end_waiting(self, target: LocalTarget, place: Place | None) -> None:
         """Another copy turned out to be the newest: ours comes back through resync, with what that one knows."""
-        if not target.awaits_settling or (place is not None and place.awaits_settling):
-            return
+        if not target.awaits_settling or place is None or place.awaits_settling:
+            return  # without a chain there is none
         target.awaits_settling = False
-        if place is None or place.public_state not in {PublicState.LASTSRV, PublicState.SERVING}:
+        if place.public_state not in {PublicState.LASTSRV, PublicState.SERVING}:
             self.put_offline(target, Hold.EVICTED, "another target has the newest data")
 
     def _decide_steps(self, info: RoutingInfo) -> None:

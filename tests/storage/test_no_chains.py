@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from fs.schema.ids import ChainId
-from fs.schema.routing import Chain
+from fs.schema.routing import Chain, ChainTarget, PublicState
 from fs.storage.on_disk import load_updates
 
-from .cluster import open_caller, open_cluster
+from .cluster import content, open_caller, open_cluster
 
 
 async def without_its_chain(cluster, chains):
@@ -46,3 +46,31 @@ async def test_who_left_its_chain_of_several_knows_nothing_any_more(mock_clock, 
         await client.write(0, b"x")
         await without_its_chain(cluster, chains)
         assert len(load_updates(cluster.nodes[1].target)) == (0 if chains else 1)
+
+
+async def test_who_is_brought_up_to_date_afterwards_forgets_what_its_chain_has_lost(mock_clock):
+    """Else it would answer a repeat of what others have overwritten since as done."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await cluster.nodes[2].kill()
+        await cluster.wait_judged(2)
+        request = client.write_request(0, b"lost")
+        await client.update(request, b"lost")
+        await without_its_chain(cluster, {})
+        given_up = (ChainTarget(102, PublicState.LASTSRV), ChainTarget(101, PublicState.OFFLINE))
+        for chain_version in (9, 10):
+            chain = replace(cluster.chain, chain_version=chain_version, targets=given_up)
+            cluster.publish(chain)
+        cluster.cut_off.clear()
+        cluster.is_frozen = False
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        async with open_caller(cluster, "client-b") as other:
+            await other.write(0, b"one")
+            await other.write(0, b"two")
+        for node_id in (2, 1):
+            await cluster.nodes[node_id].kill()
+            await cluster.wait_judged(node_id)
+        await cluster.start_node(1)
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        await client.update(request, b"lost")
+        assert content(cluster, 1) == (3, 0, b"lost")
