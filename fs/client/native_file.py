@@ -25,6 +25,7 @@ from .api import ChunkStore, MetaCaller
 from .ending import EndingSessions
 from .entries import Identity
 from .inline_bytes import add_bytes
+from .inline_report import InlineReport
 from .native_content import FileContent, check_offset
 from .own_changes import OwnChanges
 
@@ -99,7 +100,8 @@ class EmberFile(FileContent):
         With `is_last` an `fsync` or `close` follows at once, which this makes cheaper.
 
         Raises:
-            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been.
+            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been, or all of them and be gone,
+                as others have written since.
         """
         check_offset(self.path, offset)
         self._require_writable()
@@ -108,10 +110,16 @@ class EmberFile(FileContent):
         if end > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
         self._changes.note_changed(self._inode.inode_id)
-        if is_last and offset == 0 and self._may_send(len(view)) and await self._send(view):
-            return
+        report: InlineReport | None = None
+        if is_last and offset == 0 and self._may_send(len(view)):
+            report = await self._send(view)
+            if report is None:
+                return
         self._has_sent = True
-        await self._cover(end)  # which voids promises where it has bytes moved to a chunk
+        await self._cover(end, report)  # which voids promises where it has bytes moved to a chunk
+        if report is not None and report.was_taken():  # and moved since, by others or just now
+            self._length = max(self._length, end)
+            return
         if self.is_metered and end > self._promised_length:
             await self._secure(end)
         if self._part.has_holes or offset > self._length:
@@ -138,8 +146,8 @@ class EmberFile(FileContent):
             return False
         return self._changes.may_send(self._inode.inode_id)
 
-    async def _send(self, view: memoryview) -> bool:
-        """Have meta keep all bytes of the file, durably; False: they have to go to a chunk, and nothing is done.
+    async def _send(self, view: memoryview) -> InlineReport | None:
+        """Have meta keep all bytes of the file, durably; else return the report: unless it turns out to have been taken they have to go to a chunk.
 
         Raises:
             FsError: as meta says; nobody knows then whether it keeps them.
@@ -151,7 +159,8 @@ class EmberFile(FileContent):
         # Whoever writes through this object meanwhile has this report refused, or the bytes moved, first.
         self._dyn_stripe = 0
         self._has_sent = self._may_become_inline = True
-        self._changes.note_sent(self._inode.inode_id)
+        report = InlineReport(request, trio.current_time())
+        self._changes.note_sent(self._inode.inode_id, report)
         reply: meta_pb2.InodeRsp | None = None
         try:
             reply = await self._meta.call(services.META_SYNC, request)
@@ -160,11 +169,12 @@ class EmberFile(FileContent):
             if reply is None:
                 self._write_count += 1
                 self._is_length_unknown = True
-        if reply.is_inline_refused:  # maybe when it was repeated, and the first try is yet to come
-            return False
+        report.note_reply(reply, is_repeat=request.caller.is_repeat)
+        if reply.is_inline_refused:  # of a repeat the first try may be yet to come
+            return report
         self._note_told()
         self._learn(inode_from_pb(reply.inode), is_brought=True)
-        return True
+        return None
 
     def _note_told(self) -> None:
         """No report with bytes can be taken any more that has not been."""
@@ -251,21 +261,28 @@ class EmberFile(FileContent):
         assert inode.file is not None
         self.is_metered, self._promised_length = reply.is_metered, inode.file.promised_length
 
-    async def _cover(self, end: int) -> None:
-        """Extend the dynamic stripe so that chunks up to byte `end` may exist; bytes that are inline are in a chunk then."""
+    async def _cover(self, end: int, report: InlineReport | None = None) -> None:
+        """Extend the dynamic stripe so that chunks up to byte `end` may exist; bytes that are inline are in a chunk then, and `report` is settled."""
         chunk_count = -(-end // self.layout.chunk_size_bytes)
         needed = min(chunk_count, self.layout.stripe_size)
-        if needed <= self._dyn_stripe:
+        is_doubted = report is not None and not report.is_settled
+        if needed <= self._dyn_stripe and not is_doubted:
             return
         request = meta_pb2.ExtendStripeReq(
             caller=self._identity.caller(),
             inode_id=self._inode.inode_id,
             dyn_stripe_min=needed,
-            ends_inline=self._may_become_inline,
+            ends_inline=self._may_become_inline or is_doubted,
         )
-        inode = inode_from_pb((await self._meta.call(services.META_EXTEND_STRIPE, request)).inode)
+        if request.ends_inline:
+            report = report or self._changes.report_in_doubt(self._inode.inode_id)
+            request.report_id = b"" if report is None else report.report_id
+        reply = await self._meta.call(services.META_EXTEND_STRIPE, request)
+        inode = inode_from_pb(reply.inode)
         assert inode.file is not None
         if request.ends_inline:
+            if report is not None:
+                report.note_told(reply.inline_outcome, trio.current_time())
             self._note_told()
         if not self._dyn_stripe and inode.file.truncate_ver > self._truncate_ver:
             # Moving bytes to a chunk counts as a truncation, before which nothing was written to chunks.

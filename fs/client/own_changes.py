@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import trio
 
 from ..schema.ids import InodeId
+from .inline_report import InlineReport
 
 CHANGED_COUNT_MAX = 65_536
 
@@ -51,8 +52,8 @@ class OwnChanges:
         """Marks of opens that are under way, growing."""
         self._sent: dict[InodeId, int] = {}
         """Bytes were sent inline, and when, in that order; forgotten when no open is under way that is older."""
-        self._unsure: set[InodeId] = set()
-        """Nobody knows what has become of bytes that were sent inline."""
+        self._unsure: dict[InodeId, InlineReport] = {}
+        """Nobody knows what has become of bytes that were sent inline with this report."""
         self._changed: dict[InodeId, float] = {}
         """When files were last changed, in that order; forgotten when bytes from before are not shown any more."""
         self._forgotten_s = -math.inf
@@ -87,13 +88,17 @@ class OwnChanges:
         """Return whether bytes of a file may be sent inline by the one who has it open for writing."""
         return inode_id not in self._shared and inode_id not in self._unsure
 
-    def note_sent(self, inode_id: InodeId) -> None:
+    def note_sent(self, inode_id: InodeId, report: InlineReport) -> None:
         """Note that bytes of a file are sent inline from now on, with an outcome that nobody knows yet."""
-        self._unsure.add(inode_id)
+        self._unsure[inode_id] = report
+
+    def report_in_doubt(self, inode_id: InodeId) -> InlineReport | None:
+        """Return the report that sends, or has sent, bytes of a file inline and whose outcome nobody knows yet."""
+        return self._unsure.get(inode_id)
 
     def note_told(self, inode_id: InodeId) -> None:
         """Note that it is known what has become of them, or that they will be refused."""
-        self._unsure.discard(inode_id)
+        self._unsure.pop(inode_id, None)
         if self._opening:
             self._mark += 1
             self._sent.pop(inode_id, None)

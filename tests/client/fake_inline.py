@@ -152,3 +152,36 @@ def end_inline(cluster, inode):
     if inode.length or inode.file.is_inline:
         return inode
     return cluster.put(inode, file=replace(inode.file, data_ver=inode.file.data_ver + 1))
+
+
+async def change(cluster, how, theirs):
+    """What others do to the file between the report and its repeat."""
+    inode_id = cluster.names[1][b"f"]
+    inode = cluster.get(inode_id)
+    if how == "inline":
+        cluster.inline.data[inode_id] = theirs
+        cluster.put_file(inode, length=len(theirs), data_ver=inode.file.data_ver + 1)
+        return
+    inode = cluster.inline.move(inode) if how == "in a chunk" else cluster.inline.drop(inode)
+    inode = cluster.put_file(inode, dyn_stripe=1)
+    cluster.chunks.put(cluster.ref(inode), 0, theirs)
+    length = max(inode.length, len(theirs))
+    cluster.put_file(inode, length=length, data_ver=inode.file.data_ver + 1)
+
+
+class Refusing:
+    """Metadata that refuses a repeat, whatever it did with the first try, and may not know of outcomes either."""
+
+    def __init__(self, cluster, *, takes_first, knows=True):
+        self._inline, self._takes_first, self._knows = cluster.inline, takes_first, knows
+        self._take, self._end = cluster.inline.take_once, cluster.inline.end
+        cluster.inline.take_once, cluster.inline.end = self.take_once, self.end
+
+    def take_once(self, request):
+        if request.caller.is_repeat or not self._takes_first:
+            return None
+        return self._take(request)
+
+    def end(self, caller, report_id):
+        outcome = self._end(caller, report_id)
+        return outcome if self._knows else meta_pb2.INLINE_NOT_KNOWN

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 
+from fs.client.inline_report import OUTCOMES_KEPT_S
 from fs.client.patience import ASK_S, PATIENT_S, Patience, SlowPeerError, same_error
 from fs.client.retry import WORKED_ON_S_MAX, RetryBudget, longest_s
 from fs.rpc.api import Received
@@ -195,7 +196,7 @@ def test_no_try_of_an_operation_outlasts_what_services_remember():
     for key, value in largest.items():
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({key: value + 1}, ClientSection)
-    smallest_s = 600.0
+    smallest_s = OUTCOMES_KEPT_S
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"idempotency_expiry_s": smallest_s - 1}, MetaSection)
     assert longest_s(msgspec.convert(largest, ClientSection)) <= smallest_s

@@ -21,6 +21,7 @@ from ...schema.inode import FilePart, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..holes import CutMeanwhileError
+from ..inline_report import InlineReport
 from ..patience import same_error
 from .inline_bytes import InlineBytes, checksum_of, overlaid, require_intact
 from .open_file import InodeState
@@ -40,6 +41,7 @@ class Sent:
 
     data: bytes
     request: meta_pb2.SyncReq
+    report: InlineReport
     told: FilePart
     seq: int
     """`acked_seq` before it."""
@@ -198,7 +200,8 @@ class InlineFiles(Reports):
         self.add_news(state, request)
         request.length_hint.length, request.length_hint.truncate_ver = len(data), flush.truncate_ver
         flush.is_begun = flush.is_inline = True
-        return Sent(data, request, state.file, state.acked_seq)
+        report = InlineReport(request, self.now_s())
+        return Sent(data, request, report, state.file, state.acked_seq)
 
     def begin_inline(self, state: InodeState, flush: Flush) -> bool:
         """Begin to send the content of a file to meta, without a task; False: nothing is done.
@@ -218,7 +221,7 @@ class InlineFiles(Reports):
             return await begins.call_again(services.META_SYNC, sent.request, error, began_s)
 
         def gone_on(reply: meta_pb2.InodeRsp | None, error: Exception | None) -> None:
-            self._note_unsure(state, reply)
+            self._note_unsure(state, sent, reply, is_repeat=True)
             self._end_inline(state, flush, sent, reply, error)
 
         # Quoted: they would be evaluated for every close.
@@ -258,7 +261,7 @@ class InlineFiles(Reports):
                 "inode %d: what meta said of its bytes is not understood", state.inode_id
             )
             failure, reply = FsError(Status.IO_ERROR, f"{bug!r}"), None
-            self._note_unsure(state, None)
+            self._note_unsure(state, sent, None, is_repeat=True)
         finally:
             state.report_lock.give_back()
         if reply is None:
@@ -288,7 +291,8 @@ class InlineFiles(Reports):
             try:
                 reply = await self.call(services.META_SYNC, sent.request)
             finally:
-                self._note_unsure(state, reply)
+                is_repeat = sent.request.caller.is_repeat
+                self._note_unsure(state, sent, reply, is_repeat=is_repeat)
             if reply.is_inline_refused:
                 self._note_refusal(state, flush, reply)
                 return False
@@ -300,11 +304,15 @@ class InlineFiles(Reports):
             self._tell_ended(flush)
         return True
 
-    def _note_unsure(self, state: InodeState, reply: meta_pb2.InodeRsp | None) -> None:
-        """Meta was asked more than once, or has not answered: an earlier try may be on its way yet, unless it was taken."""
-        if reply is None or reply.is_inline_refused:
+    def _note_unsure(
+        self, state: InodeState, sent: Sent, reply: meta_pb2.InodeRsp | None, *, is_repeat: bool
+    ) -> None:
+        """Take in what meta has answered, perhaps to a repeat; None: nothing.  An earlier try may be on its way yet, unless it was taken."""
+        if reply is not None:
+            sent.report.note_reply(reply, is_repeat=is_repeat)
+        if not sent.report.is_settled:
             self.know_inline(state, None)
-            self.unsure_inline.add(state.inode_id)
+            self.unsure_inline[state.inode_id] = sent.report
 
     async def settle_unsure(self) -> None:
         """Have meta take no late report of files that nobody has open any more, so that they need not be remembered.
@@ -312,20 +320,16 @@ class InlineFiles(Reports):
         What it does not answer for is asked for with the next call; there is one at a time.
         """
         for inode_id in [i for i in self.unsure_inline if i not in self.states]:
-            request = meta_pb2.ExtendStripeReq(
-                caller=Caller(0, 0).to_pb(), inode_id=inode_id, dyn_stripe_min=1, ends_inline=True
-            )
             try:
-                await self.call(services.META_EXTEND_STRIPE, request)
+                await self.have_stripe(inode_id, Caller(0, 0), 1)
             except FsError as error:
-                if error.status not in (Status.STALE, Status.NOT_FOUND):
+                if error.status is not Status.STALE:
                     _log.warning("inode %d: may become inline yet: %s", inode_id, error)
-                    continue
-            self.unsure_inline.discard(inode_id)
 
     def _note_refusal(self, state: InodeState, flush: Flush, reply: meta_pb2.InodeRsp) -> None:
         """Somebody else writes, or there is no room: this open file tries it no more."""
         flush.is_begun = flush.is_inline = False
+        flush.doubted = self.unsure_inline.get(state.inode_id)
         state.inline_bytes_max = 0
         self.know_inline(state, None)
         self.note_inode(state, inode_from_pb(reply.inode))

@@ -21,6 +21,7 @@ from ...schema.status import FsError, Status
 from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..holes import CutMeanwhileError
+from ..inline_report import InlineReport
 from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
@@ -181,8 +182,8 @@ class Shared:
         """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
         self.connect_kernel(kernel)
         self.seen: dict[InodeId, Seen] = {}
-        self.unsure_inline: set[InodeId] = set()
-        """Files of which meta was asked to take all bytes, and may do so yet, for all that is known."""
+        self.unsure_inline: dict[InodeId, InlineReport] = {}
+        """By file, the report that asked meta to take all bytes, which may have done so, or do so yet, for all that is known."""
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)

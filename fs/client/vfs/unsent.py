@@ -7,6 +7,7 @@ import trio
 
 from ...runtime.ports import Buffer
 from ...schema.status import FsError
+from ..inline_report import InlineReport
 from .dirty_ranges import RUN_BYTES_MAX, DirtyRanges
 from .write_run import WriteRun
 
@@ -21,6 +22,7 @@ class Flush:
         "chunk_end",
         "chunk_first",
         "done",
+        "doubted",
         "failure",
         "is_begun",
         "is_durable",
@@ -50,6 +52,8 @@ class Flush:
         """Somebody waits for all that was written, and asked for this flush: the whole content may go to meta instead."""
         self.is_inline = False
         """That is under way: until it has ended nothing of the file may leave for storage."""
+        self.doubted: InlineReport | None = None
+        """Meta has refused to take its bytes when it was asked again: whether it had taken them before has to be found out."""
         self.done = trio.Event()
         self.told: list[Callable[[], None]] = []
         """Called right after `done`; they neither wait nor raise."""
@@ -71,6 +75,7 @@ class Flush:
         """Have an earlier one take our run along, if both are of the same single chunk; False: nothing is done."""
         return (
             not earlier.is_begun
+            and earlier.doubted is None
             and earlier.chunk_first == self.chunk_first
             and earlier.chunk_end == self.chunk_end == self.chunk_first + 1
             and earlier.truncate_ver == self.truncate_ver

@@ -8,13 +8,15 @@ from typing import Final
 
 from ...runtime.ports import Buffer
 from ...schema import services
-from ...schema.inode import inode_from_pb
+from ...schema.ids import InodeId
+from ...schema.inode import Inode, inode_from_pb
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import GoOn
 from ..patience import same_error
 from .open_file import InodeState
+from .ports import Caller
 from .shared import Shared, stopped
 from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, flush_unit_bytes
@@ -248,8 +250,11 @@ class WriteBack(Shared):
                 return
             self.know_inline(state, None)  # bytes will be on their way to storage
             await self._extend_stripe(state, flush)
-            flush.is_begun = True
-            flush.is_durable = await self._store_bytes(state, flush)
+            if flush.doubted is not None and flush.doubted.was_taken():
+                flush.is_durable = True
+            else:
+                flush.is_begun = True
+                flush.is_durable = await self._store_bytes(state, flush)
             failure = None
         except FsError as error:
             failure = same_error(error)  # kept, without the calls it came through
@@ -337,18 +342,39 @@ class WriteBack(Shared):
             return
         async with state.extend_lock:
             if not self._is_covered(state, needed):
-                request = meta_pb2.ExtendStripeReq(
-                    caller=state.writer.to_pb(), inode_id=state.inode_id, dyn_stripe_min=needed
-                )
-                request.ends_inline = state.inode_id in self.unsure_inline
                 told = state.file
-                reply = await self.call(services.META_EXTEND_STRIPE, request)
-                state.absorb_extended(inode_from_pb(reply.inode))
-                self.unsure_inline.discard(state.inode_id)
+                inode = await self.have_stripe(state.inode_id, state.writer, needed)
+                state.absorb_extended(inode)
                 if told.is_inline:
                     # To move its bytes counts as a truncation, which cuts none of what nobody could send before.
                     state.note_moved(told)
         assert state.ref.dyn_stripe >= needed, (state.inode_id, state.ref.dyn_stripe, needed)
+
+    async def have_stripe(self, inode_id: InodeId, writer: Caller, needed: int) -> Inode:
+        """Have meta know of the chunks of so many slots, and end the report of the file that is in doubt; return the file.
+
+        Raises:
+            FsError: STALE: it is gone, so that nothing is in doubt any more; and others of meta.
+        """
+        request = meta_pb2.ExtendStripeReq(
+            caller=writer.to_pb(), inode_id=inode_id, dyn_stripe_min=needed
+        )
+        report = self.unsure_inline.get(inode_id)
+        if report is not None:
+            request.ends_inline, request.report_id = True, report.report_id
+        is_ended = False
+        try:
+            reply = await self.call(services.META_EXTEND_STRIPE, request)
+            is_ended = True
+            if report is not None:
+                report.note_told(reply.inline_outcome, self.now_s())
+        except FsError as error:
+            is_ended = error.status is Status.STALE
+            raise
+        finally:
+            if is_ended and self.unsure_inline.get(inode_id) is report:
+                self.unsure_inline.pop(inode_id, None)
+        return inode_from_pb(reply.inode)
 
     async def flush_append(self, state: InodeState, *, is_durable: bool = False) -> None:
         """Reserve room at the end of the file for the gathered records, and start writing them; durably as `start_flush`.
