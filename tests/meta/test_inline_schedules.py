@@ -1,5 +1,7 @@
 """All ways in which a report with inline data and one other request can overlap, at two services over one store."""
 
+import random
+
 import pytest
 
 from fs.kv.memory import MemoryEngine
@@ -18,6 +20,7 @@ pytestmark = [
 BEFORE, DATA = b"before", b"all of it"
 RUN_COUNT_MAX = 120
 OTHER = "d" * 32
+REPORT_ID = b"r" * 16
 
 
 async def open_to_write(user, inode_id):
@@ -49,6 +52,7 @@ async def read_of_an_earlier_release(user, inode_id):
 
 async def report_again(user, inode_id):
     """The same try, come twice."""
+    user.request_id = REPORT_ID
     return (await user.sync(inode_id, **_report(user, inode_id))).file
 
 
@@ -116,6 +120,7 @@ async def run_one(turns, name, *, is_inline):
 
     async def report(_number):
         user = places[0].user()
+        user.request_id = REPORT_ID
         request = meta.SyncReq(inode_id=inode_id, **_report(user, inode_id))
         told["report"] = await user.call("sync", request)
 
@@ -164,3 +169,122 @@ async def test_every_schedule_leaves_one_of_the_two_orders(name, is_inline, auto
         choices = next_choices(turns)
         count += 1
     assert count >= 6, "two requests that begin and commit have six orders"
+
+
+# ---- a report whose client does not hear of it, and asks again or gives up, while others change the file ------------
+
+THEIRS = b"of others"
+ORDERED_COUNT, RANDOM_COUNT = 40, 60
+"""There are too many schedules to try all: so many in order, and as many at random."""
+
+
+async def _asked(user, inode_id, data, part):
+    report = inline_report(data, part.data_ver, part.truncate_ver)
+    return await user.call("sync", meta.SyncReq(inode_id=inode_id, **report))
+
+
+async def ask_again(user, inode_id):
+    """Return whether the client takes its bytes for taken."""
+    user.request_id, user.is_repeat = REPORT_ID, True
+    request = meta.SyncReq(inode_id=inode_id, **_report(user, inode_id))
+    return not (await user.call("sync", request)).is_inline_refused
+
+
+async def give_up(user, inode_id):
+    """As `ask_again`, of a client that goes on to write to a chunk."""
+    request = meta.ExtendStripeReq(
+        inode_id=inode_id, dyn_stripe_min=1, ends_inline=True, report_id=REPORT_ID
+    )
+    outcome = (await user.call("extend_stripe", request)).inline_outcome
+    assert outcome != meta.INLINE_NOT_KNOWN
+    return outcome == meta.INLINE_TAKEN
+
+
+async def ask_again_and_give_up(user, inode_id):
+    was_taken = await ask_again(user, inode_id)
+    user.request_id, user.is_repeat = None, False
+    assert await give_up(user, inode_id) is was_taken
+    return was_taken
+
+
+async def write_to_a_chunk(user, inode_id):
+    request = meta.ExtendStripeReq(inode_id=inode_id, dyn_stripe_min=1)
+    part = (await user.call("extend_stripe", request)).inode.file
+    report = {"length": len(THEIRS), "truncate_ver": part.truncate_ver}
+    await user.sync(inode_id, has_new_data=True, length_hint=meta.LengthHintPb(**report))
+
+
+async def write_inline(user, inode_id):
+    """Once the client that reports counts as gone, and its session is pruned."""
+    await user.world.user().close(inode_id, session(1).session_id)
+    part = (await user.attr(inode_id)).file
+    await _asked(user, inode_id, THEIRS, part)
+
+
+async def empty_it(user, inode_id):
+    await user.set_attr(inode_id, length=0)
+
+
+async def cut_it(user, inode_id):
+    await user.set_attr(inode_id, length=2)
+
+
+async def nothing(_user, _inode_id):
+    return
+
+
+DOUBTS = {f.__name__: f for f in (ask_again, give_up, ask_again_and_give_up)}
+OTHERS = {f.__name__: f for f in (write_to_a_chunk, write_inline, empty_it, cut_it, nothing)}
+
+
+async def doubt_one(turns, doubt, other, *, is_inline):
+    """Run one schedule; the bytes of the report are there, whoever looks, exactly if its client takes them for taken."""
+    world, inode_id = await begin(is_inline=is_inline)
+    places = [await place(world, number, turns) for number in range(3)]
+    takes_for_taken, seen = [], []
+
+    async def send_first(_number):
+        user = places[0].user()
+        user.request_id = REPORT_ID
+        request = meta.SyncReq(inode_id=inode_id, **_report(user, inode_id))
+        await user.call("sync", request)  # and nobody hears of the reply
+
+    async def find_out(_number):
+        takes_for_taken.append(await DOUBTS[doubt](places[1].user(), inode_id))
+
+    async def change(_number):
+        user = places[2].user(client=OTHER)
+        fields = {"wants_read": True, "wants_write": True, "takes_inline": True}
+        request = meta.OpenReq(inode_id=inode_id, session=session(2), **fields)
+        seen.append((await user.call("open", request)).inline_data)
+        await OTHERS[other](user, inode_id)
+        await user.close(inode_id, session(2).session_id)
+
+    await turns.run([send_first, find_out, change])
+    asked = meta.GetAttrReq(inode_id=inode_id, takes_inline=True)
+    seen.append((await world.user().call("get_attr", asked)).inline_data)
+    seen += [data for _, data in world.chunks.filled]
+    assert await check(world.engine) == []
+    assert [DATA in seen] == takes_for_taken, (seen, takes_for_taken)
+
+
+@pytest.mark.parametrize("is_inline", [False, True], ids=["empty", "inline"])
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("doubt", DOUBTS)
+async def test_a_report_in_doubt_takes_effect_once(doubt, other, is_inline, autojump_clock):  # noqa: ARG001
+    async def run_with(turns):
+        try:
+            await doubt_one(turns, doubt, other, is_inline=is_inline)
+        except AssertionError as error:
+            raise AssertionError(f"schedule {turns.chosen}: {error}") from error
+
+    choices = []
+    for _ in range(ORDERED_COUNT):
+        turns = Turns(choices)
+        await run_with(turns)
+        choices = next_choices(turns)
+        if choices is None:
+            return
+    source = random.Random(1)
+    for _ in range(RANDOM_COUNT):
+        await run_with(Turns([], source))
