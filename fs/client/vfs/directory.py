@@ -6,7 +6,8 @@ missed nor doubled while others come and go, nor what this mount renames meanwhi
 `rewind` forgets earlier cookies and the entries that were read.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...schema import services
@@ -21,6 +22,8 @@ from .ports import Caller
 from .shown_names import ShownNames
 
 PAGE_ENTRY_COUNT = 512
+LOOK_AGAIN_TRIES = 8
+"""What this mount changes all the time is shown as it was a moment ago then, for the kernel to ask for it at once."""
 _OF_MOUNT = Caller(0, 0)
 
 
@@ -32,7 +35,7 @@ class DirectoryEntry:
     inode: Inode
     cookie: int
     told_s: float
-    """When meta told of it, by the monotonic clock."""
+    """When meta told of it, by the monotonic clock; -inf: it may have changed since."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,6 @@ class _OpenDirectory:
     page: list[DirectoryEntry] = field(default_factory=list)
     mark: int = 0
     """Of the moment when `page` was asked for; see `Changes`."""
-    told_s: float = 0.0
     first_cookie: int = 0
     """The cookie after which `page` begins."""
     shown: ShownNames | None = None
@@ -88,16 +90,16 @@ class Directories:
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         if directory.moved.is_undecided:
             directory.moved.decide(directory.names.name_of(cookie) if cookie else b"")
-        position = cookie - directory.first_cookie
+        position, mark = cookie - directory.first_cookie, directory.mark
         if 0 <= position < len(directory.page):
             rest = directory.page[position : position + count_max]
-            is_old = self._is_old(directory)
-            if not is_old and not any(self._is_changed(directory, entry) for entry in rest):
-                return await self._newest(rest)
+            await self._settle([entry.inode.inode_id for entry in rest])
+            if not any(self._is_old(e) or self._is_changed(directory, e, mark) for e in rest):
+                return self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
         page = await self._load_page(directory, cookie)
-        return await self._newest(page[:count_max])
+        return self._newest(page[:count_max])
 
     def shown_by(self, handle_id: int) -> ShownNames:
         """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
@@ -116,25 +118,35 @@ class Directories:
         """Return how long ago meta told of an entry."""
         return self._core.now_s() - entry.told_s
 
-    def _is_old(self, directory: _OpenDirectory) -> bool:
+    def _is_old(self, entry: DirectoryEntry) -> bool:
         # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
         age_s_max = self._core.section.attr_timeout_s
-        return 0.0 < age_s_max < self._core.now_s() - directory.told_s
+        return 0.0 < age_s_max < self.age_s(entry)
 
-    def _is_changed(self, directory: _OpenDirectory, entry: DirectoryEntry) -> bool:
-        changes, mark = self._core.changes, directory.mark
+    def _is_changed(
+        self, directory: _OpenDirectory, entry: DirectoryEntry | meta_pb2.DentryPb, mark: int
+    ) -> bool:
+        """Return whether what meta told of an entry that was asked for at `mark` may be from before a change of this mount."""
+        changes = self._core.changes
         if mark == changes.mark():
             return False
-        is_moved = changes.is_name_since(mark, directory.inode_id, entry.name)
-        return is_moved or changes.is_since(mark, entry.inode.inode_id)
+        if changes.is_name_since(mark, directory.inode_id, entry.name):
+            return True
+        inode_id = InodeId(entry.inode.inode_id)
+        # What is open is shown as this mount knows it.
+        return inode_id not in self._core.states and changes.is_since(mark, inode_id)
 
-    async def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-        """Return entries with what was done meanwhile to what this mount has open."""
+    async def _settle(self, inode_ids: Iterable[InodeId]) -> None:
+        """Have the chains tell the lengths, if they have to, of files that are about to be shown."""
         states = self._core.states
-        for entry in entries:
-            state = states.get(entry.inode.inode_id)
+        for inode_id in inode_ids:
+            state = states.get(inode_id)
             if state is not None and state.is_length_unknown:
                 await self._core.settle_length(state)
+
+    def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+        """Return entries with what was done meanwhile to what this mount has open."""
+        states = self._core.states
         return [
             replace(entry, inode=state.present(state.inode))
             if (state := states.get(entry.inode.inode_id)) is not None
@@ -166,7 +178,8 @@ class Directories:
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
             await self._fill_in(directory.caller, reply.entries)
-            await self._look_again(directory, reply.entries, mark)
+            unsure = await self._look_again(directory, reply.entries, mark)
+            # From here on nothing is waited for.
             there = [e for e in reply.entries if e.HasField("inode")]
             found = [e for e in there if not directory.moved.is_listed(e.name, after)]
             if found or not reply.has_more:
@@ -176,10 +189,15 @@ class Directories:
         base = len(directory.names)
         directory.names.add_page([e.name for e in found])
         directory.page = [
-            DirectoryEntry(e.name, self._core.absorbed(e.inode), base + index, told_s)
+            DirectoryEntry(
+                e.name,
+                self._core.absorbed(e.inode),
+                base + index,
+                -math.inf if e.name in unsure else told_s,
+            )
             for index, e in enumerate(found, start=1)
         ]
-        directory.first_cookie, directory.mark, directory.told_s = base, mark, told_s
+        directory.first_cookie, directory.mark = base, mark
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
         return directory.page
@@ -203,17 +221,32 @@ class Directories:
 
     async def _look_again(
         self, directory: _OpenDirectory, entries: Sequence[meta_pb2.DentryPb], mark: int
-    ) -> None:
-        """Ask again for what this mount changed while a listing was under way that was asked for at `mark`; what is gone stays without."""
-        changes = self._core.changes
-        for entry in entries:
-            asked = mark
-            while entry.HasField("inode") and (
-                changes.is_name_since(asked, directory.inode_id, entry.name)
-                or changes.is_since(asked, InodeId(entry.inode_id))
-            ):
-                asked = changes.mark()
+    ) -> set[bytes]:
+        """Ask again for what this mount changed while a listing was under way that was asked for at `mark`; what is gone stays without.
+
+        What was found unchanged may be changed while others are asked for: so until none is, once nothing more is waited for.
+
+        Returns:
+            The names of those that went on changing for as long as that was tried.
+        """
+        asked: dict[bytes, int] = {}
+        changed: list[meta_pb2.DentryPb] = []
+        for tries_left in reversed(range(LOOK_AGAIN_TRIES + 1)):
+            there = [entry for entry in entries if entry.HasField("inode")]
+            await self._settle(self._taken_in(there))
+            changed = [e for e in there if self._is_changed(directory, e, asked.get(e.name, mark))]
+            if not changed or not tries_left:
+                break
+            for entry in changed:
+                asked[entry.name] = self._core.changes.mark()
                 await self._look_up(directory.inode_id, entry)
+        return {entry.name for entry in changed}
+
+    def _taken_in(self, entries: Iterable[meta_pb2.DentryPb]) -> list[InodeId]:
+        """Take in what meta told of files that this mount has open; return which they are."""
+        states = self._core.states
+        told = [entry.inode for entry in entries if InodeId(entry.inode.inode_id) in states]
+        return [self._core.absorbed(message).inode_id for message in told]
 
     async def _look_up(self, parent: InodeId, entry: meta_pb2.DentryPb) -> None:
         entry.ClearField("inode")

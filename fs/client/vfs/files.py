@@ -58,9 +58,9 @@ class Files(Creating, Reading, Writing, Closing):
                 if state.has_unreported:
                     # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
                     await self._core.report(state, is_durable=False)
-                with self._cutting(state):
-                    inode, reply = await self._open_at_meta(request)
-                    state.absorb(inode)
+                inode, reply = await self._cut_at_meta(request)
+        elif is_truncate:
+            inode, reply = await self._cut_at_meta(request)
         else:
             inode, reply = await self._open_at_meta(request)
         if not request.HasField("session") and self._is_unkept(inode_id):
@@ -174,6 +174,18 @@ class Files(Creating, Reading, Writing, Closing):
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
         return inode, reply
 
+    async def _cut_at_meta(self, request: meta_pb2.OpenReq) -> tuple[Inode, meta_pb2.InodeRsp]:
+        """Open a file so that it is emptied."""
+        inode_id = InodeId(request.inode_id)
+        with self._cutting(inode_id):
+            inode, reply = await self._open_at_meta(request)
+            before, state = -1, self._core.states.get(inode_id)
+            if state is not None:  # maybe of somebody who has opened it meanwhile
+                before = state.local_length()
+                state.absorb(inode)
+            self._note_cut(inode_id, before, inode.length)
+        return inode, reply
+
     def _is_unkept(self, inode_id: InodeId) -> bool:
         """Return whether this mount knows that an inode has no name, and has no session yet that keeps it."""
         state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
@@ -205,17 +217,22 @@ class Files(Creating, Reading, Writing, Closing):
         return opened
 
     @contextmanager
-    def _cutting(self, state: InodeState) -> Iterator[None]:
-        """Have reads wait while a truncation is under way, and those that are then answered short until the kernel knows of it."""
-        state.cuts_under_way += 1
-        before = state.local_length()
+    def _cutting(self, inode_id: InodeId) -> Iterator[None]:
+        """Have reads wait while a truncation is under way, by whoever opens the file meanwhile, too."""
+        self._core.begin_cut(inode_id)
         try:
             yield
         finally:
-            state.end_cut()
-            known = self._core.known.get(state.inode_id)
-            if known is not None and state.local_length() < before:
-                known.note_truncated(before, state.local_length(), self._core.now_s())
+            self._core.end_cut(inode_id)
+
+    def _note_cut(self, inode_id: InodeId, before: int, length: int) -> None:
+        """Note that a truncation is about to be answered; what is read then and ends early waits until the kernel knows of it."""
+        known = self._core.known.get(inode_id)
+        if known is None:
+            return
+        before = max(before, known.told_length)
+        if length < before:
+            known.note_truncated(before, length, self._core.now_s())
 
     def share(self, handle_id: int) -> int:
         """Return a further handle of what is open, with the same rights; to be flushed and released as any other.
@@ -257,8 +274,11 @@ class Files(Creating, Reading, Writing, Closing):
             request.has_open_file = self.handle(handle_id).can_write
         state = core.states.get(inode_id)
         if state is None:
-            reply = await core.call(services.META_SET_ATTR, request)
-            return inode_from_pb(reply.inode)
+            with self._cutting(inode_id):
+                reply = await core.call(services.META_SET_ATTR, request)
+                inode = core.absorbed(reply.inode)  # somebody may have it open by now
+                self._note_cut(inode_id, -1, inode.length)
+                return inode
         async with state.lock:
             await core.drain(state)
             hint = state.length_hint()
@@ -266,8 +286,12 @@ class Files(Creating, Reading, Writing, Closing):
                 request.length_hint.CopyFrom(hint)
             elif state.has_unreported:
                 await core.report(state, is_durable=False)
+            if core.states.get(inode_id) is not state:  # whoever had it open has closed it
+                request.ClearField("length_hint")
+                return await self.truncate(inode_id, request, handle_id)
             before_ver, seq = state.file.data_ver, state.acked_seq
-            with self._cutting(state):
+            before = state.local_length()
+            with self._cutting(inode_id):
                 reply = await core.call(services.META_SET_ATTR, request)
                 inode = inode_from_pb(reply.inode)
                 # The request carried what was written before, and a truncation counts as new content.
@@ -275,6 +299,7 @@ class Files(Creating, Reading, Writing, Closing):
                 state.absorb(inode)
                 state.forget_length()
                 core.note_empty(state, inode)
+                self._note_cut(inode_id, before, state.local_length())
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write

@@ -177,6 +177,8 @@ class Shared:
         self.budget = DirtyBudget(section.dirty_bytes_max)
         self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
+        self.cuts: dict[InodeId, int] = {}
+        """Truncations that this mount has asked for and that are under way, also of what it had not open by then."""
         self.known: dict[InodeId, Known] = {}
         self.touch_count = 0
         """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
@@ -411,6 +413,7 @@ class Shared:
         state = self.states.get(inode.inode_id)
         if state is None:
             state = self.states[inode.inode_id] = InodeState(inode, caller)
+            state.cuts_under_way = self.cuts.get(inode.inode_id, 0)
             self.given.forget(inode.inode_id)
             self._recall_cached(state, inode)
         self.note_inode(state, inode)
@@ -436,8 +439,8 @@ class Shared:
         state.inline = known
 
     def drop_state_if_unused(self, state: InodeState) -> None:
-        """Forget an inode that nobody has open and whose data is all reported."""
-        is_used = state.handles or state.is_dirty or state.has_unreported
+        """Forget an inode that nobody has open and whose data is all reported, but not while it is being truncated."""
+        is_used = state.handles or state.is_dirty or state.has_unreported or state.cuts_under_way
         if is_used or self.states.get(state.inode_id) is not state:
             return
         del self.states[state.inode_id]
@@ -447,3 +450,20 @@ class Shared:
             self.seen[state.inode_id] = Seen(state.cached_ver, state.file.length, is_durable)
             if len(self.seen) > SEEN_COUNT_MAX:
                 del self.seen[next(iter(self.seen))]
+
+    def begin_cut(self, inode_id: InodeId) -> None:
+        """Have reads of a file wait, by whoever opens it meanwhile, too: a truncation is about to be asked for."""
+        self.cuts[inode_id] = self.cuts.get(inode_id, 0) + 1
+        state = self.states.get(inode_id)
+        if state is not None:
+            state.cuts_under_way += 1
+
+    def end_cut(self, inode_id: InodeId) -> None:
+        """Inverse of `begin_cut`, once its outcome is taken in."""
+        self.cuts[inode_id] -= 1
+        if not self.cuts[inode_id]:
+            del self.cuts[inode_id]
+        state = self.states.get(inode_id)
+        if state is not None:
+            state.end_cut()
+            self.drop_state_if_unused(state)

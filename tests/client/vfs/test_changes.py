@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """What the kernel is handed is not from before what was done through this mount, or was seen since."""
 
+import math
 import os
 
 import pytest
@@ -9,8 +10,9 @@ import trio
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
+from fs.schema.ids import InodeId
 from fs.schema.proto import meta_pb2
-from fs.schema.services import META_LOOKUP
+from fs.schema.services import META_LIST, META_LOOKUP
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -245,3 +247,69 @@ async def test_an_open_after_own_writes_costs_nothing_more(autojump_clock, mount
         await here.files.open(inode_id, os.O_RDONLY, ROOT)
         assert here.kernel.attributes == []
         await here.files.release_all()
+
+
+def look_up_after(monkeypatch, mount, act):
+    """Have something done before each look-up is answered that a listing makes of what has changed meanwhile."""
+    usual, is_listed = mount.vfs._core.call, []
+
+    async def call(method, request):
+        if method is META_LOOKUP and is_listed:
+            await act(request.name)
+        reply = await usual(method, request)
+        if method is META_LIST and not is_listed:
+            is_listed.append(True)
+            await act(b"")
+        return reply
+
+    monkeypatch.setattr(mount.vfs._core, "call", call)
+
+
+async def test_a_listing_shows_what_changes_while_it_asks_for_something_else_that_did(
+    mounts, autojump_clock, monkeypatch
+):
+    async with mounts() as mount:
+        await mount.write_file(b"b", b"old")
+        first = await mount.create(b"a")
+        await mount.files.write(first, 0, b"written before")
+
+        async def act(name):
+            if not name:
+                await mount.write_file(b"b", b"newer")
+            elif mount.files._handles:
+                await mount.close(first)
+
+        look_up_after(monkeypatch, mount, act)
+        handle_id = mount.vfs.directories.opendir(1, ROOT)
+        assert await listed(mount, handle_id, 0) == ([(b"a", 14), (b"b", 5)], 2)
+        mount.vfs.directories.releasedir(handle_id)
+
+
+async def test_a_listing_ends_though_what_it_lists_changes_all_the_time(
+    mounts, autojump_clock, monkeypatch
+):
+    """The kernel then asks at once."""
+    async with mounts() as mount:
+        names = {b"a": b"b", b"b": b"a"}
+        for name in names:
+            await mount.write_file(name, b"old")
+        lengths = iter(range(1, 1000))
+
+        async def act(name):
+            for changed in [names[name]] if name else names:
+                inode_id = (await mount.cluster.meta().call(META_LOOKUP, look_up(changed))).inode
+                length = AttrChange(length=next(lengths))
+                await mount.names.setattr(InodeId(inode_id.inode_id), length, None, ROOT)
+
+        look_up_after(monkeypatch, mount, act)
+        handle_id = mount.vfs.directories.opendir(1, ROOT)
+        with trio.fail_after(60):
+            entries = await mount.vfs.directories.readdir(handle_id, 0)
+        assert [entry.name for entry in entries] == [b"a", b"b"]
+        ages = [mount.vfs.directories.age_s(entry) for entry in entries]
+        assert max(ages) == math.inf
+        mount.vfs.directories.releasedir(handle_id)
+
+
+def look_up(name):
+    return meta_pb2.LookupReq(caller=ROOT.to_pb(), parent_inode_id=1, name=name)

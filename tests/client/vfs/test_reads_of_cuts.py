@@ -86,6 +86,67 @@ async def test_an_open_that_truncates_sends_no_notice(autojump_clock, mounts):
         await m.close(handle_id)
 
 
+# ---- opened while it is cut ---------------------------------------------------------------------------
+
+
+async def _truncate_by_name(m, inode_id):
+    await m.names.setattr(inode_id, AttrChange(length=100), None, ROOT)
+
+
+@pytest.mark.parametrize("is_open_before", [False, True])
+async def test_who_opens_a_file_that_is_being_truncated_sees_the_new_length(
+    autojump_clock, mounts, monkeypatch, is_open_before
+):
+    """Meta has answered the open before the truncation, and nobody had it open then, or by another descriptor that was closed since."""
+    async with mounts(readahead_bytes_max=0) as m:
+        await m.write_file(b"f", b"content")
+        inode_id = (await m.stat(b"f")).inode_id
+        before = (await m.open(b"f", os.O_RDONLY)).handle_id if is_open_before else None
+        opened, usual = [], m.vfs._core.call
+
+        async def late(method, request):
+            if method is services.META_SET_ATTR:
+                if before is not None:
+                    await m.close(before)
+                opened.append((await m.open(b"f", os.O_RDONLY)).handle_id)
+            return await usual(method, request)
+
+        monkeypatch.setattr(m.vfs._core, "call", late)
+        await _truncate_by_name(m, inode_id)
+        assert bytes(await m.files.read(opened[0], 0, 1000)) == b"content".ljust(100, b"\0")
+        await m.close(opened[0])
+        assert not m.vfs._core.states and not m.vfs._core.cuts
+
+
+async def test_who_opens_a_file_that_is_being_truncated_reads_when_that_is_over(
+    autojump_clock, mounts, monkeypatch
+):
+    """Until then the kernel overlooks that an answer is short, and shows zeros."""
+    async with mounts(readahead_bytes_max=0) as m:
+        await m.write_file(b"f", b"x" * 200)
+        inode_id = (await m.stat(b"f")).inode_id
+        opened, usual, answered_s = [], m.vfs._core.call, []
+
+        async def late(method, request):
+            if method is services.META_SET_ATTR:
+                opened.append((await m.open(b"f", os.O_RDONLY)).handle_id)
+            reply = await usual(method, request)
+            if method is services.META_SET_ATTR:
+                await trio.sleep(1)
+                answered_s.append(trio.current_time())
+            return reply
+
+        monkeypatch.setattr(m.vfs._core, "call", late)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_truncate_by_name, m, inode_id)
+            await trio.sleep(0.5)
+            assert m.files.begin_read(opened[0], 0, 4096) is None
+            assert m.files.read_now(opened[0], 0, 4096) is None
+            assert bytes(await m.files.read(opened[0], 0, 4096)) == b"x" * 100
+            assert trio.current_time() > answered_s[0], "and a moment later"
+        await m.close(opened[0])
+
+
 # ---- cut by another mount ----------------------------------------------------------------------------
 
 
