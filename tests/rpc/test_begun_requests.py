@@ -61,6 +61,21 @@ async def ask(p, data, payload=b"some bytes"):
     return received.message.data
 
 
+async def begun(service, count):
+    """Return once so many answers are to be given later."""
+    with trio.fail_after(60):
+        while len(service.answers) < count:  # noqa: ASYNC110 - of what happens there is no event
+            await trio.sleep(0.001)
+
+
+async def give_up_begun(p, service):
+    """Ask, and give up when the request has been begun."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, p, b"later", b"p" * 100_000)
+        await begun(service, 1)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_request_is_begun_with_its_payload_or_left_to_the_method(
     net, process, service, size
@@ -109,9 +124,7 @@ async def test_what_is_under_way_holds_up_nobody_and_is_answered_in_any_order(
 
         for number in range(20):
             nursery.start_soon(ask_later, number)
-            with trio.fail_after(20):
-                while len(service.answers) <= number:  # noqa: ASYNC110 - of what happens there is no event
-                    await trio.sleep(0.001)
+            await begun(service, number + 1)
         assert await ask(p, b"now") == b"begun"
         assert not found
         for answer in reversed(service.answers):
@@ -121,11 +134,11 @@ async def test_what_is_under_way_holds_up_nobody_and_is_answered_in_any_order(
 
 async def test_who_gives_up_is_not_told_and_what_was_held_is_given_back(net, process, service):
     async with process(net) as p:
-        with trio.move_on_after(0.2):
-            await ask(p, b"later", b"p" * 100_000)
+        await give_up_begun(p, service)
         with pytest.raises(FsError) as caught:
             await p.channel.call(ECHO, core.EchoReq(data=b"later"), payload=[b"x"], timeout_s=0.1)
         assert caught.value.status is Status.RPC_TIMEOUT
+        await begun(service, 2)
         assert p.server.pool.used_bytes > 0, "its method may still read it"
         for answer in service.answers:
             answer(core.EchoRsp(data=b"too late").SerializeToString())
@@ -135,8 +148,7 @@ async def test_who_gives_up_is_not_told_and_what_was_held_is_given_back(net, pro
 
 async def test_an_answer_after_the_end_of_its_connection_is_dropped(net, process, service):
     async with process(net) as p:
-        with trio.move_on_after(0.2):
-            await ask(p, b"later", b"p" * 100_000)
+        await give_up_begun(p, service)
         await p.channel.aclose()
         with trio.fail_after(20):
             while p.server.connection_count:  # noqa: ASYNC110 - of what happens there is no event
@@ -160,9 +172,7 @@ async def test_an_answer_while_its_connection_ends_is_dropped(net, process, serv
         p.server.on_disconnect = answer_all
         for _ in range(POST_CALL_COUNT_MIN + 1):
             nursery.start_soon(ask, p, b"later", b"p" * 100_000)
-        with trio.fail_after(20):
-            while len(service.answers) <= POST_CALL_COUNT_MIN:  # noqa: ASYNC110 - of what happens there is no event
-                await trio.sleep(0.01)
+        await begun(service, POST_CALL_COUNT_MIN + 1)
         nursery.cancel_scope.cancel()
         await p.channel.aclose()
     assert len(told) == 1

@@ -1,6 +1,7 @@
 """Replies that lend ranges of files: what is read there, what is asked for again, and what either side that lies can do."""
 
 import os
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -211,12 +212,44 @@ async def test_after_what_is_no_file_of_theirs_no_more_is_read(unix, process, st
             os.close(fd)
 
 
-async def test_a_call_given_up_returns_what_was_lent(unix, process, storage):
+@pytest.mark.parametrize("when", ["at once", "served", "there", "being read"])
+async def test_a_call_given_up_returns_what_was_lent(unix, process, storage, monkeypatch, when):
     async with process(unix, services=[([READ], storage)]) as p:
-        for number in range(20):
-            with trio.move_on_after(0.0005 * (number % 5)):
-                await ask(p, 2 * STEP_BYTES)
+        await p.channel.call(READ, request_for(5))  # so that the connection is there
+        lent_count, read = 0, UnixPeerFiles.read
+        for _ in range(5):
+            with trio.CancelScope() as scope:
+
+                def give_up(stage, scope=scope):
+                    if stage == when:
+                        scope.cancel()
+
+                def serve(ranges, give_up=give_up):
+                    nonlocal lent_count
+                    lent_count += 1
+                    give_up("served")
+                    return ranges
+
+                def take(_reply, size, give_up=give_up):
+                    give_up("there")
+                    return [memoryview(bytearray(size))]
+
+                def read_some(files, *args, give_up=give_up):
+                    give_up("being read")
+                    with suppress(BlockingIOError):  # memory is short; nobody looks at what comes
+                        read(files, *args)
+
+                monkeypatch.setattr(UnixPeerFiles, "read", read_some)
+                storage.make = serve
+                give_up("at once")
+                # More than a step: who is cancelled notices between two.
+                await p.channel.call(
+                    READ, request_for(2 * STEP_BYTES), into=take, may_be_lent=Lending.RANGES
+                )
+            assert scope.cancelled_caught
         await all_returned(p, storage)
+        assert p.server.lent_replies.range_bytes == lent_count * 2 * STEP_BYTES
+        assert lent_count == 5 or when == "at once"
 
 
 # ---- either side by hand ---------------------------------------------------------------------------
