@@ -8,3 +8,11 @@ def pieces_of(buffers: Sequence[Buffer], /) -> bytes: ...
 def read_lent(
     pid: int, pieces: Buffer, skip: int, into: bytearray | memoryview, place: int, nonce: bytes, /
 ) -> None: ...
+def read_files(
+    pid: int,
+    ranges: Buffer,
+    into: Sequence[bytearray | memoryview],
+    place: int,
+    nonce: bytes,
+    /,
+) -> None: ...

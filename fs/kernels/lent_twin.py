@@ -6,8 +6,10 @@ A process that has asked another one of its machine to read a payload has lent i
 import ctypes
 import errno
 import os
+import stat
 import struct
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any, Final
 
@@ -17,7 +19,15 @@ PIECE: Final = struct.Struct("<QQ")
 """Where bytes lie in the memory of their process, and how many there are."""
 PIECE_COUNT_MAX: Final = 1000
 NONCE_BYTES: Final = 16
+RANGE: Final = struct.Struct("<QQQ")
+"""The number of another process's descriptor, and where in its file a range begins and how long it is."""
+
 _NUMBER_MAX: Final = 2**64 - 1
+_DESCRIPTOR_MAX: Final = 2**31 - 1
+_OFFSET_MAX: Final = 2**63 - 1
+_PIDFD_GETFD: Final = 438
+"""Of the system calls; the same on all kinds of machines."""
+
 _WRITABLE: Final = 1
 
 
@@ -122,3 +132,80 @@ def _cut(pieces: Buffer, skip: int, wanted: int) -> list[tuple[int, int]]:
     if wanted:
         raise ValueError("pieces too short for what is wanted")
     return parts
+
+
+def read_files(
+    pid: int,
+    ranges: Buffer,
+    into: Sequence[bytearray | memoryview],
+    place: int,
+    nonce: bytes,
+    /,
+) -> None:
+    """Read ranges of files that another process has open out of the page cache, all of them or an error.
+
+    Descriptors are copied by pidfd_getfd(2), which the kernel lets happen where it lets memory be read, and closed again: nothing of another
+    process's files stays open here.
+
+    Args:
+        pid: of the process; its own is one, too.
+        ranges: `RANGE` by `RANGE`, at most PIECE_COUNT_MAX.
+        into: buffers that are filled with them, one after the other; each may hold anything after an error.
+        place: where that process has the nonce, which is looked for behind all reads.
+        nonce: NONCE_BYTES.
+
+    Raises:
+        OSError: what the kernel says: EPERM, EBADF, ENOSYS; ESRCH also: what has that number now has no such nonce; EINVAL: no regular file;
+            EAGAIN (BlockingIOError): the disk would have to be waited for, or the file is shorter.
+        ValueError: the ranges are not whole, too many, beyond any file, or not as many bytes as the buffers; or it is no nonce.
+    """
+    if len(ranges) % RANGE.size or len(ranges) > PIECE_COUNT_MAX * RANGE.size:
+        raise ValueError(f"{len(ranges)} bytes of ranges")
+    if len(nonce) != NONCE_BYTES:
+        raise ValueError(f"{len(nonce)} bytes of a nonce")
+    rows = list(RANGE.iter_unpack(ranges))
+    rest = [memoryview(one).cast("B") for one in reversed(into)]
+    if any(one.readonly for one in rest):
+        raise BufferError("what is read into can be written to")
+    if any(offset + length > _OFFSET_MAX for _, offset, length in rows):
+        raise ValueError("a range beyond any file")
+    if sum(length for _, _, length in rows) != sum(map(len, rest)):
+        raise ValueError("ranges of other sizes than the buffers")
+    fds: dict[int, int] = {}
+    with ExitStack() as opened:
+        pidfd = os.pidfd_open(pid)
+        opened.callback(os.close, pidfd)
+        for number, offset, length in rows:
+            if number not in fds:
+                fds[number] = _copied(pidfd, number, opened)
+            _read_range(fds[number], offset, length, rest)
+    read_lent(pid, b"", 0, bytearray(), place, nonce)
+
+
+def _copied(pidfd: int, number: int, opened: ExitStack) -> int:
+    """Return a descriptor of ours of a regular file of another process, for as long as `opened`."""
+    if number > _DESCRIPTOR_MAX:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    fd: int = _library().syscall(
+        ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
+    )
+    if fd < 0:
+        failure = ctypes.get_errno()
+        raise OSError(failure, os.strerror(failure))
+    opened.callback(os.close, fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return fd
+
+
+def _read_range(fd: int, offset: int, length: int, rest: list[memoryview]) -> None:
+    """Fill the last of some buffers, as far as the range goes, with what is cached of it."""
+    at, end = offset, offset + length
+    while at < end:
+        buffer = rest.pop()
+        part = buffer[: end - at]
+        if len(part) < len(buffer):
+            rest.append(buffer[len(part) :])
+        if len(part) and os.preadv(fd, (part,), at, os.RWF_NOWAIT) != len(part):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        at += len(part)

@@ -3,8 +3,8 @@
 A lent reply (lent_replies.py, which has the whole agreement) whose payload the server has not even read.  What is said:
 
     listener -> hello (lends_ranges), with reply_place
-    caller   -> requests whose replies may be lent so (FLAG_RANGES, with FLAG_BORROWS)
-    listener -> lent replies (FLAG_LENT and FLAG_RANGES): `ranges` and message
+    caller   -> requests whose replies may be lent so (FLAGRANGES, with FLAG_BORROWS)
+    listener -> lent replies (FLAG_LENT and FLAGRANGES): `ranges` and message
     caller   -> return frames, as for all that is lent
 
 The message has in front of it how many ranges the payload lies in (four bytes, little-endian), and of each the number of the server's descriptor,
@@ -21,13 +21,12 @@ Invariants:
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-import trio
-
-from ..kernels.lent import PIECE_COUNT_MAX
-from ..runtime.ports import Buffer, PeerFiles, PeerMemory
+from ..kernels.lent import PIECE_COUNT_MAX, RANGE
+from ..runtime.ports import Buffer, PeerMemory
 from ..schema.status import FsError, Status
 from .api import FileRange
 from .frame import Header
@@ -38,32 +37,27 @@ log = logging.getLogger(__name__)
 RANGE_COUNT_MAX: Final = PIECE_COUNT_MAX
 
 _COUNT: Final = struct.Struct("<I")
-_RANGE: Final = struct.Struct("<QQQ")
-"""Number of the file, offset, length."""
-
 _OFFSET_MAX: Final = 2**63 - 1
 """What the system takes for one."""
-
-Numbered = tuple[int, int, int]
 
 
 def size_of_ranges(count: int) -> int:
     """Return how many bytes the message of a reply begins with that lends so many ranges."""
-    return _COUNT.size + count * _RANGE.size
+    return _COUNT.size + count * RANGE.size
 
 
 def packed_ranges(memory: PeerMemory, ranges: Sequence[FileRange]) -> tuple[bytes, list[int]]:
     """Return what the message of a reply begins with, and the numbers of the files in it."""
     numbers = [memory.number_of(one.source) for one in ranges]
     packed = [
-        _RANGE.pack(number, one.offset, one.length)
+        RANGE.pack(number, one.offset, one.length)
         for number, one in zip(numbers, ranges, strict=True)
     ]
     return _COUNT.pack(len(ranges)) + b"".join(packed), numbers
 
 
-def split_ranges(header: Header, message: Buffer) -> tuple[list[Numbered], Buffer]:
-    """Return the ranges of a lent reply, and the rest of its message.
+def split_ranges(header: Header, message: Buffer) -> tuple[Buffer, Buffer]:
+    """Return the ranges of a lent reply, `RANGE` by `RANGE`, and the rest of its message.
 
     Raises:
         FsError: RPC_BAD_FRAME: they are not whole, beyond any file, or not of the payload that the header tells.
@@ -74,35 +68,45 @@ def split_ranges(header: Header, message: Buffer) -> tuple[list[Numbered], Buffe
     end = size_of_ranges(count)
     if count > RANGE_COUNT_MAX or end > len(message):
         raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id}: {count} ranges")
-    ranges = list(_RANGE.iter_unpack(message[_COUNT.size : end]))
-    if any(offset + length > _OFFSET_MAX for _, offset, length in ranges):
-        raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id} lends beyond any file")
-    if sum(length for _, _, length in ranges) != header.payload_bytes:
+    ranges, size = message[_COUNT.size : end], 0
+    for _, offset, length in RANGE.iter_unpack(ranges):
+        if offset + length > _OFFSET_MAX:
+            raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id} lends beyond any file")
+        size += length
+    if size != header.payload_bytes:
         raise FsError(Status.RPC_BAD_FRAME, f"reply {header.request_id} lends something else")
     return ranges, message[end:]
 
 
-async def read_ranges(
-    files: PeerFiles, ranges: Sequence[Numbered], buffers: Sequence[memoryview]
-) -> None:
-    """Read ranges into buffers, both one after the other, of the same size.
+def steps_of(
+    ranges: Buffer, buffers: Sequence[memoryview]
+) -> Iterator[tuple[Buffer, Sequence[memoryview]]]:
+    """Cut ranges, and the buffers that they go to, into steps of STEP_BYTES at the most; what is no more than that stays as it is."""
+    size = sum(map(len, buffers))
+    if size <= STEP_BYTES:
+        yield ranges, buffers
+        return
+    rest, rows = deque(buffers), deque(RANGE.iter_unpack(ranges))
+    while size:
+        left = min(size, STEP_BYTES)
+        size -= left
+        into, packed = list(_cut_off(rest, left)), []
+        while left:
+            number, offset, length = rows.popleft()
+            part = min(length, left)
+            packed.append(RANGE.pack(number, offset, part))
+            left -= part
+            if part < length:
+                rows.appendleft((number, offset + part, length - part))
+        yield b"".join(packed), into
 
-    Raises:
-        OSError: BlockingIOError: some of it would have to be waited for.  The buffers hold anything then.
-    """
-    rest, step = list(reversed(buffers)), 0
-    for number, offset, length in ranges:
-        at, end = offset, offset + length
-        while at < end:
-            buffer = rest.pop()
-            if not len(buffer):
-                continue
-            part = buffer[: min(end - at, STEP_BYTES)]
-            if step + len(part) > STEP_BYTES:
-                await trio.lowlevel.checkpoint()
-                step = 0
-            files.read(number, at, part)
-            at += len(part)
-            step += len(part)
-            if len(part) < len(buffer):
-                rest.append(buffer[len(part) :])
+
+def _cut_off(rest: deque[memoryview], count: int) -> Iterator[memoryview]:
+    """Take so many bytes from the front of some buffers."""
+    while count:
+        buffer = rest.popleft()
+        part = buffer[:count]
+        if len(part) < len(buffer):
+            rest.appendleft(buffer[count:])
+        count -= len(part)
+        yield part

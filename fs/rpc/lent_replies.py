@@ -43,13 +43,7 @@ from .frame import (
 )
 from .framed_stream import FramedStream
 from .lending import PIECE_BYTES_MIN, STEP_BYTES, packed_pieces, split_pieces
-from .lent_ranges import (
-    RANGE_COUNT_MAX,
-    Numbered,
-    packed_ranges,
-    read_ranges,
-    size_of_ranges,
-)
+from .lent_ranges import RANGE_COUNT_MAX, packed_ranges, size_of_ranges, steps_of
 
 log = logging.getLogger(__name__)
 
@@ -307,25 +301,24 @@ class ReplyBorrower:
                 skip += len(part)
                 step += len(part)
 
-    async def read_ranges(self, ranges: Sequence[Numbered], buffers: Sequence[memoryview]) -> None:
+    async def read_ranges(self, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
         """Read a payload that lies in files into `buffers`, which may hold anything if this raises.
 
         Raises:
             FsError: RPC_NOT_LENT; nothing more is to be lent so then, unless it would only have had to be waited for.
         """
         assert self._memory is not None
-        files = self._memory.files()
         try:
-            await read_ranges(files, ranges, buffers)
-            self._memory.read(b"", 0, memoryview(bytearray()), self._place, self._nonce)
+            for part, into in steps_of(ranges, buffers):
+                if part is not ranges:
+                    await trio.lowlevel.checkpoint()
+                self._memory.read_ranges(part, into, self._place, self._nonce)
         except BlockingIOError as error:
             raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
         except OSError as error:
             log.debug("no more ranges are read: %s", error)
             self._takes_ranges = False
             raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
-        finally:
-            files.close()
 
     def send_along(self, framed: FramedStream, frame: Sequence[Buffer], call_count: int) -> bool:
         """Do as `framed.send_at_once`, and return what is owed with that frame."""

@@ -14,9 +14,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from ..kernels.lent import NONCE_BYTES, pieces_of, read_lent
+from ..kernels.lent import NONCE_BYTES, pieces_of, read_files, read_lent
 from ..runtime.ports import Buffer, FileSource
-from .peer_files import UnixPeerFiles
 
 _CREDENTIALS: Final = struct.Struct("=iII")
 """Process, user and group, as SO_PEERCRED has them: of whoever connected, or began to listen."""
@@ -51,9 +50,11 @@ class UnixPeerMemory:
     def sources_may_change(self, numbers: Sequence[int]) -> None:
         """See PeerMemory: its owner may close it, and have the number for another one."""
 
-    def files(self) -> UnixPeerFiles:
+    def read_ranges(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
         """See PeerMemory."""
-        return UnixPeerFiles(self._pid)
+        read_files(self._pid, ranges, buffers, place, nonce)
 
 
 def memory_behind(sock: socket.socket) -> UnixPeerMemory | None:

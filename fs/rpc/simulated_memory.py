@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ..kernels.lent import NONCE_BYTES, PIECE
+from ..kernels.lent import NONCE_BYTES, PIECE, RANGE
 from ..runtime.ports import Buffer, FileSource
 
 _FIRST_PLACE: Final = 1 << 20
@@ -93,31 +93,25 @@ class SimulatedMemory:
         while len(self._stale_sources) > _STALE_COUNT_MAX:
             self._sources.pop(self._stale_sources.popleft(), None)
 
-    def files(self) -> "SimulatedFiles":
+    def read_ranges(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
         """See PeerMemory."""
-        return SimulatedFiles(self)
+        whole = b"".join(self._read_range(*one) for one in RANGE.iter_unpack(ranges))
+        start = 0
+        for buffer in buffers:
+            buffer[:] = whole[start : start + len(buffer)]
+            start += len(buffer)
+        self.read(b"", 0, memoryview(bytearray()), place, nonce)
 
-    def read_file(self, number: int, offset: int, into: memoryview) -> None:
-        """See PeerFiles."""
+    def _read_range(self, number: int, offset: int, length: int) -> bytes:
         self.range_count += 1
         self.changed_count += number in self._stale_sources
         source = self._sources.get(number)
         if source is None:
             raise OSError(errno.EBADF, "no such file")
+        into = bytearray(length)
         read = partial(os.preadv, source) if isinstance(source, int) else source
-        if read([into], offset, os.RWF_NOWAIT) != len(into):
+        if read([memoryview(into)], offset, os.RWF_NOWAIT) != length:
             raise BlockingIOError(errno.EAGAIN, "not all of it is there")
-
-
-class SimulatedFiles:
-    """See PeerFiles."""
-
-    def __init__(self, memory: SimulatedMemory) -> None:
-        self._memory = memory
-
-    def read(self, number: int, offset: int, into: memoryview) -> None:
-        """See PeerFiles."""
-        self._memory.read_file(number, offset, into)
-
-    def close(self) -> None:
-        """See PeerFiles."""
+        return bytes(into)

@@ -40,23 +40,6 @@ class Clock(Protocol):
         ...
 
 
-class PeerFiles(Protocol):
-    """Files of the process at the other end of a stream, as far as it lends them."""
-
-    def read(self, number: int, offset: int, into: memoryview) -> None:
-        """Fill `into` out of the page cache; `number`: as the other side's `number_of` has it.
-
-        Raises:
-            OSError: what the kernel says, also that it is no regular file; BlockingIOError: the disk would have to be waited for, or
-                there is not so much.
-        """
-        ...
-
-    def close(self) -> None:
-        """Read nothing more."""
-        ...
-
-
 class PeerMemory(Protocol):
     """Memory of the process at the other end of a stream, as far as it lends it, and what that is told of ours."""
 
@@ -84,8 +67,13 @@ class PeerMemory(Protocol):
         """Say that files of ours are lent no more, though the other side may read them yet."""
         ...
 
-    def files(self) -> PeerFiles:
-        """Return the other side's files, as they are from now on; to be closed soon."""
+    def read_ranges(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
+        """Read ranges of the other side's files, with its numbers; see `fs.kernels.lent_twin.read_files`, also for what it raises.
+
+        Any thread may.
+        """
         ...
 
 

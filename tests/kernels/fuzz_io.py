@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 from fs.kernels import device_twin, lent_twin, writes_twin
 from fs.kernels.device_twin import ANSWER, COUNT_MAX
-from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX
+from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX, RANGE
 
 FILE_BYTES = 1 << 16
 UNIT = 512
@@ -146,7 +146,7 @@ class WritesFuzzer(Fuzzer):
 
 
 class LentFuzzer(Fuzzer):
-    """Compares `pieces_of` and `read_lent`, of this process and of such as are not there."""
+    """Compares `pieces_of`, `read_lent` and `read_files`, of this process and of such as are not there."""
 
     def __init__(self, compiled, seed):
         super().__init__(compiled, lent_twin, seed)
@@ -155,9 +155,76 @@ class LentFuzzer(Fuzzer):
         (self._base, _), (self._place, _) = PIECE.iter_unpack(
             lent_twin.pieces_of([self._memory, self._nonce])
         )
+        self._files = [self._keep(tempfile.TemporaryFile(buffering=0)) for _ in range(2)]  # noqa: SIM115
+        for file in self._files:
+            file.write(self._rng.randbytes(FILE_BYTES))
+        self._full = self._keep(open("/dev/full", "wb", buffering=0))  # noqa: SIM115
+        self.files_read = 0
 
     def call_each(self):
         """Call both once."""
+        self._read_memory()
+        self._read_files()
+
+    def _whose(self):
+        """Return a process, where it has the nonce, and the nonce; not always."""
+        rng = self._rng
+        pid = os.getpid() if rng.random() < 0.9 else rng.choice([2**31 - 1, 2**30])
+        place = self._place if rng.random() < 0.9 else self._number() % 2**64
+        return (
+            pid,
+            place,
+            self._nonce if rng.random() < 0.9 else rng.randbytes(rng.choice([0, 15, 16, 17])),
+        )
+
+    def _read_files(self):
+        rng = self._rng
+        rows = [self._row() for _ in range(rng.choice([0, 1, 3, 30]))]
+        wanted = sum(length for _, _, length in rows)
+        packed = b"".join(RANGE.pack(*row) for row in rows)
+        if rng.random() < 0.05:
+            packed = rng.choice([packed[:-1], packed * rng.choice([2, PIECE_COUNT_MAX])])
+        sizes = self._sizes(wanted if wanted < 1 << 20 else 100)
+        is_read_only = rng.random() < 0.03
+        pid, place, nonce = self._whose()
+        found = []
+        for kernel in self._both:
+            into = [bytearray(size) for size in sizes]
+            given = [*map(bytes, into)] if is_read_only else into
+            found.append((outcome(kernel.read_files, pid, packed, given, place, nonce), into))
+        assert found[0][0] == found[1][0], (rows, sizes, place, [said for said, _ in found])
+        if found[0][0] is None:
+            assert found[0][1] == found[1][1]
+            self.files_read += bool(wanted)
+
+    def _row(self):
+        rng = self._rng
+        number = rng.choice(self._files).fileno()
+        if rng.random() < 0.02:
+            number = rng.choice([self._full.fileno(), 1 << 20, 2**31, 2**64 - 1])
+        offset = rng.randrange(FILE_BYTES)
+        length = rng.choice([0, 1, 100, 4096, FILE_BYTES - offset])
+        if rng.random() < 0.02:
+            offset, length = rng.choice(
+                [(offset, FILE_BYTES), (2**63 - 5, 6), (2**64 - 1, 2), (0, 2**64 - 1)]
+            )
+        return (
+            number,
+            offset,
+            min(length, FILE_BYTES - offset)
+            if rng.random() < 0.8 and offset < FILE_BYTES
+            else length,
+        )
+
+    def _sizes(self, wanted):
+        """Return sizes of buffers, mostly of as many bytes as are wanted together."""
+        rng, sizes = self._rng, []
+        while wanted:
+            sizes.append(min(wanted, rng.choice([0, 1, 7, 5000, wanted])))
+            wanted -= sizes[-1]
+        return [*sizes, rng.choice([0, 1])] if rng.random() < 0.1 else sizes
+
+    def _read_memory(self):
         rng = self._rng
         parts = [self._part() for _ in range(rng.choice([0, 1, 3, 30]))]
         said = [outcome(kernel.pieces_of, parts) for kernel in self._both]
@@ -168,9 +235,7 @@ class LentFuzzer(Fuzzer):
         size = sum(map(len, parts))
         skip = rng.choice([0, rng.randrange(size + 1), self._number() % 2**64])
         size = rng.choice([max(0, size - skip), rng.randrange(FILE_BYTES)])
-        pid = os.getpid() if rng.random() < 0.9 else rng.choice([2**31 - 1, 2**30])
-        place = self._place if rng.random() < 0.9 else self._number() % 2**64
-        nonce = self._nonce if rng.random() < 0.9 else rng.randbytes(rng.choice([0, 15, 16, 17]))
+        pid, place, nonce = self._whose()
         found = []
         for kernel in self._both:
             into = bytearray(size)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fs.kernels import lent, lent_twin
-from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX
+from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX, RANGE
 
 from .fuzz_io import LentFuzzer
 
@@ -158,10 +158,135 @@ def test_of_another_user_nothing_is_read(kernel):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.fixture
+def files(disk_path):
+    """Yield two files and what is in them: [(descriptor, bytes), ...]."""
+    rng, made = random.Random(2), []
+    for name in ("one", "two"):
+        data = rng.randbytes(200_000)
+        (disk_path / name).write_bytes(data)
+        made.append((os.open(disk_path / name, os.O_RDONLY), data))
+    yield made
+    for fd, _ in made:
+        os.close(fd)
+
+
+def open_count():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_ranges_of_files_go_to_buffers_one_after_the_other(kernel, files):
+    (one, first), (two, second) = files
+    ranges = [
+        (one, 5, 100_000),
+        (two, 0, 7),
+        (one, 150_000, 0),
+        (one, 3, 50_000),
+        (two, 9, 190_000),
+    ]
+    contents = {one: first, two: second}
+    whole = b"".join(contents[fd][at : at + size] for fd, at, size in ranges)
+    packed, place, before = (
+        b"".join(RANGE.pack(*row) for row in ranges),
+        place_of(kernel, NONCE),
+        open_count(),
+    )
+    for sizes in ([len(whole)], [1, 0, 99_999, 100_000], [7] * (len(whole) // 7)):
+        into = [bytearray(size) for size in (*sizes, len(whole) - sum(sizes))]
+        kernel.read_files(ME, packed, into, place, NONCE)
+        assert b"".join(into) == whole
+    kernel.read_files(ME, b"", [], place, NONCE)
+    assert open_count() == before
+
+
+def test_files_of_another_process_are_read(kernel, files, disk_path):
+    fd, data = files[0]
+    source = CHILD.replace(
+        "sys.stdout.buffer.flush()",
+        "file = open(sys.argv[1], 'rb'); print(file.fileno()); sys.stdout.flush()",
+    )
+    command = [sys.executable, "-c", source, str(disk_path / "one")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        (place, _), number = (
+            PIECE.unpack(child.stdout.read(2 * PIECE.size)[: PIECE.size]),
+            int(child.stdout.readline()),
+        )
+        into = bytearray(1000)
+        kernel.read_files(child.pid, RANGE.pack(number, 500, 1000), [into], place, NONCE)
+        assert into == data[500:1500]
+        assert (
+            errno_of(
+                kernel.read_files, child.pid, RANGE.pack(number, 0, 1000), [into], place, bytes(16)
+            )
+            == errno.ESRCH
+        )
+        child.stdin.close()
+        child.wait()
+        assert (
+            errno_of(
+                kernel.read_files, child.pid, RANGE.pack(number, 0, 1000), [into], place, NONCE
+            )
+            == errno.ESRCH
+        )
+    assert fd != -1
+
+
+def test_what_cannot_be_read_of_files_is_no_success(kernel, files):
+    (one, data), _ = files
+    place, into, before = place_of(kernel, NONCE), bytearray(10), open_count()
+    ends, folder = os.pipe(), os.open("/", os.O_RDONLY)
+    for number, offset, error in [
+        (one, len(data) - 9, errno.EAGAIN),
+        (one, 2**62, errno.EAGAIN),
+        (1 << 20, 0, errno.EBADF),
+        (2**31, 0, errno.EBADF),
+        (2**64 - 1, 0, errno.EBADF),
+        (ends[0], 0, errno.EINVAL),
+        (folder, 0, errno.EINVAL),
+    ]:
+        good, bad = RANGE.pack(one, 0, 10), RANGE.pack(number, offset, 10)
+        for packed, count in ((bad, 1), (good + bad, 2), (bad + good, 2)):
+            assert errno_of(kernel.read_files, ME, packed, [into] * count, place, NONCE) == error
+    assert (
+        errno_of(kernel.read_files, ME, RANGE.pack(one, 0, 10), [into], place + 1, NONCE)
+        == errno.ESRCH
+    )
+    assert errno_of(kernel.read_files, 2**31 - 1, b"", [], place, NONCE) in (
+        errno.ESRCH,
+        errno.EINVAL,
+    )
+    for fd in (*ends, folder):
+        os.close(fd)
+    assert open_count() == before
+
+
+def test_ranges_that_make_no_sense_are_refused_before_anything_is_read(kernel, files):
+    (one, _), _ = files
+    place, into = place_of(kernel, NONCE), bytearray(b"as before")
+    good = RANGE.pack(one, 0, 9)
+    for ranges, nonce in [
+        (good[:-1], NONCE),
+        (good, NONCE[:-1]),
+        (RANGE.pack(one, 0, 8), NONCE),
+        (RANGE.pack(one, 0, 10), NONCE),
+        (RANGE.pack(one, 2**63 - 9, 9), NONCE),
+        (RANGE.pack(one, 2**64 - 1, 9), NONCE),
+        (good + RANGE.pack(one, 0, 2**64 - 9), NONCE),
+        (RANGE.pack(one, 0, 0) * PIECE_COUNT_MAX + good, NONCE),
+    ]:
+        with pytest.raises(ValueError, match=r"range|nonce"):
+            kernel.read_files(ME, ranges, [into], place, nonce)
+    with pytest.raises((TypeError, BufferError)):
+        kernel.read_files(ME, good, [b"read only"], place, NONCE)
+    with pytest.raises(TypeError):
+        kernel.read_files(ME, good, [9], place, NONCE)
+    assert into == b"as before"
+
+
 @pytest.mark.skipif(compiled is None, reason="not compiled: python setup.py build_ext --inplace")
 def test_random_calls_end_alike():
     with LentFuzzer(compiled, 1) as fuzzer:
         for _ in range(2000):
             fuzzer.call_each()
-        assert fuzzer.done > 100
+        assert fuzzer.done > 100 and fuzzer.files_read > 100
     assert lent_twin.PIECE.size == 16

@@ -8,6 +8,7 @@ import pytest
 import trio
 from xxhash import xxh3_64_intdigest
 
+from fs.kernels.lent import RANGE
 from fs.rpc import lent_replies
 from fs.rpc.api import FileRange, Lending, Reply
 from fs.rpc.frame import (
@@ -20,9 +21,8 @@ from fs.rpc.frame import (
     encode_header,
 )
 from fs.rpc.lending import STEP_BYTES
-from fs.rpc.lent_ranges import RANGE_COUNT_MAX
+from fs.rpc.lent_ranges import RANGE_COUNT_MAX, steps_of
 from fs.rpc.lent_replies import ID, LentTotals, ReplyBorrower, ReplyLender
-from fs.rpc.peer_files import UnixPeerFiles
 from fs.rpc.peer_memory import UnixPeerMemory
 from fs.rpc.simulated_memory import SimulatedMemory
 from fs.schema import services
@@ -216,7 +216,7 @@ async def test_after_what_is_no_file_of_theirs_no_more_is_read(unix, process, st
 async def test_a_call_given_up_returns_what_was_lent(unix, process, storage, monkeypatch, when):
     async with process(unix, services=[([READ], storage)]) as p:
         await p.channel.call(READ, request_for(5))  # so that the connection is there
-        lent_count, read = 0, UnixPeerFiles.read
+        lent_count, read = 0, UnixPeerMemory.read_ranges
         for _ in range(5):
             with trio.CancelScope() as scope:
 
@@ -234,12 +234,12 @@ async def test_a_call_given_up_returns_what_was_lent(unix, process, storage, mon
                     give_up("there")
                     return [memoryview(bytearray(size))]
 
-                def read_some(files, *args, give_up=give_up):
+                def read_some(memory, *args, give_up=give_up):
                     give_up("being read")
                     with suppress(BlockingIOError):  # memory is short; nobody looks at what comes
-                        read(files, *args)
+                        read(memory, *args)
 
-                monkeypatch.setattr(UnixPeerFiles, "read", read_some)
+                monkeypatch.setattr(UnixPeerMemory, "read_ranges", read_some)
                 storage.make = serve
                 give_up("at once")
                 # More than a step: who is cancelled notices between two.
@@ -378,21 +378,32 @@ async def test_what_is_read_when_it_is_lent_no_more_does_not_count(storage, is_s
     assert lends.lend(header, reply) == SIZE and totals.range_bytes == SIZE
     number = int.from_bytes(reply.message[4:12], "little")
     view = memoryview(bytearray(SIZE))
-    await borrower.read_ranges([(number, 0, SIZE)], [view])
+    await borrower.read_ranges(RANGE.pack(number, 0, SIZE), [view])
     assert view == storage.data[0][:SIZE]
     lends.end()
     assert storage.lent == 0 and totals.held_bytes == 0
     with pytest.raises(FsError, match="RPC_NOT_LENT"):
-        await borrower.read_ranges([(number, 0, SIZE)], [view])
+        await borrower.read_ranges(RANGE.pack(number, 0, SIZE), [view])
     assert borrower.flags(Lending.RANGES) == FLAG_BORROWS
     again = Reply(b"message", (), storage.give_back, ranges)
     assert lends.lend(SimpleNamespace(flags=BOTH, request_id=2), again) == 0
 
 
-def test_files_of_a_process_that_is_gone_are_an_error(storage):
-    gone = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitpid(gone, 0)
-    files = UnixPeerFiles(gone)
-    with pytest.raises(OSError, match="No such process"):
-        files.read(storage.files[0], 0, memoryview(bytearray(1)))
-    files.close()
+def test_steps_are_all_of_it_in_order(monkeypatch):
+    monkeypatch.setattr("fs.rpc.lent_ranges.STEP_BYTES", 10)
+    rows = [(1, 5, 3), (2, 0, 0), (1, 8, 19), (3, 2, 8)]
+    memory = memoryview(bytearray(range(30)))
+    buffers = [memory[:1], memory[1:1], memory[1:25], memory[25:]]
+    found, cut = [], []
+    for packed, into in steps_of(b"".join(RANGE.pack(*row) for row in rows), buffers):
+        sizes = [length for _, _, length in RANGE.iter_unpack(packed)]
+        assert sum(sizes) == sum(map(len, into)) == 10
+        for number, offset, length in RANGE.iter_unpack(packed):
+            found += [(number, at) for at in range(offset, offset + length)]
+        cut += into
+    assert found == [
+        (number, at) for number, offset, length in rows for at in range(offset, offset + length)
+    ]
+    assert b"".join(cut) == memory
+    few = RANGE.pack(1, 0, 10), [memory[:10]]
+    assert list(steps_of(*few)) == [few], "nothing is cut that need not be"
