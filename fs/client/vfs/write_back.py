@@ -144,6 +144,10 @@ class WriteBack(Shared):
         """See `InlineFiles`."""
         raise NotImplementedError
 
+    async def settle_length(self, state: InodeState) -> None:
+        """See `Reports`."""
+        raise NotImplementedError
+
     async def send_inline(self, state: InodeState, flush: Flush) -> bool:
         """See `InlineFiles`."""
         raise NotImplementedError
@@ -412,6 +416,10 @@ class WriteBack(Shared):
                 self.spawn(self.kernel.invalidate_content, state.inode_id)
 
     async def _reserve(self, state: InodeState, count: int) -> int:
+        # Meta would take the end that it was told last for that of the file.
+        await self.settle_length(state)
+        if state.is_length_unknown and state.has_unreported:
+            raise FsError(Status.IO_ERROR, f"inode {state.inode_id}: nobody knows where it ends")
         request = meta_pb2.ReserveAppendReq(
             caller=state.writer.to_pb(),
             inode_id=state.inode_id,

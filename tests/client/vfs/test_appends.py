@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from fs.schema.status import FsError, Status
+from tests.client.fake_chunks import CHUNK
 
 from .conftest import RW, A, fault
 
@@ -113,3 +114,45 @@ async def test_pages_of_a_map_go_to_their_place_after_what_was_appended(autojump
         assert await m.files.write_mapped(h, 0, b"FIRST") == 5
         await m.close(h)
         assert await m.read_file(b"log") == b"FIRST second"
+
+
+async def test_records_follow_bytes_of_which_only_the_chains_know(autojump_clock, mounts, cluster):
+    """A write has failed, so that the end of what was written is not known any more: meta is not to go by what it was told before."""
+    async with mounts(write_back_interval_s=1000.0) as m:
+        h = await m.create(b"log", RW)
+        appending = (await m.open(b"log", A)).handle_id
+        state = m.files.open_state(h)
+        await m.files.write(h, 0, b"a" * CHUNK)
+        await m.vfs._core.drain(state)
+        cluster.chunks.write_faults = [fault(Status.IO_ERROR)]
+        await m.files.write(h, 0, b"lost")
+        await m.vfs._core.drain(state)
+        with pytest.raises(FsError):
+            await m.files.write(appending, 0, b"behind")
+        await m.files.write(appending, 0, b"behind")
+        await m.close(appending)
+        with pytest.raises(FsError):
+            await m.files.flush(h)
+        await m.close(h)
+        assert await m.read_file(b"log") == b"a" * CHUNK + b"behind"
+
+
+async def test_a_record_has_no_place_while_nobody_knows_where_the_file_ends(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(write_back_interval_s=1000.0) as m:
+        h = await m.create(b"log", RW)
+        appending = (await m.open(b"log", A)).handle_id
+        await m.files.write(h, 0, b"first")
+        await m.vfs._core.drain(m.files.open_state(h))
+        await m.files.write(appending, 0, b"behind")
+        m.files.open_state(h).is_length_unknown = True
+        cluster.meta_faults["Sync"] = [fault(Status.KV_UNAVAILABLE)]
+        for told in (appending, h):
+            with pytest.raises(FsError) as e:
+                await m.files.flush(told)
+            assert e.value.status is Status.IO_ERROR
+        assert "ReserveAppend" not in cluster.calls
+        await m.close(appending)
+        await m.close(h)
+        assert await m.read_file(b"log") == b"first"
