@@ -259,6 +259,8 @@ class StorageClient:
     async def space(self) -> tuple[int, int]:
         """See `ChunkPort.space`; nodes that do not answer are left out."""
         info = self._routing.info
+        if not info.routing_version:  # this process has just been started
+            info = await self._routing.refresh()
         capacity = free = 0
         for node in info.nodes_with_role(Role.STORAGE):
             if node.state is NodeState.FAILED:

@@ -62,6 +62,7 @@ class FakeChunks:
     """How many were asked to be."""
     can_flush: bool = False
     """Storage makes writes durable on their way."""
+    capacity_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
     inline: object = ()
     """Holds the inode ids of files that may have no chunks."""
@@ -191,7 +192,7 @@ class FakeChunks:
         return min((i for i in indices if i >= first_index), default=None)
 
     async def space(self):
-        return 1 << 40, self.free_bytes
+        return self.capacity_bytes, self.free_bytes
 
 
 class FakeStore:

@@ -211,7 +211,8 @@ class Vfs:
             reply = await self._core.call(services.META_STAT_FS, request)
             self._space = _space_info(reply)
             self._space_until_s = now_s + _STATFS_AGE_S_MAX
-            self._core.space.note_free(reply.free_bytes)
+            if reply.capacity_bytes:  # else no storage was known, or none answered
+                self._core.space.note_free(reply.free_bytes)
         return self._space
 
     async def _write_back_loop(self) -> None:

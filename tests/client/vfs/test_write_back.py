@@ -225,6 +225,18 @@ async def test_space_is_tight_before_it_is_used_up(autojump_clock, mounts, clust
         await m.close(handle_id)
 
 
+async def test_space_that_nobody_tells_is_not_tight(autojump_clock, mounts, cluster):
+    """As a metadata service that has just been started, and knows of no storage yet."""
+    async with mounts() as m:
+        await trio.sleep(1)
+        cluster.chunks.capacity_bytes = cluster.chunks.free_bytes = 0
+        await trio.sleep(6)  # it is asked again
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 0, b"buffered")
+        assert cluster.chunks.writes == []
+        await m.close(handle_id)
+
+
 class StepCount(trio.abc.Instrument):
     """How often any task went on."""
 
