@@ -148,6 +148,8 @@ async def may_take(
     part = inode.file
     if part.truncate_pending or part.is_end_refused or not (part.is_inline or part.length == 0):
         return False
+    if part.has_lost_writer:
+        return False
     is_known = part.data_ver == report.inline_data_ver
     if not is_known or part.truncate_ver != report.length_hint.truncate_ver:
         return False

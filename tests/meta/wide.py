@@ -113,7 +113,7 @@ class Company:
         reply = await writer.call("sync", request)
         await writer.close(node.ident, one.session_id)
         others = any(writes for _, writes in held(node, "sessions").values())
-        may_be = (part.is_inline or not part.length) and not others
+        may_be = (part.is_inline or not part.length) and not (others or part.has_lost_writer)
         if reply.is_inline_refused:
             assert not may_be or self.is_over_quota(node, length), node.ident
             return

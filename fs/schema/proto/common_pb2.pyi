@@ -634,6 +634,7 @@ class FilePartPb(_message.Message):
     CUT_VER_FIELD_NUMBER: _builtins.int
     IS_END_REFUSED_FIELD_NUMBER: _builtins.int
     IS_INLINE_FIELD_NUMBER: _builtins.int
+    HAS_LOST_WRITER_FIELD_NUMBER: _builtins.int
     length: _builtins.int
     truncate_ver: _builtins.int
     """grows at every truncate; voids older length hints"""
@@ -655,6 +656,8 @@ class FilePartPb(_message.Message):
     """bytes beyond length were refused by a quota while others wrote: cut when nobody writes any more"""
     is_inline: _builtins.bool
     """the bytes are in the metadata store, and dyn_stripe is 0: there are no chunks; while truncate_pending, they are being moved to one"""
+    has_lost_writer: _builtins.bool
+    """a client was given up that had it open for writing, and may write yet to chunks that it knows of: never made inline"""
     @_builtins.property
     def layout(self) -> Global___LayoutPb: ...
     def __init__(
@@ -672,10 +675,11 @@ class FilePartPb(_message.Message):
         cut_ver: _builtins.int = ...,
         is_end_refused: _builtins.bool = ...,
         is_inline: _builtins.bool = ...,
+        has_lost_writer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "cut_ver", b"cut_ver", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "has_holes", b"has_holes", "is_end_refused", b"is_end_refused", "is_inline", b"is_inline", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_length", b"charged_length", "cut_ver", b"cut_ver", "data_ver", b"data_ver", "dyn_stripe", b"dyn_stripe", "has_holes", b"has_holes", "has_lost_writer", b"has_lost_writer", "is_end_refused", b"is_end_refused", "is_inline", b"is_inline", "layout", b"layout", "length", b"length", "truncate_pending", b"truncate_pending", "truncate_ver", b"truncate_ver", "unnamed_due_ns", b"unnamed_due_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

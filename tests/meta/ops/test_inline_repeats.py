@@ -1,6 +1,8 @@
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 """Inline reports whose client asks again, gives up, or comes late: their bytes take effect once, whatever others do to the file meanwhile."""
 
 import pytest
+import trio
 
 from fs.meta import records
 from fs.meta.check import check
@@ -240,3 +242,40 @@ async def test_only_ones_own_reports_are_asked_for(world, root, sender, file):
 async def _of_a_creation(root) -> bytes:
     await root.create(ROOT, b"another")
     return root.last_request_id
+
+
+# ---- clients that were given up, and live -----------------------------------------------------------
+
+
+async def prune(world, *living):
+    world.mgmtd.client_ids = list(living)
+    await trio.sleep(1000)
+    return await world.meta.sessions.step()
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+async def test_what_a_lost_writer_may_write_to_is_not_made_inline(
+    world, root, file, is_emptied, autojump_clock
+):
+    """Cut off, he goes on writing to the chunk that he knows of: a move would be filled over that."""
+    await end(root, file, b"")
+    assert await prune(world, OTHER) == 1
+    other = await opened(world, file)
+    if is_emptied:
+        await other.set_attr(file, length=0)
+    part = (await other.attr(file)).file
+    told = {"data_ver": part.data_ver, "truncate_ver": part.truncate_ver}
+    assert part.has_lost_writer and not part.length
+    assert (await send(other, file, **told)).is_inline_refused
+
+
+async def test_who_knows_of_no_chunk_is_no_danger(world, root, sender, file, autojump_clock):
+    """He has the stripe extended first, and the bytes moved with that."""
+    await send(sender, file)
+    assert await prune(world, OTHER) == 1
+    other = await opened(world, file)
+    part = (await other.attr(file)).file
+    assert not part.has_lost_writer
+    assert not (await send(other, file, b"of others", data_ver=part.data_ver)).is_inline_refused
+    await end(root, file, b"")
+    assert world.chunks.filled == [(file, b"of others")]
