@@ -4,7 +4,11 @@
 
 Each file is changed by one client at a time, as if under a lock, and read by all: by some that know of inline files, and by some that do
 not.  Whatever was acknowledged is what everybody reads from then on: never zeros, never bytes of before, never those of a move that
-comes late.  A client that is given no answer goes on as a mount does: it ends late reports before it writes a chunk.
+comes late.  A client that is given no answer goes on as a mount does: it ends late reports before it writes a chunk, and asks what has
+become of the last one.
+
+The one exception: while a client waits to be told that its bytes are inline, another one may change the file, too.  Who of both was first is seen by
+what that one finds there; if it finds the bytes, they were taken, and never come back.
 """
 
 import argparse
@@ -33,6 +37,9 @@ CHANGE_COUNT = 15
 """Of each client."""
 LATE_S_MAX = 3.0
 PATIENCE_S = 0.5
+INTRUDER = "b" * 32
+INTRUSION_SHARE = 0.4
+"""Of all that is sent inline."""
 DEATH_SHARE = 0.08
 
 
@@ -108,6 +115,20 @@ class Shared:
         """Odd while somebody changes it."""
 
 
+class Intrusion:
+    """A change by another client beside one that sends its bytes inline."""
+
+    def __init__(self, sent: bytes) -> None:
+        self.sent = sent
+        self.found: bytes | None = None
+        self.content = b""
+        """What is in the file afterwards."""
+
+    @property
+    def has_seen(self) -> bool:
+        return self.found == self.sent
+
+
 class Crowd:
     """The clients, the services and the files."""
 
@@ -117,6 +138,8 @@ class Crowd:
         self.services = [world.new_meta().service for _ in range(3)]
         self.files: list[Shared] = []
         self.inline_count = self.refused_count = self.read_count = 0
+        self.doubt_count = self.intrusion_count = 0
+        """Reports that were given up; changes by others of what was taken before its writer knew."""
         self._session_count = 0
 
     # ---- calls ---------------------------------------------------------------------------------
@@ -228,18 +251,68 @@ class Crowd:
             return
         report = inline_report(whole, part.data_ver, part.truncate_ver)
         request = meta.SyncReq(inode_id=file.inode_id, **report)
-        is_taken = False
-        with trio.move_on_after(self.random.choice([2 * PATIENCE_S, float("inf")])) as patience:
-            is_taken = await self._send(client, request)
-        if is_taken:
-            file.content = whole
-        elif (
-            patience.cancelled_caught
-        ):  # it may have been taken, or be taken now, when something else is to be there
-            changed = bytes(byte ^ 1 for byte in whole)
-            await self.write(client, file, 0, changed, ends_inline=True)
+        is_taken: bool | None = None
+        intrusion = Intrusion(whole)
+        async with trio.open_nursery() as nursery:
+            if whole != file.content and self.random.random() < INTRUSION_SHARE:
+                nursery.start_soon(self.intrude, file, intrusion)
+            with trio.move_on_after(self.random.choice([2 * PATIENCE_S, float("inf")])):
+                is_taken = await self._send(client, request)
+        if is_taken is not None:
+            self._settle(file, intrusion, is_taken=is_taken)
+            if not is_taken:
+                await self.write(client, file, 0, whole)
+            return
+        # It may have been taken, or be taken now, when something else is to be there.
+        report_id = request.caller.request_id
+        is_taken = await self._end(client, file, report_id)
+        self._settle(file, intrusion, is_taken=is_taken)
+        self.doubt_count += 1
+        await self.write(client, file, 0, bytes(byte ^ 1 for byte in whole))
+
+    async def _end(self, client: str, file: Shared, report_id: bytes) -> bool:
+        """Have a report refused from now on; return whether it was taken before."""
+        asked = meta.ExtendStripeReq(
+            inode_id=file.inode_id, dyn_stripe_min=1, ends_inline=True, report_id=report_id
+        )
+        outcome = (await self.call(client, "extend_stripe", asked)).inline_outcome
+        assert outcome in {meta.INLINE_TAKEN, meta.INLINE_NOT_TAKEN}
+        return outcome == meta.INLINE_TAKEN
+
+    def _settle(self, file: Shared, intrusion: Intrusion, *, is_taken: bool) -> None:
+        """Take in what is in the file, by what its writer was told and another client has seen."""
+        if intrusion.found is not None:
+            assert intrusion.has_seen is is_taken, (intrusion.found, intrusion.sent, is_taken)
+            self.intrusion_count += is_taken
+            file.content = intrusion.content
+        elif is_taken:
+            file.content = intrusion.sent
+
+    async def intrude(self, file: Shared, intrusion: Intrusion) -> None:
+        """Open the file, see what is there, and change it."""
+        draw = self.random
+        await trio.sleep(draw.random() ** 2 * LATE_S_MAX)
+        self._session_count += 1
+        mine = session(self._session_count)
+        opened = meta.OpenReq(
+            inode_id=file.inode_id,
+            wants_read=True,
+            wants_write=True,
+            takes_inline=True,
+            session=mine,
+        )
+        reply = await self.call(INTRUDER, "open", opened)
+        found = intrusion.found = await self._bytes(INTRUDER, file, reply)
+        data = b"" if draw.random() < 0.3 else self._new_content()
+        if data:
+            asked = meta.ExtendStripeReq(inode_id=file.inode_id, dyn_stripe_min=1)
+            part = (await self.call(INTRUDER, "extend_stripe", asked)).inode.file
+            await self._write_chunk(INTRUDER, file, 0, data, part)
+            intrusion.content = data + found[len(data) :]
         else:
-            await self.write(client, file, 0, whole)
+            request = meta.SetAttrReq(inode_id=file.inode_id, length=0)
+            await self.call(INTRUDER, "set_attr", request)
+        await self._close(INTRUDER, file, mine)
 
     async def _send(self, client: str, request: meta.SyncReq) -> bool:
         reply = await self.call(client, "sync", request)
@@ -247,22 +320,23 @@ class Crowd:
             self.refused_count += 1
             return False
         part = reply.inode.file
-        # To a repeat meta tells what the file is by now: a reader may have had the bytes moved.
+        # To a repeat meta tells what the file is by now: others may have had the bytes moved, and changed them.
         is_moved = part.truncate_ver > request.length_hint.truncate_ver
-        assert (part.is_inline or is_moved) and part.length == len(request.inline_data)
+        assert is_moved or (part.is_inline and part.length == len(request.inline_data))
         self.inline_count += 1
         return True
 
-    async def write(
-        self, client: str, file: Shared, offset: int, data: bytes, *, ends_inline: bool = False
-    ) -> None:
+    async def write(self, client: str, file: Shared, offset: int, data: bytes) -> None:
         """Write to the chunk and report it."""
         part = await self.attr(client, file)
-        if ends_inline or not part.dyn_stripe or part.truncate_pending:
-            asked = meta.ExtendStripeReq(
-                inode_id=file.inode_id, dyn_stripe_min=1, ends_inline=ends_inline
-            )
+        if not part.dyn_stripe or part.truncate_pending:
+            asked = meta.ExtendStripeReq(inode_id=file.inode_id, dyn_stripe_min=1)
             part = (await self.call(client, "extend_stripe", asked)).inode.file
+        await self._write_chunk(client, file, offset, data, part)
+        before = file.content
+        file.content = before[:offset].ljust(offset, b"\0") + data + before[offset + len(data) :]
+
+    async def _write_chunk(self, client, file: Shared, offset: int, data: bytes, part) -> None:
         assert part.dyn_stripe and not part.is_inline and not part.truncate_pending
         await self.chunks.write(file.inode_id, offset, data, part.truncate_ver)
         report = meta.SyncReq(
@@ -271,9 +345,6 @@ class Crowd:
             length_hint=hint(offset + len(data), part.truncate_ver),
         )
         await self.call(client, "sync", report)
-        file.content = (
-            file.content[:offset].ljust(offset, b"\0") + data + file.content[offset + len(data) :]
-        )
 
     async def append(self, client: str, file: Shared, _inline_bytes_max: int) -> None:
         data = self._new_content()[:8]
@@ -397,7 +468,13 @@ def main() -> int:
             failed += 1
             print(f"seed {seed}: {error}", flush=True)
         else:
-            figures = (crowd.inline_count, crowd.refused_count, crowd.read_count)
+            figures = (
+                crowd.inline_count,
+                crowd.refused_count,
+                crowd.read_count,
+                crowd.doubt_count,
+                crowd.intrusion_count,
+            )
             print(seed, *figures, crowd.chunks.fill_count, crowd.chunks.late_count)
     print(f"{given.runs} runs, {failed} failed")
     return int(failed > 0)
