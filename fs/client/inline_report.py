@@ -37,6 +37,11 @@ class InlineReport:
         elif not is_repeat:
             self._settle(meta_pb2.INLINE_NOT_TAKEN)
 
+    def forget_bytes(self) -> None:
+        """Keep what it says of the file no longer: it is not sent again, and may be remembered for long."""
+        asked = self._request
+        self._request = meta_pb2.SyncReq(caller=asked.caller, inode_id=asked.inode_id)
+
     def note_told(self, outcome: meta_pb2.InlineOutcomePb.ValueType, now_s: float) -> None:
         """Take in what metadata told who asked it to end this report; nothing, if it is of an earlier release."""
         is_old = now_s - self._asked_s >= OUTCOMES_KEPT_S

@@ -166,6 +166,7 @@ class EmberFile(FileContent):
             reply = await self._meta.call(services.META_SYNC, request)
         finally:
             self._changes.note_changed(self._inode.inode_id)
+            report.forget_bytes()
             if reply is None:
                 self._write_count += 1
                 self._is_length_unknown = True

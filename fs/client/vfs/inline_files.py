@@ -312,6 +312,7 @@ class InlineFiles(Reports):
             sent.report.note_reply(reply, is_repeat=is_repeat)
         if not sent.report.is_settled:
             self.know_inline(state, None)
+            sent.report.forget_bytes()
             self.unsure_inline[state.inode_id] = sent.report
 
     async def settle_unsure(self) -> None:
