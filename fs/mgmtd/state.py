@@ -61,6 +61,8 @@ class NodeHealth:
     """Heard or judged: nothing is presumed of its targets any more."""
     is_judged: bool = False
     """Counts as failed since it was last heard."""
+    is_beyond: bool = False
+    """It acts on a routing version that this store has never had."""
     refused: list[str] = field(default_factory=list)
     """Incarnations whose heartbeats are not taken."""
     disks: Mapping[int, Disk] = field(default_factory=dict)

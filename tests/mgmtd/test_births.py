@@ -257,3 +257,27 @@ def test_what_was_noted_under_another_store_lifts_no_numbers():
     heard = {A: _noted(9, 6, A)}
     assert not outranked(chain, heard[A])
     assert beyond(chain, heard) is chain
+
+
+async def test_who_acts_on_a_picture_of_another_store_gets_no_lease(autojump_clock):
+    """It would serve by what that one said last, and tell ever later times until which its disk served."""
+    async with cluster_of() as cluster:
+        await cluster.up()
+        for _ in range(10):
+            await cluster.storages[11].kill()
+            await cluster.until(lambda i: cluster.states(i) == [S, S, O])
+            await cluster.start_storage(11)
+            await cluster.until(lambda i: cluster.states(i) == [S, S, S])
+        await cluster.managers[1].kill()
+        cluster.engine = MemoryEngine(SimulatedClock())
+        await cluster.start_manager(1)
+        await cluster.register()
+        await cluster.set_chains()
+        await trio.sleep(20)
+        leases = [cluster.storages[n].member.lease for n in cluster.storage_ids]
+        assert not any(lease.is_valid() for lease in leases)
+        for node_id in cluster.storage_ids:
+            await cluster.storages[node_id].kill()
+            await cluster.start_storage(node_id)
+        await trio.sleep(20)
+        assert all(cluster.storages[n].member.lease.is_valid() for n in cluster.storage_ids)

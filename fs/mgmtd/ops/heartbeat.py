@@ -35,14 +35,26 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
         )
         if request.is_stopping:
             await _keep_watermarks(primary)
-        demoted_version = primary.state.health[node_id].demoted_version
-        lease_s = granted_s(request.known_routing_version, demoted_version, primary.section)
+        lease_s = _lease_s(primary, request)
         return HeartbeatRsp(
             lease_duration_s=0.0 if request.is_stopping else lease_s,
             routing_version=primary.info.routing_version,
             settings=_settings(primary, request),
             older_images=_older_images(primary, request),
         )
+
+
+def _lease_s(primary: Primary, request: HeartbeatReq) -> float:
+    """Return the lease that the answer grants; say once of a node that acts on what another store published that it gets none."""
+    health = primary.state.health[NodeId(request.node.node_id)]
+    known, published = request.known_routing_version, primary.info.routing_version
+    was_beyond, health.is_beyond = health.is_beyond, known > published
+    if health.is_beyond and not was_beyond:
+        logger.error(
+            "node %d acts on routing version %d, though there is none beyond %d in this store: it gets no lease; start it anew",
+            request.node.node_id, known, published,
+        )  # fmt: skip
+    return granted_s(known, health.demoted_version, published, primary.section)
 
 
 async def _keep_watermarks(primary: Primary) -> None:

@@ -90,7 +90,9 @@ class Beat:
         self.cluster, self.node_id = cluster, node_id
         self.extra: list[pb.TargetReportPb] = []
 
-    async def __call__(self, incarnation, version, *reports, known=1 << 40, **options):
+    async def __call__(self, incarnation, version, *reports, known=None, **options):
+        if known is None:
+            known = (await self.cluster.info()).routing_version
         request = pb.HeartbeatReq(
             node=common.NodePb(
                 node_id=self.node_id,
