@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -76,6 +78,21 @@ class Reading(Handles):
                 await trio.sleep(LOOK_AGAIN_S)
             finally:
                 known.held.remove(offset)
+
+    def hold_read(self, handle_id: int, offset: int) -> Callable[[], None]:
+        """Have short answers to READs of what lies behind `offset` wait for a READ that has arrived and is not done yet.
+
+        Returns:
+            To be called once it is answered.
+        """
+        handle = self._handles.get(handle_id)
+        known = None
+        if handle is not None and not handle.is_direct:
+            known = self._core.known.get(handle.state.inode_id)
+        if known is None:
+            return lambda: None
+        known.held.append(offset)
+        return partial(known.held.remove, offset)
 
     def _is_counted(self, known: Known, mark: int, offset: int, length: int) -> bool:
         """Return whether the kernel will go by a short answer; it is given at once then."""

@@ -37,7 +37,7 @@ class ToldLengths:
     read_count: int = 0
     """READs that are being done, of those whose answers wait for nothing."""
     held: list[int] = field(default_factory=list)
-    """Where those READs begin whose answers wait."""
+    """Where those READs begin whose answers wait, or that have arrived and are to be done again."""
     waiting_count: int = 0
     """Notices that wait for reads."""
     notice_count: int = 0

@@ -2,13 +2,18 @@
 """Answers to READs that are shorter than what the kernel takes a file to have: it goes by them, or they wait."""
 
 import os
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct.protocol import Opcode
+from fs.client.fuse.direct.server import Server
 from fs.client.fuse.direct.together import ReadsTogether
 from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.told_lengths import (
     ACTED_ON_S,
     HELD_S,
@@ -17,8 +22,9 @@ from fs.client.vfs.told_lengths import (
     NotedKernel,
     ToldLengths,
 )
+from tests.sim.page_cache import ModelDevice
 
-from .conftest import RW
+from .conftest import ROOT, RW
 
 # ---- what is known -----------------------------------------------------------------------------------
 
@@ -189,6 +195,37 @@ async def test_one_that_is_overlooked_waits_until_the_kernel_is_told(autojump_cl
         await read()
         assert HELD_S <= ended_s[0] < 2 * HELD_S
         await here.close(handle_id)
+
+
+async def test_reads_done_again_are_answered_in_the_order_of_the_file(autojump_clock, mounts):
+    """What begins behind, and ends the file sooner, would make the kernel overlook the end of what begins before it."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there), trio.open_nursery() as nursery:
+        device = ModelDevice()
+        server = Server(device, here.vfs, here.vfs._core.runtime)
+        nursery.start_soon(server.run)
+        for number in range(20):
+            name = b"f%d" % number
+            await here.write_file(name, b"x" * 50_000)
+            opened = await here.open(name, os.O_RDONLY)
+            inode = await here.stat(name)
+            await trio.sleep(1)  # the kernel asks for attributes no sooner
+            await there.names.setattr(inode.inode_id, AttrChange(length=10), None, ROOT)
+            answered, all_answered = [], trio.Event()
+
+            def end(offset, error, reply):
+                assert (error, reply) == (0, b"")
+                answered.append(offset)  # noqa: B023
+                if len(answered) == len(offsets):  # noqa: B023
+                    all_answered.set()  # noqa: B023
+
+            offsets = [32_768, 4096, 16_384]
+            for offset in offsets:
+                body = p.READ_IN.pack(opened.handle_id, offset, 4096, 0, 0, 0, 0)
+                device.send(Opcode.READ, inode.inode_id, body, partial(end, offset))
+            await all_answered.wait()
+            assert answered[0] == 4096
+            await here.close(opened.handle_id)
+        device.end()
 
 
 async def test_reads_past_the_page_cache_wait_for_nothing(autojump_clock, mounts):

@@ -210,6 +210,11 @@ class Operations(NameRequests):
             return await self.read_since(mark, request)
         return (table.view,)
 
+    def hold_read(self, request: Request) -> Callable[[], None]:
+        """See `Reading.hold_read`."""
+        handle_id, offset, *_ = p.READ_IN.unpack_from(request.body)
+        return self._files.hold_read(handle_id, offset)
+
     async def read_since(self, mark: int, request: Request) -> Reply:
         """Do a READ that arrived at `mark`."""
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)

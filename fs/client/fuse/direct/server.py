@@ -410,12 +410,27 @@ class Server:
 
     async def _serve_each(self, reads: ReadsTogether) -> None:
         """Do by itself each of the reads that were not done together."""
+        requests = () if self._is_gone else reads.requests()
         handler = partial(self._operations.read_since, reads.mark)
+        # All of them at once, before the first is answered.
+        held = [(request, self._operations.hold_read(request)) for request in requests]
         async with trio.open_nursery() as nursery:
-            for request in () if self._is_gone else reads.requests():
+            for request, let_go in held:
                 scope = trio.CancelScope()
                 self._interrupts.take_over(reads, request, scope)
-                nursery.start_soon(self._serve_again, request, scope, handler)
+                nursery.start_soon(self._serve_held, request, scope, handler, let_go)
+
+    async def _serve_held(
+        self,
+        request: Request,
+        scope: trio.CancelScope,
+        handler: Handler,
+        let_go: Callable[[], None],
+    ) -> None:
+        try:
+            await self._serve_again(request, scope, handler)
+        finally:
+            let_go()
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if isinstance(error, WantsErrno):
