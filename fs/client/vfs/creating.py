@@ -97,14 +97,15 @@ class Creating(Handles):
             core.note_opened(state, inode, reply, asked_s, can_write=can_write)
             if must_forget:
                 return self._created_anew(opened, inode)
-            return opened, state.present(inode)
+            return opened, state.present(state.inode)
 
         return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
 
     async def _created_anew(self, opened: Opened, inode: Inode) -> tuple[Opened, Inode]:
         """What a creation has found the kernel may show otherwise."""
         await self._have_forgotten(inode.inode_id)
-        return opened, self._core.states[inode.inode_id].present(inode)
+        state = self._core.states[inode.inode_id]
+        return opened, state.present(state.inode)
 
     def _create_request(  # noqa: PLR0917 - those of `create`
         self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int

@@ -303,7 +303,7 @@ class Files(Creating, Reading, Writing, Closing):
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write
-        return state.present(inode)
+        return state.present(state.inode)
 
     async def settle(self, inode_id: InodeId) -> None:
         """Send and report what was written to an inode, so that a later explicit time stays.

@@ -363,13 +363,13 @@ class Shared:
                 known.note_lacks(inode, now_s, age_s_max)
 
     def absorbed(self, message: common_pb2.InodePb) -> Inode:
-        """Return an inode from meta, merged with what this mount knows better."""
+        """Return an inode from meta, merged with what this mount knows better: of an open file maybe all of it, where the reply is late."""
         inode = inode_from_pb(message)
         state = self.states.get(inode.inode_id)
         if state is None or inode.file is None:
             return inode
         self.note_inode(state, inode)
-        return state.present(inode)
+        return state.present(state.inode)
 
     def forget_told(self, inode_id: InodeId) -> None:
         """Attributes may have been changed through this mount, and nobody tells to what."""

@@ -12,7 +12,7 @@ from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
 from fs.schema.ids import InodeId
 from fs.schema.proto import meta_pb2
-from fs.schema.services import META_LIST, META_LOOKUP
+from fs.schema.services import META_GET_ATTR, META_LIST, META_LOOKUP
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -313,3 +313,32 @@ async def test_a_listing_ends_though_what_it_lists_changes_all_the_time(
 
 def look_up(name):
     return meta_pb2.LookupReq(caller=ROOT.to_pb(), parent_inode_id=1, name=name)
+
+
+@pytest.mark.parametrize("how", ["lookup", "getattr"])
+async def test_a_late_answer_does_not_set_back_the_times_of_an_open_file(
+    mounts, autojump_clock, monkeypatch, how
+):
+    """It is from before the report of what was written, and comes after it."""
+    async with mounts() as mount:
+        handle_id = await mount.create(b"f")
+        before = await mount.stat(b"f")
+        await trio.sleep(1)
+        await mount.files.write(handle_id, 0, b"content")
+        usual, asked = mount.vfs._core.call, {"lookup": META_LOOKUP, "getattr": META_GET_ATTR}[how]
+
+        async def call(method, request):
+            reply = await usual(method, request)
+            if method is asked:
+                await mount.files.fsync(handle_id, is_data_only=False)
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(mount.vfs._core, "call", call)
+            if how == "lookup":
+                found = await mount.stat(b"f")
+            else:
+                found = await mount.names.getattr(before.inode_id, ROOT)
+        assert (found.length, found.mtime_ns) == (7, (await mount.stat(b"f")).mtime_ns)
+        assert found.mtime_ns > before.mtime_ns
+        await mount.close(handle_id)
