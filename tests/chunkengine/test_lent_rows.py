@@ -105,7 +105,16 @@ def test_what_is_damaged_is_found_out_by_its_asker(lab, contents) -> None:
     lab.flip(file_id, start)
     lent = lend_cached(lab, (0, 0, BLOCK))
     (data,) = bytes_of(lent)
-    assert block_checksums(data, BLOCK) != lent.checksums[0]
+    assert block_checksums(data, BLOCK) != lent.checksums[0] and lent.versions == [2]
+    lent.give_back()
+
+
+def test_what_is_known_to_be_damaged_is_not_lent(lab, contents) -> None:
+    lend_cached(lab, (0, 0, BLOCK), (1, 0, BLOCK)).give_back()
+    assert lab.engine.mark_damaged(*CHUNKS[0], version=1)
+    assert lend(lab.engine, (0, 0, BLOCK)) is None
+    lent = lend_cached(lab, (1, 0, BLOCK))
+    assert bytes_of(lent) == [contents[1][:BLOCK]]
     lent.give_back()
 
 

@@ -169,6 +169,12 @@ def test_the_last_to_serve_is_given_up_for_one_that_is_alive():
     assert (chain.loss_count, after.loss_count) == (0, 1)  # clients are told
 
 
+def test_nobody_stands_in_for_who_was_chosen_by_a_person():
+    chain = replace(chain_of(L, O, O, O), stand_ins=(TargetId(2), TargetId(3)))
+    after = rotated_last_serving(chain, TargetId(1), TargetId(4), {4})
+    assert (after.candidates, is_legal(after)) == ((4,), True)
+
+
 def test_only_what_is_lost_is_given_up():
     unsafe = Status.UNSAFE_CHANGE
     refused(unsafe, rotated_last_serving, chain_of(L, O), TargetId(1), None, {1, 2})

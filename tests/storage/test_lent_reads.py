@@ -3,6 +3,7 @@
 
 import random
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -64,6 +65,7 @@ async def test_what_is_lent_has_the_checksums_that_are_stored(mock_clock):
     [
         {"lending": Lending.MEMORY},
         {"want_checksums": False},
+        {"fills_cache": True},
         {"lengths": (CHUNK,) * 4 + (CHUNK - 1,)},
         {"lengths": (CHUNK,) * 5 + (1,)},
     ],
@@ -84,10 +86,12 @@ async def test_small_rows_are_read_by_the_node(mock_clock, monkeypatch):
         assert (await read(cluster, client)).message.block_bytes
 
 
-async def test_a_node_without_lease_lends_nothing(mock_clock):
+@pytest.mark.parametrize("answers", [[False], [True, False]])
+async def test_a_node_without_lease_lends_nothing(mock_clock, answers):
+    """Also where it ends while the disk's books are waited for."""
     async with one_machine() as (cluster, client):
         node = cluster.nodes[1]
-        node.lease.is_valid = lambda: False
+        node.lease.is_valid = partial(next, iter(answers), False)
         with pytest.raises(FsError, match="LEASE_EXPIRED"):
             await read(cluster, client)
         assert not node.engine._books.ledger._readers
