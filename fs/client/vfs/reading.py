@@ -190,6 +190,42 @@ class Reading(Handles):
         self._fetch_ahead(handle, offset, end, length)
         return _cut_out(blocks, offset, end)
 
+    def ahead_now(self, handle_id: int, offset: int, count: int) -> memoryview | None:
+        """Return what `read_now` would, if one block that was read ahead holds all of it, with nothing done but that.
+
+        Whoever gives it to the kernel calls `note_ahead` then: what comes next is fetched while the reader works.
+
+        Raises:
+            FsError: BAD_FILE.
+        """
+        handle = self.readable(handle_id)
+        blocks, state, end = handle.readahead.blocks, handle.state, offset + count
+        if not blocks or handle.is_append or handle.readahead_seq != state.content_seq:
+            return None
+        if (
+            state.is_dirty
+            or state.is_length_unknown
+            or state.cuts_under_way
+            or state.file.is_inline
+        ):
+            return None
+        if end > state.local_length():
+            return None
+        for block in blocks:
+            if offset < block.end:
+                is_whole = block.offset <= offset and end <= block.end
+                content = block.content
+                if is_whole and content.is_fetched:
+                    return content.view[offset - block.offset : end - block.offset]
+                break
+        return None
+
+    def note_ahead(self, handle_id: int, offset: int, count: int) -> None:
+        """A READ was answered with what `ahead_now` returned: fetch what comes next."""
+        handle = self.readable(handle_id)
+        self._core.ahead_hit_count += 1
+        self._fetch_ahead(handle, offset, offset + count, handle.state.local_length())
+
     def begin_read(self, handle_id: int, offset: int, count: int) -> tuple[FileRef, int] | None:
         """Return what `read` would ask of storage, if that is all it would do: file and bytes; else None, with nothing done.
 

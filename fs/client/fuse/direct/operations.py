@@ -13,7 +13,7 @@ from types import MappingProxyType
 from emberfs.protocol import IOCTL_TICKET
 
 from ....rpc.api import UnderWay
-from ....runtime.ports import Runtime
+from ....runtime.ports import Buffer, Runtime
 from ....schema.ids import InodeId
 from ....schema.inode import NAME_BYTES_MAX, Inode
 from ....schema.status import FsError, Status
@@ -183,6 +183,14 @@ class Operations(NameRequests):
         handle_id, offset, size, *_ = p.READ_IN.unpack_from(request.body)
         data = self._files.read_now(handle_id, offset, size)
         return None if data is None else (data,)
+
+    def ahead_now(self, row: Row) -> Buffer | None:
+        """Return the answer to a READ, if it was read ahead; see `Reading.ahead_now`, also for what is to be done then."""
+        return self._files.ahead_now(*row[_ASKED])
+
+    def note_ahead(self, row: Row) -> None:
+        """A READ was answered with what `ahead_now` returned."""
+        self._files.note_ahead(*row[_ASKED])
 
     def begin_read(self, row: Row, reads: ReadsTogether) -> bool:
         """Add a READ that has only to be asked of storage to others; else return False, with nothing done.

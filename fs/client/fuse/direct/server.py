@@ -23,6 +23,7 @@ from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
 from ...read_table import ReadTable
 from ...vfs.handles import TakesTaskError
+from ...vfs.reading import TOGETHER_BYTES_MAX
 from ...vfs.vfs import Vfs
 from ..answers import errno_of
 from ..killed import is_killed
@@ -37,7 +38,10 @@ from .protocol import Opcode
 from .times import OperationTimes, name_of
 from .together import (
     FIRST_READ_COUNT,
+    NODE_ID,
     REQUEST_COUNT_MAX,
+    SIZE,
+    UNIQUE,
     ReadsTogether,
     Row,
     are_read,
@@ -218,9 +222,11 @@ class Server:
         left_count = REQUEST_COUNT_MAX
         while not reads or (left_count > 0 and len(reads) < self._enough_reads()):
             # What is left must not wait for more to come: nobody would be told of it.
-            if not self._left and (left_count <= 0 or not self._take_in(reads)):
-                break
             if not self._left:
+                answered = self._take_in(reads) if left_count > 0 else None
+                if answered is None:
+                    break
+                left_count -= answered
                 continue
             request = self._left.popleft()
             if reads and request.opcode == Opcode.INTERRUPT:
@@ -234,15 +240,21 @@ class Server:
             left_count -= 1
         return reads or None
 
-    def _take_in(self, reads: ReadsTogether) -> bool:
-        """Receive what there is: READs that storage alone can answer are added to `reads`, others left; False: there was nothing."""
+    def _take_in(self, reads: ReadsTogether) -> int | None:
+        """Receive what there is, and return how many were answered; None: there was nothing.
+
+        Large READs of what was read ahead are answered, small ones that storage alone can answer are added to `reads`, others left.
+        """
         rows, request = self._device.receive_now(self._enough_reads() - len(reads))
+        answered = 0
         for row in READ_REQUEST.iter_unpack(rows):
-            if not self._is_added(row, reads):
+            if row[SIZE] > TOGETHER_BYTES_MAX and self._is_ahead(row):
+                answered += 1
+            elif not self._is_added(row, reads):
                 self._left.append(request_of(row))
         if request is not None:
             self._left.append(request)
-        return bool(rows) or request is not None
+        return answered if rows or request is not None else None
 
     def _enough_reads(self) -> int:
         """Return how many reads do not wait for more: fewer while storage has none to do."""
@@ -313,6 +325,24 @@ class Server:
         if scope.cancelled_caught:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
+
+    def _is_ahead(self, row: Row) -> bool:
+        """Answer a READ, if all of it was read ahead; only then look at what to read ahead next, while the reader works."""
+        began_s = trio.current_time()
+        try:
+            data = self._operations.ahead_now(row)
+        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
+            _log.debug("a read that cannot be answered at once: %s", error)
+            return False
+        if data is None:
+            return False
+        self._device.reply(row[UNIQUE], (data,))
+        try:
+            self._operations.note_ahead(row)
+        except Exception as error:  # noqa: BLE001 - the edge of the loop; who reads on meets it, if it lasts
+            errno_of(error, "readahead", row[NODE_ID])
+        self._times.note_reads((row,), len(data), began_s)
+        return True
 
     def _is_added(self, row: Row, reads: ReadsTogether) -> bool:
         try:

@@ -38,8 +38,10 @@ FIRST_READ_COUNT: Final = 8
 
 Row = tuple[int, ...]
 """A READ as `READ_REQUEST` has it."""
-_UNIQUE: Final = 2
+UNIQUE: Final = 2
+NODE_ID: Final = 3
 _OFFSET: Final = 10
+SIZE: Final = 11
 _FLAGS: Final = 14
 _KEY: Final = Struct("=QQ")
 """Of a row: which file of these it is, and nothing."""
@@ -92,7 +94,7 @@ class ReadsTogether:
         place = self.byte_count
         self.rows.append(row)
         self._entries.append(ENTRY.pack(0, row[_OFFSET], place, count, key))
-        self._answers.append(ANSWER.pack(row[_UNIQUE], place, count, 0))
+        self._answers.append(ANSWER.pack(row[UNIQUE], place, count, 0))
         self.byte_count = place + count
 
     def table(self, memory: RecycledMemory) -> ReadTable:
@@ -107,7 +109,7 @@ class ReadsTogether:
 
     def has(self, unique: int) -> bool:
         """Return whether a request is one of them."""
-        return any(row[_UNIQUE] == unique for row in self.rows)
+        return any(row[UNIQUE] == unique for row in self.rows)
 
     def answers(self, given_up: Callable[[Request], bool]) -> bytes:
         """Return what to tell the kernel of all, `ANSWER` by `ANSWER`: where in the table's memory their bytes lie.
@@ -117,8 +119,8 @@ class ReadsTogether:
         """
         if self.interrupted:
             for position, row in enumerate(self.rows):
-                if row[_UNIQUE] in self.interrupted and given_up(request_of(row)):
-                    self._answers[position] = ANSWER.pack(row[_UNIQUE], 0, 0, errno.EINTR)
+                if row[UNIQUE] in self.interrupted and given_up(request_of(row)):
+                    self._answers[position] = ANSWER.pack(row[UNIQUE], 0, 0, errno.EINTR)
         return b"".join(self._answers)
 
 
