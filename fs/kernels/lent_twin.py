@@ -171,6 +171,8 @@ def read_files(
         raise ValueError("a range beyond any file")
     if sum(length for _, _, length in rows) != sum(map(len, rest)):
         raise ValueError("ranges of other sizes than the buffers")
+    if not (hasattr(os, "pidfd_open") and hasattr(os, "RWF_NOWAIT")):  # built where headers are old
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     fds: dict[int, int] = {}
     with ExitStack() as opened:
         pidfd = os.pidfd_open(pid)

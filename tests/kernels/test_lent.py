@@ -231,6 +231,16 @@ def test_files_of_another_process_are_read(kernel, files, disk_path):
     assert fd != -1
 
 
+@pytest.mark.parametrize("name", ["pidfd_open", "RWF_NOWAIT"])
+def test_an_interpreter_that_lacks_a_call_reads_no_files(files, monkeypatch, name):
+    """Those for all distributions are built with old headers."""
+    (one, _), _ = files
+    place, packed = place_of(lent_twin, NONCE), RANGE.pack(one, 0, 10)
+    monkeypatch.delattr(os, name)
+    error = errno_of(lent_twin.read_files, ME, packed, [bytearray(10)], place, NONCE)
+    assert error == errno.ENOSYS
+
+
 def test_what_cannot_be_read_of_files_is_no_success(kernel, files):
     (one, data), _ = files
     place, into, before = place_of(kernel, NONCE), bytearray(10), open_count()
