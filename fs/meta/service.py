@@ -313,7 +313,8 @@ class MetaService(RequestRunner):
         """Serve ExtendStripe."""
         reply = await self._change_content(extend_stripe, request)
         file = reply.inode.file
-        if request.ends_inline or (file.truncate_ver and not file.length):
+        is_ended = request.ends_inline or request.report_id
+        if is_ended or (file.truncate_ver and not file.length):
             # What the caller writes to chunks now must not meet bytes that are inline again: by a late report that the power has let fit
             # once more, or since it has taken back that another client emptied the file, whose number storage then knows as over.
             await self._engine.sync()

@@ -171,3 +171,22 @@ async def test_chunks_of_an_emptied_file_are_written_once_it_is_empty_durably(
     part = (await root.attr(file)).file
     assert (part.is_inline, part.truncate_ver, part.dyn_stripe) == (False, 1, 1)
     go.set()
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_what_has_become_of_a_report_is_told_durably(world, root, is_taken, autojump_clock):
+    """Its client writes the bytes to a chunk, or never again, from then on."""
+    made = (await root.create(ROOT, b"g", wants_write=True, session=session(2))).inode_id
+    await root.sync(made, is_durable=True, mtime_ns=1)
+    sender = world.user()
+    sender.request_id = b"r" * 16
+    if is_taken:
+        await sender.call("sync", meta.SyncReq(inode_id=made, **inline_report(DATA)))
+    asked = meta.ExtendStripeReq(inode_id=made, dyn_stripe_min=1, report_id=b"r" * 16)
+    expected = meta.INLINE_TAKEN if is_taken else meta.INLINE_NOT_TAKEN
+    assert (await root.call("extend_stripe", asked)).inline_outcome == expected
+    world.engine.power_loss(LosesAll())
+    late = await sender.call("sync", meta.SyncReq(inode_id=made, **inline_report(DATA)))
+    assert (await root.call("extend_stripe", asked)).inline_outcome == expected
+    assert late.is_inline_refused is not is_taken and not late.inode.file.is_inline
+    assert world.chunks.filled == [(made, DATA)] * is_taken
