@@ -93,6 +93,16 @@ class FileContent:
     def note_opened(self, data: bytes | None, asked_s: float) -> None:
         """Keep the bytes that came with an open that was asked for then (trio time); None: none came."""
         self._opened, self._opened_s = data, asked_s
+        self._changes.keep_opened(self, len(data or b""))
+
+    def forget_kept(self) -> None:
+        """Keep the bytes that came with the open no longer: who reads asks for them."""
+        self._opened = None
+
+    def _forget_opened(self) -> None:
+        if self._opened is not None:
+            self._opened = None
+            self._changes.keep_opened(self, 0)
 
     def take_opened(self) -> bytes | None:
         """Return the bytes that came with the open, for who has opened the file to read it at once; None: none did, or it has been written to."""
@@ -109,7 +119,7 @@ class FileContent:
                 self._inode.inode_id, self._opened_s
             ):
                 return self._opened
-            self._opened = None
+            self._forget_opened()
             data = await self._ask_inline()
             if data is not None:
                 return data

@@ -352,6 +352,7 @@ class EmberFile(FileContent):
         even its name; its session ends a moment later, together with others.
         """
         self._is_closed = True
+        self._forget_opened()
         if not self._session_id:
             return
         session_id, self._session_id = SessionId(self._session_id), ""

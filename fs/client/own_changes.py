@@ -19,8 +19,11 @@ import trio
 
 from ..schema.ids import InodeId
 from .inline_report import InlineReport
+from .kept_bytes import Keeper, KeptBytes
 
 CHANGED_COUNT_MAX = 65_536
+OPENED_BYTES_MAX = 64 << 20
+"""Of bytes that came with opens, over all open files."""
 
 
 class Opening:
@@ -58,6 +61,7 @@ class OwnChanges:
         """When files were last changed, in that order; forgotten when bytes from before are not shown any more."""
         self._forgotten_s = -math.inf
         """What was changed up to then may be forgotten."""
+        self.opened = KeptBytes()
 
     @contextmanager
     def opening(self) -> Iterator[Opening]:
@@ -127,6 +131,14 @@ class OwnChanges:
                 return
             self._forgotten_s = changed_s
             del self._changed[first]
+
+    def keep_opened(self, file: Keeper, count: int) -> None:
+        """Count bytes that came with the open of a file and that it keeps; 0: none any more."""
+        if not count:
+            self.opened.give_up(file)
+            return
+        self.opened.keep(file, count)
+        self.opened.shrink_to(OPENED_BYTES_MAX)
 
     def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:
         """Return whether bytes that came with an open asked for at `asked_s` may be shown now."""

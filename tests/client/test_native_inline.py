@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from fs.client import own_changes
 from fs.client.ending import EndingSessions
 from fs.client.native import EmberFs, Identity
 from fs.runtime.ports import Runtime
@@ -411,3 +412,23 @@ async def test_a_reader_of_a_removed_file_is_told(autojump_clock, client, cluste
         with pytest.raises(FsError) as e:
             await file.read(0, 5)
         assert e.value.status is Status.STALE
+
+
+async def test_bytes_of_files_that_are_held_open_are_bounded(
+    autojump_clock, client, cluster, monkeypatch
+):
+    monkeypatch.setattr(own_changes, "OPENED_BYTES_MAX", 10 * LIMIT)
+    contents = {f"/f{n}": bytes([n]) * LIMIT for n in range(64)}
+    writer, reader = client(), client("reader")
+    for path, data in contents.items():
+        await writer.write_file(path, data)
+    files = await reader.open_many(list(contents))
+    kept = reader._changes.opened
+    assert kept.total == 10 * LIMIT == sum(len(f.take_opened() or b"") for f in files)
+    assert [await f.read(0, LIMIT) for f in files] == list(contents.values())
+    await trio.sleep(2 * OPENED_S)
+    assert await files[-1].read(0, LIMIT) == contents["/f63"]
+    assert kept.total == 9 * LIMIT, "they are too old"
+    for file in files:
+        await file.close()
+    assert not kept.total

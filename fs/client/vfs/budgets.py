@@ -1,8 +1,8 @@
 """What may be buffered: bytes over the whole mount, and the space that the cluster has for them.  No I/O."""
 
-from typing import Protocol
-
 import trio
+
+from ..kept_bytes import Keeper, KeptBytes
 
 TIGHT_S = 30.0
 """How long space counts as tight after a write met NO_SPACE."""
@@ -41,14 +41,6 @@ class SpaceWatch:
         )
 
 
-class Keeper(Protocol):
-    """Keeps bytes that it can do without."""
-
-    def forget_kept(self) -> None:
-        """Let go of them, now."""
-        ...
-
-
 class DirtyBudget:
     """Bytes that may be buffered or on their way over the whole mount, with those that are kept for what will be written.
 
@@ -59,8 +51,7 @@ class DirtyBudget:
         self._bytes_max = bytes_max
         self.used_bytes = 0
         """Without what is kept."""
-        self.kept_bytes = 0
-        self._kept: dict[Keeper, int] = {}
+        self._kept = KeptBytes()
         self._released = trio.Event()
 
     def adopt(self, bytes_max: int) -> None:
@@ -72,7 +63,7 @@ class DirtyBudget:
         if self.used_bytes and self.used_bytes + count > self._bytes_max:
             return False
         self.used_bytes += count
-        if self.kept_bytes:
+        if self._kept.total:
             self._make_way()
         return True
 
@@ -89,20 +80,21 @@ class DirtyBudget:
 
     def try_keep(self, keeper: Keeper, count: int) -> bool:
         """Count `count` bytes, at least one, that somebody keeps from now on instead of others; False: there is no room for them."""
-        self.give_up(keeper)
+        self._kept.give_up(keeper)
         if self.used_bytes + count > self._bytes_max:
             return False
-        self._kept[keeper] = count
-        self.kept_bytes += count
+        self._kept.keep(keeper, count)
         self._make_way()
         return True
 
     def give_up(self, keeper: Keeper) -> None:
         """Count what somebody has kept no more."""
-        self.kept_bytes -= self._kept.pop(keeper, 0)
+        self._kept.give_up(keeper)
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many are kept."""
+        return self._kept.total
 
     def _make_way(self) -> None:
-        while self.kept_bytes and self.used_bytes + self.kept_bytes > self._bytes_max:
-            keeper = next(iter(self._kept))
-            self.give_up(keeper)
-            keeper.forget_kept()
+        self._kept.shrink_to(max(0, self._bytes_max - self.used_bytes))
