@@ -190,7 +190,7 @@ async def tell(
         if inode.file.is_inline and (request.wants_read or request.wants_write):
             raise StillInlineError(inode)
         return
-    if request.wants_write:
+    if request.wants_write and not inode.file.has_lost_writer:
         reply.inline_bytes_max = await length_max(tr, ctx)
     # Who may only write gets none, and has to write to chunks.
     if inode.file.is_inline and (

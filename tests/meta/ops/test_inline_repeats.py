@@ -260,7 +260,9 @@ async def test_what_a_lost_writer_may_write_to_is_not_made_inline(
     """Cut off, he goes on writing to the chunk that he knows of: a move would be filled over that."""
     await end(root, file, b"")
     assert await prune(world, OTHER) == 1
-    other = await opened(world, file)
+    other = world.user(0, client=OTHER)
+    request = meta.OpenReq(inode_id=file, wants_write=True, session=session(2), takes_inline=True)
+    assert (await other.call("open", request)).inline_bytes_max == 0
     if is_emptied:
         await other.set_attr(file, length=0)
     part = (await other.attr(file)).file
