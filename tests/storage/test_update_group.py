@@ -109,6 +109,26 @@ async def test_a_group_is_prepared_in_one_batch_and_committed_in_one(mock_clock,
         assert asked == [(1, "prepare_writes"), (2, "prepare_writes"), (1, "commit_writes")]
 
 
+@pytest.mark.parametrize(("node_id", "status"), [(1, Status.OUTCOME_UNKNOWN), (2, Status.OK)])
+async def test_a_client_is_told_of_success_under_a_lease_only(
+    mock_clock, monkeypatch, node_id, status
+):
+    """By then others may serve without the head; who is no head tells its predecessor, which has to look for itself."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        node = cluster.nodes[node_id]
+        name = "commit_writes" if node_id == 1 else "prepare_writes"
+        real = getattr(node.engine, name)
+
+        def last(*args, **options):
+            node.lease.is_valid = lambda: False
+            return real(*args, **options)
+
+        monkeypatch.setattr(node.engine, name, last)
+        outcomes = await send(client, writes(client))
+        assert [outcome for outcome, _ in outcomes] == [status] * COUNT
+        assert contents(cluster, 2)[0] == (1, 0, b"A" * 100)
+
+
 async def test_a_group_is_no_slow_call_of_a_disk(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await send(client, writes(client))
