@@ -150,7 +150,8 @@ class FileContent:
         # What is inline no more has the versions that it had while it was moved.
         if told < have or (told == have and not self.is_inline):
             return
-        self._inode, self._dyn_stripe = inode, part.dyn_stripe
+        # While they are moved to a chunk nobody writes there: they may have to be moved once more.
+        self._inode, self._dyn_stripe = inode, 0 if part.truncate_pending else part.dyn_stripe
         if part.truncate_ver != self._truncate_ver:  # cut by others: what was known is void
             self._truncate_ver, self._written_end = part.truncate_ver, 0
         self._length = max(part.length, self._written_end)

@@ -432,3 +432,21 @@ async def test_bytes_of_files_that_are_held_open_are_bounded(
     for file in files:
         await file.close()
     assert not kept.total
+
+
+async def test_nobody_writes_to_a_chunk_before_the_move_to_it_is_over(
+    autojump_clock, client, cluster
+):
+    fs = client(opened_s=0.0)
+    await fs.write_file("/f", b"small")
+    async with await fs.open("/f", is_writable=True) as file:
+        moved = cluster.inline.move(cluster.child(1, b"f"))
+        cluster.put_file(moved, truncate_pending=True, ctime_ns=moved.ctime_ns)
+        assert await file.read(0, 0) == b"" and await file.inline_content() is None
+        assert not file.is_inline
+        cluster.put_file(moved, truncate_pending=False, ctime_ns=moved.ctime_ns)
+        cluster.calls.clear()
+        await file.write(0, b"S")
+        await file.write(0, b"M")
+        assert cluster.calls.count("ExtendStripe") == 1, "which waits for the end"
+    assert await fs.read_file("/f") == b"Mmall"

@@ -337,7 +337,9 @@ class WriteBack(Shared):
 
     def _is_covered(self, state: InodeState, needed: int) -> bool:
         """Return whether bytes may be sent to the chunks of so many slots."""
-        return state.ref.dyn_stripe >= needed and state.inode_id not in self.unsure_inline
+        # Who asks waits for a truncation that is under way: inline bytes that go to a chunk may have to go there once more.
+        is_settled = not state.file.truncate_pending and state.inode_id not in self.unsure_inline
+        return is_settled and state.ref.dyn_stripe >= needed
 
     async def _extend_stripe(self, state: InodeState, flush: Flush) -> None:
         """Have meta know of the chunks of a flush that has not been sent; the bytes of an inline file are in its first one afterwards."""
