@@ -143,6 +143,7 @@ class ChangingAttributes(LookingUp):
             return False
         request = self._setattr_request(inode_id, change, caller)
         self.listed.expect(request)
+        mark = core.changes.mark()
 
         def note_changed() -> None:
             core.told.note_changed(inode_id)
@@ -155,8 +156,8 @@ class ChangingAttributes(LookingUp):
         # Quoted: they would be evaluated for every change.
         def take(reply: "meta_pb2.InodeRsp") -> "Inode | Coroutine[Any, Any, Inode]":
             inode = core.absorbed(reply.inode)
-            if lacks_length(core.states.get(inode_id)):
-                return self._take_learning(reply, note_changed)
+            if lacks_length(core.states.get(inode_id)) or self._is_late(reply.inode, mark):
+                return self._take_learning(reply, mark, note_changed)
             try:
                 return self.give(inode)
             finally:
@@ -172,12 +173,11 @@ class ChangingAttributes(LookingUp):
         return begin(core, asked, ended)
 
     async def _take_learning(
-        self, reply: meta_pb2.InodeRsp, note_changed: Callable[[], None]
+        self, reply: meta_pb2.InodeRsp, mark: int, note_changed: Callable[[], None]
     ) -> Inode:
-        """Take in what a change has told of a file whose length the chains have to tell."""
+        """Take in what a change has told of a file whose length the chains have to tell, or that was changed since `mark`."""
         try:
-            await self._learn_length(reply.inode)
-            return self.give(self._core.absorbed(reply.inode))
+            return self.give(await self._newest_of(reply.inode, mark))
         except BaseException:
             self._core.forget_told(InodeId(reply.inode.inode_id))
             raise
@@ -215,14 +215,14 @@ class ChangingAttributes(LookingUp):
             return self._shown(state)
         if change.has_times or (state is not None and _sets_id(change, state)):
             await self._files.settle(inode_id)
+        mark = self._core.changes.mark()
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)
         except FsError as error:
             if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
                 raise
             reply = await self._set_times_now(request, change)
-        await self._learn_length(reply.inode)
-        return self.give(self._core.absorbed(reply.inode))
+        return self.give(await self._newest_of(reply.inode, mark))
 
     async def _set_times_now(
         self, request: meta_pb2.SetAttrReq, change: AttrChange

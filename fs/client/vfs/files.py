@@ -275,8 +275,10 @@ class Files(Creating, Reading, Writing, Closing):
         state = core.states.get(inode_id)
         if state is None:
             with self._cutting(inode_id):
+                mark = core.changes.mark()
                 reply = await core.call(services.META_SET_ATTR, request)
-                inode = core.absorbed(reply.inode)  # somebody may have it open by now
+                # Somebody may have it open by now, or have written to it and closed it.
+                inode = await core.newest_after(core.absorbed(reply.inode), mark)
                 self._note_cut(inode_id, -1, inode.length)
                 return inode
         async with state.lock:

@@ -78,7 +78,9 @@ class LookingUp(ExtendedAttributes):
             self._core.given.forget(inode_id)
 
     def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
-        inode = self._core.absorbed(message)
+        return self._entry_of(parent, name, self._core.absorbed(message))
+
+    def _entry_of(self, parent: InodeId, name: bytes, inode: Inode) -> Inode:
         self.remember_dentry(parent, name, inode.inode_id)
         self.give(inode, lookup_count=1)
         self.listed.expire(inode.inode_id)
@@ -123,6 +125,11 @@ class LookingUp(ExtendedAttributes):
         """Return whether attributes that were asked for at `mark` may be from before a change of this mount; it knows what it has open."""
         inode_id = InodeId(message.inode_id)
         return self._core.changes.is_since(mark, inode_id) and inode_id not in self._core.states
+
+    async def _newest_of(self, message: common_pb2.InodePb, mark: int) -> Inode:
+        """Return what the reply to a change tells that was asked for at `mark`, as `Shared.newest_after`."""
+        await self._learn_length(message)
+        return await self._core.newest_after(self._core.absorbed(message), mark)
 
     def begin_lookup(
         self,

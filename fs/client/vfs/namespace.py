@@ -187,11 +187,15 @@ class Namespace(ChangingAttributes):
         core, inode_id = self._core, InodeId(request.inode_id)
         known = core.known.get(inode_id)
         self.listed.expect(request, is_by_name=known is None or not known.is_link_refused)
-        place = InodeId(request.parent_inode_id), request.name
+        place, mark = (InodeId(request.parent_inode_id), request.name), core.changes.mark()
 
-        def take(reply: meta_pb2.InodeRsp) -> Inode:
+        async def entry_of(reply: meta_pb2.InodeRsp) -> Inode:
+            inode = await self._newest_of(reply.inode, mark)
             core.changes.note_inode(inode_id)
-            return self._entry(*place, reply.inode)
+            return self._entry_of(*place, inode)
+
+        def take(reply: meta_pb2.InodeRsp) -> Inode | Coroutine[Any, Any, Inode]:
+            return entry_of(reply)
 
         try:
             entry = await self.make(self._change(services.META_LINK, request, (place,), take))

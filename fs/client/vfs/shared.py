@@ -408,6 +408,20 @@ class Shared:
             inode = inode_from_pb((await self.call(services.META_GET_ATTR, request)).inode)
         return inode
 
+    async def newest_after(self, inode: Inode, mark: int) -> Inode:
+        """Return what the reply to a change told, which was asked for at `mark`; what is there now if this mount has changed more meanwhile.
+
+        The kernel takes it for the newest, whatever it was told while the change was under way.
+        """
+        try:
+            inode = await self.asked_again(inode, mark, Caller(0, 0))
+        except FsError as error:  # that is no reason to call the change itself a failure
+            _log.info(
+                "inode %d: what it is like after a change is not known: %s", inode.inode_id, error
+            )
+        state = self.states.get(inode.inode_id)
+        return inode if state is None else state.present(state.inode)
+
     def state_of(self, inode: Inode, caller: Caller) -> InodeState:
         """Return the state of a regular file, made when it is not open yet."""
         state = self.states.get(inode.inode_id)

@@ -12,7 +12,7 @@ from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
 from fs.schema.ids import InodeId
 from fs.schema.proto import meta_pb2
-from fs.schema.services import META_GET_ATTR, META_LIST, META_LOOKUP
+from fs.schema.services import META_GET_ATTR, META_LINK, META_LIST, META_LOOKUP, META_SET_ATTR
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -342,3 +342,37 @@ async def test_a_late_answer_does_not_set_back_the_times_of_an_open_file(
         assert (found.length, found.mtime_ns) == (7, (await mount.stat(b"f")).mtime_ns)
         assert found.mtime_ns > before.mtime_ns
         await mount.close(handle_id)
+
+
+async def _chmod(mount, inode_id):
+    return await mount.names.setattr(inode_id, AttrChange(mode=0o600), None, ROOT)
+
+
+async def _link(mount, inode_id):
+    return await mount.names.link(inode_id, 1, b"g", ROOT)
+
+
+@pytest.mark.parametrize(("act", "method"), [(_chmod, META_SET_ATTR), (_link, META_LINK)])
+async def test_who_changes_a_file_is_told_what_a_close_has_reported_meanwhile(
+    mounts, autojump_clock, monkeypatch, act, method
+):
+    """The kernel takes what a change of its own tells for the newest, whenever it is told."""
+    async with mounts() as mount:
+        handle_id = await mount.create(b"f")
+        inode_id = (await mount.stat(b"f")).inode_id
+        await trio.sleep(1)
+        await mount.files.write(handle_id, 0, b"content")
+        usual = mount.vfs._core.call
+
+        async def call(asked, request):
+            reply = await usual(asked, request)
+            if asked is method:
+                await mount.close(handle_id)
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(mount.vfs._core, "call", call)
+            found = await act(mount, inode_id)
+        newest = await mount.stat(b"f")
+        assert (found.length, found.mtime_ns) == (newest.length, newest.mtime_ns)
+        assert (found.length, found.mode, found.nlink) == (7, newest.mode, newest.nlink)
