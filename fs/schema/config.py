@@ -174,7 +174,7 @@ class MetaSection(Section, frozen=True):
     chunk_size_bytes: ChunkSize = 1 * MIB
     stripe_size: Annotated[int, Meta(ge=1, le=STRIPE_SIZE_MAX)] = 16
     """Of the root's default layout; cut to the length of the chain table at initialisation."""
-    inline_bytes_max: Annotated[int, Meta(ge=0, le=64 * KIB)] = 0
+    inline_bytes_max: Annotated[int, Meta(ge=0, le=64 * KIB)] = 64 * KIB
     """Files that are no longer than this when they are closed are kept in the metadata store; 0: none.  Those that are there stay."""
     inline_total_bytes_max: Annotated[int, Meta(ge=0)] = 4 * GIB
     """With so many bytes of them there, further ones go to chunks."""
