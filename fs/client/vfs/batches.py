@@ -188,11 +188,13 @@ class Batches:
     async def _read_inline(self, state: InodeState, ios: Sequence[BatchIo]) -> None:
         """Fill what lies within one inline file, with bytes that meta has now, or told a moment ago to who opened it."""
         end = max(io.offset + io.count for io in ios)
+        # Who has closed one meanwhile has his read done all the same, as of bytes that storage has.
+        found = [state.handles.get(io.handle_id) for io in ios]
+        handles = [handle for handle in found if handle is not None]
+        age_s_max = OF_OPEN_S if all(handle.is_new for handle in handles) else 0.0
+        for handle in handles:
+            handle.is_new = False
         try:
-            handles = {self._files.readable(io.handle_id) for io in ios}
-            age_s_max = OF_OPEN_S if all(handle.is_new for handle in handles) else 0.0
-            for handle in handles:
-                handle.is_new = False
             data = await self._core.read_inline(state, 0, end, age_s_max=age_s_max)
         except FsError as error:
             for io in ios:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema import services
 from fs.schema.inode import inode_from_pb, inode_to_pb
@@ -802,3 +803,31 @@ async def test_nobody_writes_to_a_chunk_before_the_move_to_it_is_over(
         assert cluster.count("ExtendStripe") == 1, "which waits for the end"
         await close(m, h)
         assert await read(m, b"f") == b"Mmall"
+
+
+async def test_a_file_that_a_program_closes_while_it_is_read_spoils_no_other_read_of_its_batch(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        await make(m, b"f", b"small")
+        batches, base = m.vfs.batches, (await m.open(b"f", RO)).handle_id
+        first, second = (batches.open(batches.ticket(base)) for _ in range(2))
+        other = await m.create(b"other", RW)
+        await write(m, other, 0, b"to be written first")
+        ios = [
+            BatchIo(NO_FILE, 0, memoryview(bytearray(5)), handle_id=handle_id)
+            for handle_id in (first, second, batches.open(batches.ticket(other)))
+        ]
+        async with trio.open_nursery() as nursery:
+            cluster.meta_gate = trio.Event()
+            nursery.start_soon(batches.read, ios)
+            await trio.testing.wait_all_tasks_blocked()
+            assert m.files.release_now(first)
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        assert [io.error for io in ios] == [None] * 3
+        assert [bytes(io.buffer) for io in ios] == [b"small", b"small", b"to be"]
+        for io in ios[1:]:
+            await batches.close(io.handle_id)
+        await close(m, base)
+        await close(m, other)
