@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from fs.client.fuse.direct import protocol as p
-from fs.client.fuse.direct.protocol import Opcode
+from fs.client.fuse.direct.protocol import Opcode, SetattrField
 from fs.client.vfs.locks import LockWish
-from fs.schema.services import META_CREATE, META_SYNC
+from fs.schema.services import META_CREATE, META_SET_ATTR, META_SYNC
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 from tests.client.fakes import FakeClock, FakeCluster, FakeMeta
@@ -401,3 +401,28 @@ async def test_nobody_keeps_the_bytes_that_storage_has(kernel, cluster):  # noqa
         assert [behind(), last()] == [None] * 2
     finally:
         gc.enable()
+
+
+async def test_a_mode_is_told_with_what_was_closed_meanwhile(kernel, cluster, monkeypatch):  # noqa: F811
+    """Meta has answered before; the kernel takes that answer for the newest."""
+    inode_id, fh = await written(kernel, b"f")
+    usual, gate = cluster.only.call, trio.Event()
+
+    async def call(method, request, **others):
+        reply = await usual(method, request, **others)
+        if method is META_SET_ATTR:
+            await gate.wait()
+        return reply
+
+    monkeypatch.setattr(cluster.only, "call", call)
+    values = [SetattrField.MODE, *[0] * 10, 0o600]
+    unique = await kernel.send(Opcode.SETATTR, p.SETATTR_IN.pack(*values, 0, 0, 0, 0), inode_id)
+    await trio.testing.wait_all_tasks_blocked()
+    assert methods(cluster.only.begun)[-1] is META_SET_ATTR
+    assert (await kernel.ask(Opcode.FLUSH, flush_of(fh), inode_id))[0] == 0
+    assert (await kernel.ask(Opcode.RELEASE, p.RELEASE_IN.pack(fh, 0, 0, 0), inode_id))[0] == 0
+    gate.set()
+    answered, error, reply = await kernel.receive()
+    assert (answered, error) == (unique, 0)
+    size = p.ATTR.unpack_from(reply, p.ATTR_OUT.size)[1]
+    assert size == len(b"data")
