@@ -5,7 +5,7 @@ Concurrency: any number of tasks may use one client.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,6 +30,14 @@ class FileRead(msgspec.Struct):
     offset: int
     buffer: memoryview
     hole_bytes: int = 0
+    is_ahead: ClassVar[bool] = False
+    """Nobody waits for it yet: how much work it is counts, not when it has come."""
+
+
+class ReadAhead(FileRead):
+    """One for which nobody waits yet."""
+
+    is_ahead: ClassVar[bool] = True
 
 
 class MetaCaller(Protocol):

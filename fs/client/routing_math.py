@@ -33,6 +33,14 @@ TOGETHER_BYTES: Final = 512 * 1024
 NEIGHBOUR_BYTES: Final = 4 * 1024 * 1024
 """Neighbouring chunks of one read are one request up to this: a request costs both sides as much by itself as copying a MiB."""
 
+AHEAD_BYTES: Final = 2 * NEIGHBOUR_BYTES
+"""The same of reads for which nobody waits."""
+
+
+def neighbour_bytes_of(reads: Sequence[FileRead]) -> int:
+    """Return up to how many bytes neighbouring chunks of each of some reads are one request."""
+    return AHEAD_BYTES if all(read.is_ahead for read in reads) else NEIGHBOUR_BYTES
+
 
 class Piece(msgspec.Struct):
     """The part of a read or write that lies in one chunk."""

@@ -36,13 +36,13 @@ from .read_plans import ReadPlans, TableRequest, tags_of
 from .read_table import ReadTable
 from .retry import RetryBudget
 from .routing_math import (
-    NEIGHBOUR_BYTES,
     TOGETHER_BYTES,
     Batch,
     Piece,
     choose_target,
     cut_batches,
     cut_reads,
+    neighbour_bytes_of,
     readable_targets,
     target_at,
 )
@@ -111,7 +111,7 @@ class StorageReads:
         budget = RetryBudget(self._section, self._runtime)
         avoid: set[tuple[TargetId, int]] = set()
         damaged: set[tuple[str, int, TargetId]] = set()
-        neighbour_bytes_max = 0 if isinstance(reads, ReadTable) else NEIGHBOUR_BYTES
+        neighbour_bytes_max = 0 if isinstance(reads, ReadTable) else neighbour_bytes_of(reads)
         table, requests = self._by_rows(reads)
         if table is None:
             pieces = cut_reads(self._routing.info, reads)

@@ -251,7 +251,7 @@ class ClientSection(Section, frozen=True):
     """Closing a file that was written makes it survive power loss, as fsync does; False: as after write_back."""
     unmount_time_s_max: Seconds = 45.0
     """How long an orderly unmount tries to write what is buffered; what it could not write then is lost, and told."""
-    readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 16 * MIB
+    readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 24 * MIB
     readahead_total_bytes_max: Annotated[int, Meta(ge=0)] = 256 * MIB
     kernel_readahead_bytes: Annotated[int, Meta(ge=0, le=256 * MIB)] = 1 * MIB
     """What the kernel reads ahead of programs, and around the faults of mappings; only root can set it; 0: as it is by itself (128 KiB)."""

@@ -5,11 +5,18 @@ import random
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fs.client.api import FileRead
+from fs.client.api import FileRead, ReadAhead
 from fs.client.asked_reads import _finish_one, finish, scatter_list
 from fs.client.retry import RetryBudget
-from fs.client.routing_math import NEIGHBOUR_BYTES, TOGETHER_BYTES, Piece, cut_reads
+from fs.client.routing_math import (
+    NEIGHBOUR_BYTES,
+    TOGETHER_BYTES,
+    Piece,
+    cut_reads,
+    neighbour_bytes_of,
+)
 from fs.client.storage_reads import StorageReads
+from fs.client.vfs.readahead import BLOCK_BYTES_MAX
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.ids import ChainId, TargetId
@@ -172,6 +179,18 @@ def test_neighbours_of_one_read_are_one_request_as_far_as_that_pays():
     assert not failures
     assert [len(batch.pieces) for batch in batches] == [8, 8, 4]
     assert len({batch.node_id for batch in batches}) == 3
+
+
+def test_what_is_read_ahead_is_one_request_for_each_block():
+    (ahead,) = reads = [ReadAhead(ref(), 0, memoryview(bytearray(BLOCK_BYTES_MAX)))]
+    client, _ = large_read(1)
+    info = THREE
+    batches, failures = client._plan(cut_reads(info, reads), (), neighbour_bytes_of(reads))
+    assert not failures and len(batches) == 1
+    awaited = FileRead(ref(), 0, ahead.buffer)
+    assert neighbour_bytes_of([awaited]) == neighbour_bytes_of([ahead, awaited]) == NEIGHBOUR_BYTES
+    batches, _ = client._plan(cut_reads(info, [awaited]), (), neighbour_bytes_of([awaited]))
+    assert len(batches) == 2
 
 
 def test_reads_of_others_are_no_neighbours():

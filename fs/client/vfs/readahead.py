@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 from ...schema.layout import KIB, MIB
 
 WINDOW_BYTES_MIN = 256 * KIB
-BLOCK_BYTES_MAX = 4 * MIB
-"""Of one fetch: a request to storage costs both sides as much by itself as copying a MiB."""
+BLOCK_BYTES_MAX = 8 * MIB
+"""Of one fetch, which is one request (`AHEAD_BYTES`): that costs both sides as much by itself as copying a MiB."""
 SLACK_BYTES = 1 * MIB
 SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""

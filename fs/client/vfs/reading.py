@@ -13,7 +13,7 @@ from ...schema.inode import inode_from_pb
 from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from ..api import FileRead
+from ..api import FileRead, ReadAhead
 from ..holes import CutMeanwhileError
 from ..read_table import ReadTable
 from .handles import Handles
@@ -306,7 +306,8 @@ class Reading(Handles):
         # Whatever ends this task early, a bug or the end of the mount, nobody may take zeros for the content.
         content.error = FsError(Status.IO_ERROR, "the mount stopped while it read")
         try:
-            await self._core.read_stored([FileRead(ref, block.offset, content.view)])
+            read = ReadAhead(ref, block.offset, content.view)
+            await self._core.read_stored([read])
             content.error = None
         except FsError as error:
             content.error = error.with_traceback(None)  # which knows the content

@@ -95,6 +95,22 @@ async def test_a_stream_is_answered_so_and_goes_on_reading_ahead(autojump_clock,
         await m.close(handle_id)
 
 
+async def test_only_what_is_read_ahead_is_said_to_be(autojump_clock, mounts, monkeypatch):
+    async with mounts() as m:
+        chunks, asked = m.cluster.chunks, {}
+        read = chunks.read
+
+        async def noted(reads, **others):
+            asked.update({one.offset: one.is_ahead for one in reads})
+            await read(reads, **others)
+
+        monkeypatch.setattr(chunks, "read", noted)
+        handle_id = await streaming(m, bytes(SIZE))
+        assert asked.pop(0) is False and not asked.pop(STEP, False)
+        assert asked and all(asked.values())
+        await m.close(handle_id)
+
+
 async def _dirty(m, handle_id):
     await m.files.write(handle_id, SIZE - 1, b"x")
 
