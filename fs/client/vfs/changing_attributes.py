@@ -4,7 +4,7 @@ Invariant: a change of length, or of times to now, comes after everything that w
 """
 
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from ...schema import services
@@ -80,13 +80,13 @@ class ChangingAttributes(LookingUp):
         """Change attributes; a length change comes after everything written before it."""
         self._core.told.note_changed(inode_id)
         try:
-            return await self._setattr(inode_id, change, handle_id, caller)
+            inode = await self._setattr(inode_id, change, handle_id, caller)
         except BaseException:
             self._core.forget_told(inode_id)
+            self._core.note_changed(inode_id)
             raise
-        finally:
-            self._core.told.note_changed(inode_id)
-            self._core.changes.note_inode(inode_id)
+        self._core.note_changed(inode_id, is_given=True)
+        return inode
 
     @staticmethod
     def keeps_set_id(handle: FileHandle) -> bool:
@@ -106,8 +106,7 @@ class ChangingAttributes(LookingUp):
         try:
             reply = await core.call(services.META_SYNC, request)
         finally:
-            core.told.note_changed(inode_id)
-            core.changes.note_inode(inode_id)
+            core.note_changed(inode_id)
         self.give(core.absorbed(reply.inode))
         await core.kernel.invalidate_attributes(inode_id)
 
@@ -120,8 +119,7 @@ class ChangingAttributes(LookingUp):
         if not self._keep_times(state, change, caller):
             return None
         shown = self._shown(state)
-        core.told.note_changed(inode_id)
-        core.changes.note_inode(inode_id)
+        core.note_changed(inode_id, is_given=True)
         return shown
 
     def _keep_times(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:
@@ -145,23 +143,18 @@ class ChangingAttributes(LookingUp):
         self.listed.expect(request)
         mark = core.changes.mark()
 
-        def note_changed() -> None:
-            core.told.note_changed(inode_id)
-            core.changes.note_inode(inode_id)
-
         def failed() -> None:
             core.forget_told(inode_id)
-            note_changed()
+            core.note_changed(inode_id)
 
         # Quoted: they would be evaluated for every change.
         def take(reply: "meta_pb2.InodeRsp") -> "Inode | Coroutine[Any, Any, Inode]":
             inode = core.absorbed(reply.inode)
             if lacks_length(core.states.get(inode_id)) or self._is_late(reply.inode, mark):
-                return self._take_learning(reply, mark, note_changed)
-            try:
-                return self.give(inode)
-            finally:
-                note_changed()
+                return self._take_learning(reply, mark)
+            self.give(inode)
+            core.note_changed(inode_id, is_given=True)
+            return inode
 
         def ended(inode: "Inode | None", error: "Exception | None") -> None:
             if change.is_times_only and isinstance(error, FsError):
@@ -172,17 +165,17 @@ class ChangingAttributes(LookingUp):
         core.told.note_changed(inode_id)
         return begin(core, asked, ended)
 
-    async def _take_learning(
-        self, reply: meta_pb2.InodeRsp, mark: int, note_changed: Callable[[], None]
-    ) -> Inode:
+    async def _take_learning(self, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
         """Take in what a change has told of a file whose length the chains have to tell, or that was changed since `mark`."""
+        core, inode_id = self._core, InodeId(reply.inode.inode_id)
         try:
-            return self.give(await self._newest_of(reply.inode, mark))
+            inode = self.give(await self._newest_of(reply.inode, mark))
         except BaseException:
-            self._core.forget_told(InodeId(reply.inode.inode_id))
+            core.forget_told(inode_id)
+            core.note_changed(inode_id)
             raise
-        finally:
-            note_changed()
+        core.note_changed(inode_id, is_given=True)
+        return inode
 
     def _setattr_request(
         self, inode_id: InodeId, change: AttrChange, caller: Caller

@@ -395,6 +395,17 @@ class Shared:
         known.given_mark = self.changes.mark()
         self.touch(known)
 
+    def note_changed(self, inode_id: InodeId, *, is_given: bool = False) -> None:
+        """Note that this mount has changed attributes, or may have, and whether the kernel was just handed what they are now.
+
+        If so, what is handed out later and differs is another mount's.
+        """
+        self.told.note_changed(inode_id)
+        self.changes.note_inode(inode_id)
+        known = self.known.get(inode_id)
+        if is_given and known is not None:
+            known.given_mark = self.changes.mark()
+
     async def asked_again(self, inode: Inode, mark: int, caller: Caller) -> Inode:
         """Return attributes from meta that were asked for at `mark`, newer ones if this mount has changed since what it has not open.
 

@@ -157,6 +157,25 @@ async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(
             await other.close(handle_id)
 
 
+@pytest.mark.parametrize(
+    "change", [AttrChange(length=2), AttrChange(mode=0o600)], ids=["cut", "mode"]
+)
+async def test_what_another_mount_changes_after_an_own_change_is_not_taken_for_that(
+    mounts, autojump_clock, change
+):
+    """A listing tells of it that was under way beside the own change: the kernel takes nothing from it."""
+    async with mounts(2) as (here, there):
+        await there.write_file(b"f", b"old")
+        inode_id = (await here.stat(b"f")).inode_id
+        await here.names.setattr(inode_id, change, None, ROOT)
+        await there.write_file(b"f", b"newer")
+        here.names.give_listed(InodeId(1), b"f", await there.stat(b"f"))
+        here.kernel.attributes.clear()
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id]
+        await here.files.release_all()
+
+
 async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts, autojump_clock):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
