@@ -16,7 +16,7 @@ Concurrency: one event loop; also called outside of any task.
 import logging
 from collections.abc import Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
@@ -28,9 +28,6 @@ from .connection_parts import ConnectionParts
 from .frame import Header, Kind, encode_error
 from .replies import BROKEN
 from .serving import Binding, Work
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

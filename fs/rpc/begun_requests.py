@@ -11,7 +11,7 @@ Concurrency: one event loop; answers come from anywhere on it, also after the co
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -22,9 +22,6 @@ from .connection_parts import ConnectionParts
 from .frame import Kind, encode_error
 from .replies import BROKEN
 from .serving import Work
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

@@ -26,6 +26,17 @@ from .fake_inline import FakeInline, refusal, without_bytes
 from .fake_meta import FakeMeta
 
 
+class BeginsAll:
+    """What a fake of the metadata service inherits to begin whatever is asked, in a task for each; it defines `_serve`."""
+
+    def begin(self, method, request, on_end):
+        return object() if self.begin_change(method, request, on_end) else None
+
+    def begin_change(self, method, request, on_end):
+        trio.lowlevel.spawn_system_task(self._serve, method, request, on_end)
+        return True
+
+
 @dataclass
 class FakeClock:
     """Virtual time of trio; wall time starts at a fixed day and always moves a little."""

@@ -23,6 +23,15 @@ async def world(open_lab):
 
 
 @pytest.fixture
+async def inline_world(open_lab):
+    """As `world`, where files of up to 4 KiB are inline."""
+    made = World(await open_lab(), inline_bytes_max=4096)
+    await made.initialise()
+    yield made
+    assert await check(made.engine) == []
+
+
+@pytest.fixture
 def memory_world(world):
     """As `world`, for tests that ask of an engine what only the one in memory can do."""
     if not isinstance(world.engine, MemoryEngine):

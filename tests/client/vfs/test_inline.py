@@ -17,7 +17,7 @@ from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 from tests.client.fake_meta import FakeMeta
-from tests.client.fakes import FakeClock, FakeCluster
+from tests.client.fakes import BeginsAll, FakeClock, FakeCluster
 
 from .conftest import ROOT, RW, A, set_length
 
@@ -26,19 +26,12 @@ MAX = 32 * 1024
 LOST = FsError(Status.RPC_TIMEOUT, "injected")
 
 
-class BeginningMeta(FakeMeta):
+class BeginningMeta(BeginsAll, FakeMeta):
     """Begins what is asked, and remembers what it replied to each change."""
 
     def __init__(self, cluster, client_id):
         super().__init__(cluster, client_id)
         self.made = {}
-
-    def begin(self, method, request, on_end):
-        return object() if self.begin_change(method, request, on_end) else None
-
-    def begin_change(self, method, request, on_end):
-        trio.lowlevel.spawn_system_task(self._serve, method, request, on_end)
-        return True
 
     async def _serve(self, method, request, on_end):
         try:

@@ -5,7 +5,6 @@ import os
 from types import SimpleNamespace
 
 import pytest
-import trio
 
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -13,7 +12,7 @@ from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
-from tests.client.fakes import FakeClock, run_inline
+from tests.client.fakes import BeginsAll, FakeClock, run_inline
 from tests.meta.harness import CALL
 
 from .conftest import ROOT, RW, RecordingKernel, fault, small_section
@@ -109,15 +108,8 @@ async def test_a_file_that_grows_beyond_inline_in_a_full_store_keeps_its_bytes(
 # -- below a quota, as the real metadata service counts it ------------------------------------------
 
 
-class BeginningMeta(ReliableMeta):
+class BeginningMeta(BeginsAll, ReliableMeta):
     """Begins changes, too."""
-
-    def begin(self, method, request, on_end):
-        return object() if self.begin_change(method, request, on_end) else None
-
-    def begin_change(self, method, request, on_end):
-        trio.lowlevel.spawn_system_task(self._serve, method, request, on_end)
-        return True
 
     async def _serve(self, method, request, on_end):
         try:

@@ -5,11 +5,10 @@ import pytest
 import trio
 
 from fs.meta import records
-from fs.meta.check import check
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import IdempotencyRecordPb, InlineRecordPb
 from fs.schema.status import Status
-from tests.meta.harness import ROOT, World, hint, inline_report, refused, session
+from tests.meta.harness import ROOT, hint, inline_report, refused, session
 
 DATA = b"all of it"
 REQUEST_ID, OTHER_ID = b"r" * 16, b"o" * 16
@@ -17,11 +16,8 @@ OTHER = "d" * 32
 
 
 @pytest.fixture
-async def world(open_lab):
-    made = World(await open_lab(), inline_bytes_max=4096)
-    await made.initialise()
-    yield made
-    assert await check(made.engine) == []
+def world(inline_world):
+    return inline_world
 
 
 @pytest.fixture

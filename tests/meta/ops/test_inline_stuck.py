@@ -2,20 +2,16 @@
 
 import pytest
 
-from fs.meta.check import check
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
-from tests.meta.harness import ROOT, World, hint, inline_report, refused, session
+from tests.meta.harness import ROOT, hint, inline_report, refused, session
 
 DATA = b"all of it"
 
 
 @pytest.fixture
-async def world(open_lab):
-    made = World(await open_lab(), inline_bytes_max=4096)
-    await made.initialise()
-    yield made
-    assert await check(made.engine) == []
+def world(inline_world):
+    return inline_world
 
 
 @pytest.fixture
