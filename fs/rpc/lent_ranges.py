@@ -3,8 +3,8 @@
 A lent reply (lent_replies.py, which has the whole agreement) whose payload the server has not even read.  What is said:
 
     listener -> hello (lends_ranges), with reply_place
-    caller   -> requests whose replies may be lent so (FLAGRANGES, with FLAG_BORROWS)
-    listener -> lent replies (FLAG_LENT and FLAGRANGES): `ranges` and message
+    caller   -> requests whose replies may be lent so (FLAG_RANGES, with FLAG_BORROWS)
+    listener -> lent replies (FLAG_LENT and FLAG_RANGES): `ranges` and message
     caller   -> return frames, as for all that is lent
 
 The message has in front of it how many ranges the payload lies in (four bytes, little-endian), and of each the number of the server's descriptor,
