@@ -18,6 +18,7 @@ import trio
 
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
+from ..schema.ids import InodeId
 from ..schema.inode import Inode, InodeType, inode_from_pb
 from ..schema.layout import MIB
 from ..schema.proto import meta_pb2
@@ -196,7 +197,14 @@ class EmberFs(Trash, Limits, Trees):
         )
         asked_s = trio.current_time()
         with self._changes.opening() as opening:
-            reply = await self._change(services.META_CREATE, request, Place(directory))
+            try:
+                reply = await self._change(services.META_CREATE, request, Place(directory))
+            except BaseException:
+                if truncate:  # it may have been done, and of which file nobody says
+                    self._changes.note_any_changed()
+                raise
+            if truncate and not reply.was_created:
+                self._changes.note_changed(InodeId(reply.inode.inode_id))
             return self._writable(reply, path, session_id, opening, asked_s)
 
     def _file(self, inode: Inode, path: str, session_id: str) -> EmberFile:

@@ -24,6 +24,8 @@ from .kept_bytes import Keeper, KeptBytes
 CHANGED_COUNT_MAX = 65_536
 OPENED_BYTES_MAX = 64 << 20
 """Of bytes that came with opens, over all open files."""
+OPENED_FILE_BYTES = 1024
+"""What a file that keeps any counts for at least: so long it is kept, too, also where it was never closed and nobody has it any more."""
 
 
 class Opening:
@@ -60,7 +62,7 @@ class OwnChanges:
         self._changed: dict[InodeId, float] = {}
         """When files were last changed, in that order; forgotten when bytes from before are not shown any more."""
         self._forgotten_s = -math.inf
-        """What was changed up to then may be forgotten."""
+        """What was changed up to then is not known by file."""
         self.opened = KeptBytes()
 
     @contextmanager
@@ -132,12 +134,16 @@ class OwnChanges:
             self._forgotten_s = changed_s
             del self._changed[first]
 
+    def note_any_changed(self) -> None:
+        """Note that some file may have been changed just now, and nobody knows which."""
+        self._forgotten_s = trio.current_time()
+
     def keep_opened(self, file: Keeper, count: int) -> None:
         """Count bytes that came with the open of a file and that it keeps; 0: none any more."""
         if not count:
             self.opened.give_up(file)
             return
-        self.opened.keep(file, count)
+        self.opened.keep(file, max(count, OPENED_FILE_BYTES))
         self.opened.shrink_to(OPENED_BYTES_MAX)
 
     def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:

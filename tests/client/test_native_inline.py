@@ -1,7 +1,9 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """Inline files and the native client, against the model cluster: what it reads, what it sends, what it never mixes up."""
 
+import gc
 import random
+import weakref
 
 import pytest
 import trio
@@ -434,6 +436,17 @@ async def test_bytes_of_files_that_are_held_open_are_bounded(
     assert not kept.total
 
 
+async def test_files_that_nobody_closes_are_not_kept_for_ever(
+    autojump_clock, client, cluster, monkeypatch
+):
+    monkeypatch.setattr(own_changes, "OPENED_BYTES_MAX", 10 * own_changes.OPENED_FILE_BYTES)
+    writer, reader = client(), client("reader")
+    await writer.write_file("/f", b"1")
+    opened = [weakref.ref(await reader.open("/f")) for _ in range(64)]
+    gc.collect()
+    assert sum(file() is not None for file in opened) <= 10
+
+
 async def test_nobody_writes_to_a_chunk_before_the_move_to_it_is_over(
     autojump_clock, client, cluster
 ):
@@ -450,3 +463,29 @@ async def test_nobody_writes_to_a_chunk_before_the_move_to_it_is_over(
         await file.write(0, b"M")
         assert cluster.calls.count("ExtendStripe") == 1, "which waits for the end"
     assert await fs.read_file("/f") == b"Mmall"
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "reply lost"])
+async def test_who_empties_a_file_by_its_name_is_shown_none_of_its_bytes(
+    autojump_clock, client, cluster, is_told
+):
+    class Losing(PathMeta):
+        async def call(self, method, request, *, timeout_s=None):
+            reply = await super().call(method, request, timeout_s=timeout_s)
+            if method.name == "Create":
+                raise FsError(Status.RPC_TIMEOUT, "nobody knows")
+            return reply
+
+    fs = client()
+    await fs.write_file("/f", b"small")
+    await trio.sleep(0.01)
+    async with await fs.open("/f") as file:
+        assert await file.read(0, 9) == b"small"
+        await trio.sleep(0.01)
+        if is_told:
+            await (await fs.create("/f")).close()
+        else:
+            fs._meta = Losing(cluster, "native")
+            with pytest.raises(FsError):
+                await fs.create("/f")
+        assert await file.read(0, 9) == b""
