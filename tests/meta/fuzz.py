@@ -71,6 +71,12 @@ XATTRS = (
     b"system.posix_acl_access",
     b"x",
 )
+SELDOM = (
+    "layout", "default_layout", "iflags", "length_hint", "directory", "old_directory", "new_directory", "expected_parent_inode_id",
+    "expected_name",
+)  # fmt: skip
+"""What refuses nearly every request in which it stands."""
+ATTRIBUTE_REQUESTS = (meta.SetXattrReq, meta.GetXattrReq, meta.RemoveXattrReq)
 LENGTHS = (0, 1, 4096, 2**20 + 1, 2**46, 2**46 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 MODES = (0o644, 0o755, 0o777, 0o7777, 0o4755, 0o100644, 2**32 - 1)
 HOSTILE_IDS = (0, int(ROOT_INODE_ID), int(GC_ROOT_INODE_ID), 3, 0x1000, 2**63 - 1, 2**63, 2**64 - 1)
@@ -105,6 +111,8 @@ class Guarded:
     directories: set[int] = field(default_factory=set)
     names: set[bytes] = field(default_factory=set)
     sandbox: int = 0
+    toys: list[int] = field(default_factory=list)
+    """What lies in the sandbox from the start, and anybody may change: else strangers would first have to make it."""
     sticky: int = 0
     opened: int = 0
     """The file whose session strangers show."""
@@ -115,6 +123,7 @@ class Guarded:
         self.objects.add(top)
         self.directories.add(top)
         self.sandbox = await self._mkdir(root, top, b"sandbox", 0o777, is_guarded=False)
+        await self._make_toys(root)
         self.sticky = await self._mkdir(root, top, b"sticky", 0o1777, is_guarded=False)
         private = await self._mkdir(root, top, b"private", 0o700)
         below = await self._mkdir(root, private, b"below", 0o755)
@@ -140,6 +149,17 @@ class Guarded:
         )
         session = meta.FileSessionPb(session_id=SESSION, is_write=True)
         await owner(services.META_OPEN, inode_id=theirs, wants_write=True, session=session)
+
+    async def _make_toys(self, root: Direct) -> None:
+        place = {"parent_inode_id": self.sandbox}
+        for name in (b"a", b"b"):
+            made = await root(services.META_CREATE, name=name, mode=0o666, **place)
+            inode_id = made.inode.inode_id
+            await root(services.META_SET_XATTR, inode_id=inode_id, name=b"user.a", value=b"1")
+            self.toys.append(inode_id)
+        for name in (b"c", b"d"):
+            made = await root(services.META_MKDIR, name=name, mode=0o777, **place)
+            self.toys.append(made.inode.inode_id)
 
     async def _mkdir(
         self, who: Direct, parent: int, name: bytes, mode: int, *, is_guarded: bool = True
@@ -187,11 +207,12 @@ class Stranger:
         self._rng, self._guarded, self._callers = rng, guarded, callers
         self._guarded_ids = sorted(guarded.objects)
         self._names = sorted(guarded.names)
-        self._learned = [guarded.sandbox]
+        self._learned = [guarded.sandbox, *guarded.toys]
         self._request_ids = [rng.randbytes(16) for _ in range(20)]
         self._by_name: dict[str, Callable[[random.Random], object]] = {
             "name": self._name, "old_name": self._name, "new_name": self._name, "after": self._name,
-            "path": self._path, "target": self._path, "mode": lambda r: r.choice(MODES),
+            "expected_name": self._name, "path": self._path, "target": self._path, "directory": self._path,
+            "old_directory": self._path, "new_directory": self._path, "client_id": lambda r: r.choice(("", "", "1" * 32, "x" * 65)), "mode": lambda r: r.choice(MODES),
             "length": lambda r: r.choice(LENGTHS), "session_id": self._session,
             "entry_count_max": lambda r: r.choice((0, 1, 5, 2**32 - 1)),
             "expire_s": lambda r: r.choice((0, 0, 1, 3600, 2**32 - 1)), "wants_read": lambda r: r.random() < 0.7, "is_write": lambda r: r.random() < 0.7,
@@ -232,10 +253,12 @@ class Stranger:
         return request
 
     def _spare(self, request: Message) -> None:
-        """Take out what refuses nearly every request in which it stands."""
-        for name in ("layout", "default_layout", "iflags", "length_hint"):
+        """Take out most of what refuses nearly every request, and choose names that are attributes' for attributes."""
+        for name in SELDOM:
             if name in request.DESCRIPTOR.fields_by_name and self._rng.random() < 0.8:
                 request.ClearField(name)
+        if isinstance(request, ATTRIBUTE_REQUESTS) and self._rng.random() < 0.8:
+            request.name = self._rng.choice(XATTRS)
         if isinstance(request, meta.SyncReq) and request.HasField("inline_data"):
             self._agree(request)
 
@@ -254,7 +277,8 @@ class Stranger:
             if inode_id not in self._guarded.objects and inode_id != self._guarded.sticky:
                 self._learned.append(inode_id)
         if len(self._learned) > LEARNED_MAX:
-            self._learned = [self._guarded.sandbox, *self._learned[-LEARNED_MAX // 2 :]]
+            kept = self._learned[-LEARNED_MAX // 2 :]
+            self._learned = [self._guarded.sandbox, *self._guarded.toys, *kept]
 
     def _value(self, rng: random.Random, spec: FieldDescriptor) -> object:
         if "inode_id" in spec.name:
@@ -263,7 +287,7 @@ class Stranger:
         make = None if is_number_of_kind else self._by_name.get(spec.name)
         value = value_of(rng, spec) if make is None else make(rng)
         if is_number_of_kind and rng.random() < 0.8:
-            value = rng.randrange(9)
+            value = rng.choice(spec.enum_type.values).number
         if spec.type == FieldDescriptor.TYPE_STRING and isinstance(value, bytes):
             return value.decode("latin-1")
         if spec.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str):
@@ -292,7 +316,8 @@ class Stranger:
 
     def _path(self, rng: random.Random) -> bytes:
         parts = [self._name(rng) for _ in range(rng.randrange(1, 5))]
-        return rng.choice((b"", b"/", b"//", b"../")) + b"/".join(parts)
+        start = rng.choice((b"", b"/", b"//", b"../", b"/sandbox/", b"/sandbox/"))
+        return start + b"/".join(parts)
 
     def _session(self, rng: random.Random) -> str:
         return rng.choice(

@@ -10,6 +10,9 @@ from ..idempotency import once
 from ..inodes import load_file, store_inode
 from ..usage import recharge, usage_of
 
+EARLIEST_NS = -(1 << 63)
+"""The first time that an inode can hold."""
+
 
 @once(META_RESERVE_APPEND)
 async def reserve_append(
@@ -37,7 +40,8 @@ async def reserve_append(
     content.lengthen(inode, offset + request.length)
     await recharge(tr, ctx, inode, before)
     # Just before the write: so the report of its bytes, which has its time, changes mtime and ctime, and to the same.
-    place_ns = request.mtime_ns - 1 if request.HasField("mtime_ns") else ctx.now_ns
+    has_time = request.HasField("mtime_ns")
+    place_ns = max(request.mtime_ns - 1, EARLIEST_NS) if has_time else ctx.now_ns
     inode.mtime_ns = place_ns
     content.note_written(ctx, inode, place_ns)
     store_inode(tr, inode)

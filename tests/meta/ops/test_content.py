@@ -320,6 +320,11 @@ async def test_an_append_is_dated_by_its_write_once_its_bytes_are_there(root, fi
     assert reported.mtime_ns == reported.ctime_ns == written_ns
 
 
+async def test_an_append_at_the_first_time_there_is_has_just_that(root, file):
+    place = (await root.append(file, 5, mtime_ns=-(1 << 63))).inode
+    assert place.mtime_ns == -(1 << 63) and place.file.length == 5
+
+
 async def test_appends_never_overlap(world, root, file, nursery):
     await root.sync(file, length_hint=hint(3), has_new_data=True)
     ranges = []
