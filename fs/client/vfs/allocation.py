@@ -90,7 +90,7 @@ class Allocation:
             return
         size = handle.state.ref.layout.chunk_size_bytes
         first_whole, end_whole = -(-offset // size), end // size
-        if first_whole >= end_whole or handle.state.file.is_inline:
+        if first_whole >= end_whole:
             await self._write_zeros(handle, offset, end)
             return
         await self._write_zeros(handle, offset, first_whole * size)
@@ -98,7 +98,8 @@ class Allocation:
         if await self._empty_chunks(handle.state, first_whole, end_whole):
             handle.note_write()
         else:
-            await self._write_zeros(handle, first_whole * size, end_whole * size)
+            end = min(end_whole * size, handle.state.local_length())
+            await self._write_zeros(handle, first_whole * size, end)
 
     async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
         if offset < end:
@@ -106,7 +107,7 @@ class Allocation:
             await self._files.write_through(handle, offset, zeros, is_append=False)
 
     async def _empty_chunks(self, state: InodeState, first: int, end: int) -> bool:
-        """Empty chunks [first, end); False: nothing is done, as the file has none any more: it was made inline by what was buffered."""
+        """Empty chunks [first, end); False: nothing is done, as the file, with all that was buffered, is inline: it has none."""
         core = self._core
         async with state.lock:
             # Meta must know the length before the last chunk may be gone: it could not be asked for any more.

@@ -167,6 +167,46 @@ async def test_what_goes_inline_before_its_chunks_are_emptied_is_overwritten(
         assert await m.read_file(b"f") == bytes(5) + b"end" + bytes(MAX - 8)
 
 
+async def test_a_hole_far_behind_inline_bytes_is_not_written(autojump_clock, mounts, cluster):
+    """What lies in the buffer makes the file long, and its bytes leave the metadata service before they are cleared."""
+    async with mounts(write_buffer_bytes=BUFFER) as m:
+        await m.write_file(b"f", b"small")
+        assert kept(cluster)
+        h = (await m.open(b"f")).handle_id
+        await m.files.write(h, 500 * CHUNK + 3, b"end")
+        await m.vfs.allocation.fallocate(h, PUNCH, 0, 500 * CHUNK + 5)
+        await m.close(h)
+        assert not kept(cluster)
+        assert sum(length for _, _, length in cluster.chunks.writes) < 4 * CHUNK
+        assert (await m.stat(b"f")).length == 500 * CHUNK + 6
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        assert await m.files.read(h, 0, 5) == bytes(5)
+        assert await m.files.read(h, 500 * CHUNK, 9) == bytes(5) + b"d"
+        await m.close(h)
+
+
+async def test_clearing_makes_no_file_longer_that_is_made_small_meanwhile(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2, write_buffer_bytes=BUFFER) as (m, other):
+        h, allocation = await m.create(b"f"), m.vfs.allocation
+        await m.files.write(h, 0, b"x" * 2 * MAX)
+        await m.files.fsync(h, is_data_only=False)
+        empty_chunks = allocation._empty_chunks
+
+        async def empty_late(*arguments):
+            await set_length(m, h, b"f", 0)
+            await m.files.write(h, 0, b"small")
+            await m.files.fsync(h, is_data_only=False)
+            assert kept(cluster)
+            return await empty_chunks(*arguments)
+
+        allocation._empty_chunks = empty_late
+        await allocation.fallocate(h, PUNCH, 0, 2 * MAX)
+        await m.close(h)
+        assert await other.read_file(b"f") == bytes(5)
+
+
 @pytest.mark.parametrize("mode", [0, FallocateMode.KEEP_SIZE])
 async def test_allocating_lengthens_a_small_file(autojump_clock, mounts, cluster, mode):
     async with mounts(2, write_buffer_bytes=BUFFER) as (m, other):
