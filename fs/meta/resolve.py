@@ -123,7 +123,7 @@ async def batch_resolve_path(
     with GetAttr.
 
     Raises:
-        FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths, METADATA_DAMAGED.
+        FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths.
         StillInlineError: as `resolve_path`.
     """
     if len(request.paths) > PATH_COUNT_MAX:
@@ -137,9 +137,7 @@ async def batch_resolve_path(
                 tr, ctx, path, follow_last=request.follow_last, wants_read=request.wants_read
             )
         except FsError as error:
-            if error.retry is not Retry.NEVER:
-                raise
-            slot.status, slot.detail = int(error.status), error.detail
+            _refuse(slot, error)
         else:
             slot.inode.CopyFrom(inode)
             slot.may_read = request.wants_read
@@ -161,4 +159,15 @@ async def _tell_inline(
             told.append(slot)
     await tr.prefetch(records.inline_key(slot.inode.inode_id) for slot in told)
     for slot in told:
-        await inline.give(tr, slot.inode, slot)
+        try:
+            await inline.give(tr, slot.inode, slot)
+        except FsError as error:
+            _refuse(slot, error)
+
+
+def _refuse(slot: meta.ResolvedPathPb, error: FsError) -> None:
+    """Say of one path why it was not found, instead of all else; raises what another try may find otherwise."""
+    if error.retry is not Retry.NEVER:
+        raise error
+    slot.Clear()
+    slot.status, slot.detail = int(error.status), error.detail

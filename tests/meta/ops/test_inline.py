@@ -421,6 +421,22 @@ async def test_many_paths_bring_bytes_up_to_a_limit(world, root, file, monkeypat
     assert [r.inode.file.is_inline for r in reply.resolved] == [True, False, True, True]
 
 
+async def test_lost_bytes_of_one_path_are_no_error_of_others(world, root, file):
+    other = await root.create(ROOT, b"g", wants_write=True, session=session(2))
+    await make_inline(root, file)
+    await make_inline(root, other.inode_id, b"of g")
+
+    async def lose(tr):
+        tr.clear(records.inline_key(file))
+
+    await transact(world.engine, lose, runtime=world.runtime)
+    asked = meta.BatchResolvePathReq(paths=[b"/f", b"/g"], wants_read=True, takes_inline=True)
+    lost, found = (await root.call("batch_resolve_path", asked)).resolved
+    assert (lost.status, lost.HasField("inode")) == (Status.METADATA_DAMAGED, False)
+    assert (found.status, found.may_read, found.inline_data) == (0, True, b"of g")
+    await root.set_attr(file, length=0)
+
+
 async def test_a_client_of_an_earlier_release_has_all_paths_moved(world, root, file):
     other = await root.create(ROOT, b"g", wants_write=True, session=session(2))
     await make_inline(root, file)
