@@ -137,6 +137,8 @@ async def test_a_person_accepts_disks_under_names_that_are_older(autojump_clock)
         }
         assert not any(c.serving for c in (await cluster.info()).chains.values())
         await _ask(cluster, 7200, accept=True)
+        # Whoever asks again before the disks have said anything is not to empty them.
+        assert (await _ask(cluster, 7200)).obstacles == ["no disk of another store has been heard"]
         info = await cluster.until(lambda i: bool(i.chain(1).serving))
         assert info.chain(1).serving[0] != 1101  # it missed something
         info = await cluster.until(lambda i: all(cluster.states(i, c) == [S, S, S] for c in (1, 2)))

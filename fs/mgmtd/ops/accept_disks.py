@@ -43,11 +43,13 @@ async def accept_disks(primary: Primary, request: AcceptDisksReq) -> AcceptDisks
 
 
 def _refused(primary: Primary) -> Iterator[RefusedDiskPb]:
-    """Yield the members of chains that are refused for another birth."""
-    state = primary.state
-    for target_id, target in sorted(primary.info.targets.items()):
+    """Yield the members of chains that are refused for another birth than their chains have now: what was accepted is refused until it is heard again."""
+    state, info = primary.state, primary.info
+    for target_id, target in sorted(info.targets.items()):
         noted = state.standings.get(target_id)
-        if target.chain_id and noted is not None and state.births.refusal(target_id):
+        if not target.chain_id or noted is None or not state.births.refusal(target_id):
+            continue
+        if noted.is_of_other_store(info.chain(target.chain_id).birth_ns):
             yield RefusedDiskPb(
                 target_id=target_id,
                 node_id=target.node_id,
