@@ -40,10 +40,11 @@ class ChunkPort(Protocol):
         truncate_ver: int,
         is_wanted: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Write `data`, at least one byte, at the start of chunk 0, where it would survive a power loss by then.
+        """Make `data`, at least one byte, the whole of chunk 0, where it would survive a power loss by then.
 
-        The file has no chunks, and all of it fits in one; `dyn_stripe` of it may be 0 still.  `truncate_ver` and
-        `is_wanted` as for `truncate_file`: moving bytes to a chunk is a truncation to the present length.
+        The file has no chunks, but for those that it got after the backup that was restored, and all of it fits in one; `dyn_stripe`
+        of it may be 0 still.  `truncate_ver` and `is_wanted` as for `truncate_file`: moving bytes to a chunk is a truncation to the
+        present length.
         """
         ...
 

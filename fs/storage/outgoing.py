@@ -58,7 +58,7 @@ def outgoing_of(update: Update, version: int) -> Outgoing:
         update.payload,
         request.payload_checksum,
         update.tag,
-        request.is_full_replace,
+        update.is_whole,
         is_durable=request.is_durable,
         ranges=update.ranges,
     )

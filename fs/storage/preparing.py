@@ -95,7 +95,7 @@ def _prepare_blocking(
             chunk_size_bytes=request.chunk_size_bytes,
             offset=request.offset,
             data=update.payload,
-            is_full_replace=request.is_full_replace,
+            is_full_replace=update.is_whole,
             tag=update.packed_tag,
             commits=CommitsAtOnce(commit_at, note) if commit_at else None,
             ranges=update.ranges,

@@ -35,6 +35,11 @@ class Update(msgspec.Struct, frozen=True):
     """Not empty: the payload goes there, piece by piece."""
 
     @property
+    def is_whole(self) -> bool:
+        """The payload is the chunk's whole new content: nothing of what it holds is kept."""
+        return self.request.is_full_replace or self.request.is_fill
+
+    @property
     def first_end(self) -> int:
         """End of the bytes that are written from the request's offset on without a gap, or of some of them."""
         return sum(self.ranges[0]) if self.ranges else self.request.offset + self.request.length
@@ -64,6 +69,7 @@ def check(
         kind is UpdateType.WRITE
         and request.truncate_ver
         and is_from_client
+        and not request.offset
         and not request.range_offsets
     ):
         raise FsError(Status.RPC_BAD_REQUEST, f"{where}: no fill")

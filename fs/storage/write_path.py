@@ -271,7 +271,7 @@ async def _restore_what_is_kept(
         return False
     request = update.request
     is_all_new = update.kind is UpdateType.REMOVE or (
-        request.offset == 0 and update.first_end >= state.length
+        update.is_whole or (request.offset == 0 and update.first_end >= state.length)
         if update.kind is UpdateType.WRITE
         else request.length == 0 and update.kind is UpdateType.TRUNCATE
     )

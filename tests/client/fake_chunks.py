@@ -178,7 +178,7 @@ class FakeChunks:
     async def fill_file(self, file, data, _truncate_ver, is_wanted):
         assert 0 < len(data) <= file.layout.chunk_size_bytes
         if await is_wanted():
-            self.put(file, 0, bytes(data))
+            self.chunks[file.inode_id, 0] = bytearray(data)
 
     async def file_length(self, file):
         size = file.layout.chunk_size_bytes

@@ -84,8 +84,7 @@ class ByteChunks:
         await self._way()
         if not self._is_late(file.inode_id, truncate_ver):
             self.fill_count += 1
-            before = self.data.get(file.inode_id, b"")
-            self.data[file.inode_id] = bytes(data) + before[len(data) :]
+            self.data[file.inode_id] = bytes(data)
             self._finished[file.inode_id] = truncate_ver
         await self._way()
 

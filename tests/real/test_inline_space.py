@@ -260,7 +260,12 @@ def test_a_backup_has_the_bytes(small_cluster, fs, tmp_path):
             assert again.read_file(path) == data, path
             assert (small_cluster.mount / path[1:]).read_bytes() == data, path
         assert inline_count(again, list(contents)) == 5
-        # It goes on from there, but for a chunk of the time between, which an append would find (specs/backup.md).
+        # It goes on from there; what went to the chunk meanwhile is behind no hole.
+        with (small_cluster.mount / "kept" / "moved").open("r+b") as file:
+            file.seek(30)
+            file.write(b"again")
+        assert not again.stat("/kept/moved").file.is_inline
+        assert again.read_file("/kept/moved") == b"inline in the backup" + bytes(10) + b"again"
         again.write_file("/kept/moved", b"x" * (LENGTH_MAX + 1))
         assert (small_cluster.mount / "kept" / "moved").read_bytes() == b"x" * (LENGTH_MAX + 1)
         again.write_file("/kept/emptied", b"anew")

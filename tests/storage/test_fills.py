@@ -1,6 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 """Bytes that metadata has kept so far come to a file's first chunk once, however often and late they are sent."""
 
+import pytest
 import trio
 
 from fs.schema import services
@@ -47,6 +48,49 @@ async def test_a_late_fill_leaves_what_was_written_since(mock_clock):
         assert contents(cluster) == {(2, 0, b"new" + KEPT[3:])}
         await client.update(fill(client, 6, "next driver"), KEPT)
         assert contents(cluster) == {(3, 0, KEPT)}
+
+
+async def test_a_fill_leaves_nothing_of_what_the_chunk_held(mock_clock):
+    """As of a file that was inline in a backup, and went to its chunk and grew there before that was restored."""
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await write(client, 0, b"newer" * 100, 5)
+        await client.update(fill(client, 6), KEPT)
+        assert contents(cluster) == {(2, 0, KEPT)}
+        await write(client, len(KEPT) + 5, b"behind a hole", 6)
+        assert contents(cluster) == {(3, 0, KEPT + bytes(5) + b"behind a hole")}
+
+
+@pytest.mark.parametrize("dying", [1, 2, 3])
+async def test_a_fill_leaves_nothing_whoever_dies_meanwhile(mock_clock, dying):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await write(client, 0, b"newer" * 100, 5)
+        cut_link = {1: (1, 2), 2: (2, 3), 3: (2, 3)}[dying]
+        async with trio.open_nursery() as nursery:
+            block(cluster, *cut_link)
+            nursery.start_soon(client.update, fill(client, 6), KEPT)
+            await trio.sleep(0.2)
+            await cluster.nodes[dying].kill()
+            await cluster.wait_judged(dying)
+            cluster.network.unblock(*(f"node-{n}" for n in cut_link))
+        assert {content(cluster, n)[2] for n in cluster.nodes if n != dying} == {KEPT}
+        await cluster.start_node(dying)
+        await cluster.wait_all_serving()
+        assert await client.read() == KEPT
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {KEPT}
+
+
+async def test_a_fill_needs_nothing_of_a_damaged_chunk(mock_clock):
+    """Bytes that are not kept need not be found anywhere."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await write(client, 0, b"newer" * 10_000, 5)
+        for node in cluster.nodes.values():
+            for file_id in node.disk.files:
+                node.disk.flip_bit(file_id, 20_000)
+            node.target.disk.engine.mark_damaged(
+                node.target.target_id, ChunkId(InodeId(INODE), 0), version=1
+            )
+        await client.update(fill(client, 6), KEPT)
+        assert contents(cluster) == {(2, 0, KEPT)}
 
 
 async def test_a_fill_does_not_say_that_its_truncation_is_over(mock_clock):
@@ -160,9 +204,10 @@ async def test_a_fill_that_finds_no_space_may_come_again(mock_clock):
 
 async def test_only_a_write_of_a_client_by_itself_is_a_fill(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
-        wrong = [fill(client, 0), fill(client, 5), fill(client, 5), fill(client, 5)]
+        wrong = [fill(client, 0), *(fill(client, 5) for _ in range(4))]
         wrong[1].type = pb.TRUNCATE
         wrong[2].update_ver = 1
+        wrong[4].offset = 1
         wrong[3].range_offsets.extend((0, 20))
         wrong[3].range_lengths.extend((10, len(KEPT) - 20))
         for request in wrong:

@@ -338,7 +338,7 @@ class UpdateReq(_message.Message):
     checksum_block_bytes: _builtins.int
     """predecessor to successor: of its disk; 0: it does not say, and counts as agreeing"""
     is_fill: _builtins.bool
-    """WRITE by the metadata service, of bytes that it has kept so far: does nothing once the truncation truncate_ver has finished here"""
+    """WRITE by the metadata service, of bytes that it has kept so far: they replace the chunk; does nothing once the truncation truncate_ver has finished here"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     @_builtins.property
