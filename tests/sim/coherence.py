@@ -1,6 +1,6 @@
 """Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--inline BYTES] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
@@ -118,7 +118,7 @@ def main() -> int:
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
     failed, checked = list[int](), 0
     run_one: Any = (
-        partial(run_over_cluster, only=arguments.only)
+        partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
         else partial(run, with_cuts=arguments.cuts, inline_bytes_max=arguments.inline)
     )

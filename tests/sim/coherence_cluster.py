@@ -10,7 +10,7 @@ disks, after which programs may see something else (`recovered` knows what).
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import trio
@@ -85,9 +85,11 @@ class _MountsMemory(Memory):
 
 
 class _Run:
-    def __init__(self, seed: int, only: Sequence[str]) -> None:
+    def __init__(self, seed: int, only: Sequence[str], inline_bytes_max: int | None) -> None:
         self.random = random.Random(f"{seed}/coherence")
         shape = Shape.draw(seed)
+        if inline_bytes_max is not None:
+            shape = replace(shape, inline_bytes_max=inline_bytes_max)
         self.cluster = SimCluster(seed, shape)
         self.memory = _MountsMemory.of(shape)
         self.kinds = only or self.random.sample(KINDS, KIND_COUNT)
@@ -149,7 +151,14 @@ class _Run:
 
 
 async def run_over_cluster(
-    seed: int, told: list[Programs] | None = None, *, only: Sequence[str] = ()
+    seed: int,
+    told: list[Programs] | None = None,
+    *,
+    only: Sequence[str] = (),
+    inline_bytes_max: int | None = None,
 ) -> Programs:
-    """Run one seed; raises AssertionError when something was seen that must not be."""
-    return await _Run(seed, only).main(told)
+    """Run one seed; raises AssertionError when something was seen that must not be.
+
+    Files of up to `inline_bytes_max` bytes are kept in the metadata store; None: as the seed says.
+    """
+    return await _Run(seed, only, inline_bytes_max).main(told)

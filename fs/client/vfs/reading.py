@@ -1,7 +1,6 @@
 """Reading open files: own writes first, then what was read ahead, else straight from storage."""
 
 import logging
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -22,7 +21,7 @@ from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
 from .shared import Known
-from .told_lengths import HELD_S, LOOK_AGAIN_S
+from .told_lengths import LOOK_AGAIN_S, Patience
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +48,13 @@ class Reading(Handles):
 
     async def read_since(self, mark: int, handle_id: int, offset: int, count: int) -> Buffer:
         """Do `read` for a READ of the kernel that arrived at `mark`."""
-        core, until_s = self._core, math.inf
+        core, patience = self._core, None
         while True:
             # 1. who reads; he may have gone while he was to read once more
             handle = self.readable(handle_id)
             known = None if handle.is_direct else core.known.get(handle.state.inode_id)
             if known is not None:
-                known.read_count += 1
+                known.held.append(offset)
             try:
                 found, length = await self._read(handle, offset, count)
             except CutMeanwhileError as error:  # 5. once more, by the length that is known now
@@ -63,21 +62,24 @@ class Reading(Handles):
                 continue
             finally:
                 if known is not None:
-                    known.read_count -= 1
-            if len(found) == count or handle.is_direct:
+                    known.held.remove(offset)
+            if len(found) == count or known is None:
                 return found
             # 6. what the kernel may overlook waits
             now_s = core.now_s()
-            until_s = min(until_s, now_s + HELD_S)
-            if known is None or not known.may_show_longer(length, now_s) or now_s >= until_s:
+            if not known.may_show_longer(length, now_s):
                 return found
             if self._is_counted(known, mark, offset, length):
                 return found
+            patience = patience or Patience()
+            is_last = patience.has_ended(known, mark, offset, length, now_s)
             known.held.append(offset)
             try:
-                await trio.sleep(LOOK_AGAIN_S)
+                await trio.sleep(known.acts_in_s(now_s) if is_last else LOOK_AGAIN_S)
             finally:
                 known.held.remove(offset)
+            if is_last:
+                return found
 
     def hold_read(self, handle_id: int, offset: int) -> Callable[[], None]:
         """Have short answers to READs of what lies behind `offset` wait for a READ that has arrived and is not done yet.

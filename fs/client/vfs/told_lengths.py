@@ -5,7 +5,7 @@ by any reply that tells them, by a notice, by another such answer.  Then it leav
 shows them.  So notices wait for READs that are being done, short answers are given in the order of the file, and one that may be
 overlooked waits a little, for the kernel to act on a reply that tells the new length (specs/decisions/0138).
 
-It cannot wait for ever: nobody may ask.  And nobody can tell whether the kernel has sent a READ before or after it has acted on what
+It cannot wait for ever: nobody may ask, and a READ may itself wait for what waits for the page of this one.  And nobody can tell whether the kernel has sent a READ before or after it has acted on what
 this mount had told it just before that READ arrived.
 """
 
@@ -22,9 +22,9 @@ from .ports import KernelCache
 ACTED_ON_S: Final = 0.005
 """From when the kernel is told something until the thread that waited for it has most likely run."""
 QUIET_S: Final = 1.0
-"""A notice waits no longer for reads."""
+"""Neither a notice nor a short answer waits longer for reads."""
 HELD_S: Final = 0.1
-"""Nor does a short answer for a reply."""
+"""A short answer waits no longer for a reply."""
 LOOK_AGAIN_S: Final = 0.001
 
 
@@ -35,9 +35,9 @@ class ToldLengths:
     touched_at: int = 0
     """The mount's count of such changes, after the last one of this file."""
     read_count: int = 0
-    """READs that are being done, of those whose answers wait for nothing."""
+    """READs that are being done together with others, wherever they begin."""
     held: list[int] = field(default_factory=list)
-    """Where those READs begin whose answers wait, or that have arrived and are to be done again."""
+    """Where the others begin that have arrived: that are being done, are to be done again, or whose answers wait."""
     waiting_count: int = 0
     """Notices that wait for reads."""
     notice_count: int = 0
@@ -67,12 +67,24 @@ class ToldLengths:
         Such an answer changes the size itself, and makes the kernel overlook those to READs that it sent before: so what begins
         first in the file goes first, and READs that are being done are waited for.
         """
-        if self.read_count or offset > min(self.held, default=offset):
+        if self._is_behind(offset) or now_s < self.unstable_until_s:
             return False
-        if self.notice_count or now_s < self.unstable_until_s:
-            return False
+        return self._is_untouched(mark)
+
+    def awaits_reads(self, mark: int, offset: int) -> bool:
+        """Return whether READs of what lies before `offset` are being done, and the kernel may go by the answer when they are."""
+        return self._is_behind(offset) and self._is_untouched(mark)
+
+    def _is_behind(self, offset: int) -> bool:
+        return self.read_count > 0 or offset > min(self.held, default=offset)
+
+    def _is_untouched(self, mark: int) -> bool:
         # Once a notice is sent it is too late.
-        return self.waiting_count > 0 or self.touched_at <= mark
+        return not self.notice_count and (self.waiting_count > 0 or self.touched_at <= mark)
+
+    def acts_in_s(self, now_s: float) -> float:
+        """Return after how many seconds the kernel has most likely acted on what it was told last."""
+        return max(0.0, self.unstable_until_s - now_s, self.longer_until_s - now_s)
 
     def may_show_longer(self, length: int, now_s: float) -> bool:
         """Return whether the kernel may take the file for longer."""
@@ -83,6 +95,30 @@ class ToldLengths:
         self.note_told(max(before, self.told_length), now_s)
         self.note_told(length, now_s)
         self.unstable_until_s = now_s + ACTED_ON_S
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one short answer, which the kernel may overlook, has waited."""
+
+    begun_s: float = -1.0
+    """-1: not yet."""
+    _since_s: float = 0.0
+    _length: int = -1
+    """By which it was read last."""
+
+    def has_ended(
+        self, told: ToldLengths, mark: int, offset: int, length: int, now_s: float
+    ) -> bool:
+        """Return whether the answer to a READ from `offset` on, which arrived at `mark`, is to be given whatever comes of it.
+
+        Where the file has been cut once more, by `length` says, the kernel is told of that again.
+        """
+        if self.begun_s < 0:
+            self.begun_s = now_s
+        if length != self._length or told.awaits_reads(mark, offset):
+            self._length, self._since_s = length, now_s
+        return now_s >= min(self._since_s + HELD_S, self.begun_s + QUIET_S)
 
 
 Touch = Callable[[ToldLengths], None]

@@ -20,8 +20,10 @@ from fs.client.vfs.told_lengths import (
     LOOK_AGAIN_S,
     QUIET_S,
     NotedKernel,
+    Patience,
     ToldLengths,
 )
+from fs.schema import services
 from tests.sim.page_cache import ModelDevice
 
 from .conftest import ROOT, RW
@@ -67,6 +69,38 @@ def test_answers_are_given_in_the_order_of_the_file():
     assert not told.may_answer(0, 4096, 0.0)
     told.read_count = 1  # which may begin before
     assert not told.may_answer(0, 0, 0.0)
+
+
+def test_reads_of_what_lies_before_are_waited_for_while_the_kernel_may_go_by_the_answer():
+    told = ToldLengths(held=[4096, 8192], touched_at=5)
+    assert told.awaits_reads(5, 8192)
+    assert not told.awaits_reads(5, 4096)
+    assert not told.awaits_reads(4, 8192), "it is overlooked anyway"
+    told.read_count = 1
+    assert told.awaits_reads(5, 4096)
+    told.notice_count = 1
+    assert not told.awaits_reads(5, 4096)
+
+
+def test_patience_is_longer_with_reads_than_with_nothing():
+    told, one = ToldLengths(held=[0, 4096]), Patience()
+    assert not one.has_ended(told, 0, 4096, 10, 1.0)
+    assert not one.has_ended(told, 0, 4096, 10, 1.0 + 3 * HELD_S)
+    told.held.remove(0)
+    assert not one.has_ended(told, 0, 4096, 10, 1.0 + 3.9 * HELD_S)
+    assert one.has_ended(told, 0, 4096, 10, 1.0 + 4.1 * HELD_S)
+    assert not one.has_ended(told, 0, 4096, 5, 1.0 + 4.1 * HELD_S), "cut once more"
+    assert one.has_ended(told, 0, 4096, 5, 1.0 + 5.2 * HELD_S)
+    told.held.append(0)
+    assert one.has_ended(told, 0, 4096, 5, 1.0 + QUIET_S)
+
+
+def test_the_kernel_acts_on_what_it_was_told_a_moment_ago():
+    told = ToldLengths()
+    assert told.acts_in_s(1.0) == 0
+    told.note_truncated(100, 10, 1.0)
+    assert told.acts_in_s(1.0 + ACTED_ON_S / 2) == pytest.approx(ACTED_ON_S / 2)
+    assert told.acts_in_s(2.0) == 0
 
 
 # ---- what waits --------------------------------------------------------------------------------------
@@ -226,6 +260,80 @@ async def test_reads_done_again_are_answered_in_the_order_of_the_file(autojump_c
             assert answered[0] == 4096
             await here.close(opened.handle_id)
         device.end()
+
+
+@pytest.mark.parametrize("slow_s", [3 * HELD_S, 2 * QUIET_S])
+async def test_a_short_answer_waits_for_a_slow_read_of_what_lies_before(
+    autojump_clock, mounts, monkeypatch, slow_s
+):
+    """Given before, it would make the kernel overlook how short the answer is to that."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 50_000)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode, core, answered = await here.stat(b"f"), here.vfs._core, []
+        usual, began_s = core.store.read, trio.current_time()
+
+        async def slow(reads, **others):
+            if reads[0].offset == 0:
+                await trio.sleep(slow_s)
+            await usual(reads, **others)
+
+        async def read(offset):
+            found = await here.files.read(handle_id, offset, 4096)
+            answered.append((offset, len(found), trio.current_time() - began_s))
+
+        await there.names.setattr(inode.inode_id, AttrChange(length=10), None, ROOT)
+        monkeypatch.setattr(core.store, "read", slow)
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, 0)
+            nursery.start_soon(read, 32_768)
+        counts = {offset: count for offset, count, _ in answered}
+        assert counts == {0: 10, 32_768: 0}
+        first, _, waited_s = answered[0]
+        if slow_s < QUIET_S:
+            assert first == 0
+        else:
+            assert first == 32_768 and QUIET_S <= waited_s < QUIET_S + 0.1
+        await here.close(handle_id)
+
+
+async def test_what_has_waited_before_a_truncation_waits_for_the_kernel_to_act_on_it(
+    autojump_clock, mounts, monkeypatch
+):
+    """Seed 180116 of the simulation through the caches of Linux: a file is cut, looked up, and emptied by an open meanwhile."""
+    async with mounts(readahead_bytes_max=0) as m:
+        await m.write_file(b"f", b"x" * 100)
+        handle_id = (await m.open(b"f", os.O_RDONLY)).handle_id
+        await m.stat(b"f")
+        core, answered = m.vfs._core, []
+        known, usual = core.known[m.files.handle(handle_id).state.inode_id], core.meta.call
+
+        async def slow(method, request, **others):
+            reply = await usual(method, request, **others)
+            if method is services.META_OPEN:
+                await trio.sleep(2 * HELD_S)
+            return reply
+
+        async def read():
+            found = await m.files.read_since(mark, handle_id, 0, 4096)
+            answered.append((bytes(found), trio.current_time()))
+
+        known.note_told(4096, core.now_s())  # as a late reply does
+        mark = m.files.read_mark()
+        core.touch(known)
+        monkeypatch.setattr(core.meta, "call", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(HELD_S / 2)
+            assert not answered
+            emptied = await m.open(b"f", RW | os.O_TRUNC)
+            told_s = trio.current_time()
+        ((found, answered_s),) = answered
+        assert found == b""
+        assert told_s + ACTED_ON_S / 2 < answered_s < told_s + ACTED_ON_S + 2 * LOOK_AGAIN_S
+        await m.close(emptied.handle_id)
+        await m.close(handle_id)
 
 
 async def test_reads_past_the_page_cache_wait_for_nothing(autojump_clock, mounts):
