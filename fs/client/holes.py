@@ -8,13 +8,19 @@ What was asked for is known for a while, chunk by chunk: the bytes of a chunk ar
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from ..schema.ids import InodeId
+from ..schema.layout import KIB
 from ..schema.status import FsError, Status
 from .api import FileRead
 
 CHUNK_COUNT_MAX = 65_536
 """Of one file: chunks whose holes are known."""
+
+
+INLINE_LENGTH_MAX: Final = 64 * KIB
+"""That any release makes a file inline with (`meta.inline_bytes_max` is at most so much)."""
 
 
 class CutMeanwhileError(FsError):
@@ -58,6 +64,11 @@ class KnownHoles:
                 return False
             is_found = True
         return is_found
+
+
+def may_be_inline(read: FileRead) -> bool:
+    """Return whether holes of a read lie where an inline file may have bytes."""
+    return any(index == 0 and begin < INLINE_LENGTH_MAX for index, begin in _holes_of(read))
 
 
 def _holes_of(read: FileRead) -> Iterator[tuple[int, int]]:

@@ -256,6 +256,7 @@ class Files(Creating, Reading, Writing, Closing):
             can_write=base.can_write,
             is_append=False,
             file_session=base.file_session,
+            is_of_batch=True,
             seen_error_count=base.state.error_count,
         )
         self._add_handle(handle)

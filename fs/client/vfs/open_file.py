@@ -181,6 +181,11 @@ class InodeState:
         return self.keep_session is not None or any(sessions)
 
     @property
+    def is_read_directly(self) -> bool:
+        """True while somebody may read past the page cache, who is promised more than who reads what the kernel keeps."""
+        return any(handle.is_direct or handle.is_of_batch for handle in self.handles.values())
+
+    @property
     def is_dirty(self) -> bool:
         """True while bytes are buffered or on their way."""
         return self.run is not None or bool(self.flushes) or self.append.length > 0
@@ -431,6 +436,8 @@ class FileHandle:
     file_session: FileSession | None
     is_direct: bool = False
     """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
+    is_of_batch: bool = False
+    """A share, by which nothing is read that the kernel keeps."""
     is_new: bool = True
     """Nothing has been read through it past the page cache."""
     is_run: bool = False

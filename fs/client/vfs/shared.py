@@ -20,7 +20,7 @@ from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
-from ..holes import CutMeanwhileError
+from ..holes import CutMeanwhileError, may_be_inline
 from ..inline_report import InlineReport
 from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
@@ -310,9 +310,14 @@ class Shared:
             raise CutMeanwhileError(cut)
 
     def is_known_hole(self, read: FileRead) -> bool:
-        """Return whether a hole that was read is no reason to ask if it is one: that was done a moment ago."""
+        """Return whether a hole that was read is no reason to ask if it is one: that was done a moment ago.
+
+        What an inline file could have there by now is asked for each time by whoever reads past the page cache.
+        """
         state = self.states.get(read.file.inode_id)
-        return state is not None and state.holes.have(read, self.now_s())
+        if state is None or not state.holes.have(read, self.now_s()):
+            return False
+        return not (may_be_inline(read) and state.is_read_directly)
 
     async def _is_cut(self, inode_id: InodeId, reads: Sequence[FileRead]) -> bool:
         """Ask meta whether a file has been truncated since the length was learnt that reads went by; raises FsError, also STALE."""

@@ -8,7 +8,10 @@ from itertools import product
 import pytest
 import trio
 
+from fs.client.read_table import ReadTable
 from fs.client.vfs.allocation import FallocateMode
+from fs.client.vfs.batches import NO_FILE, BatchIo
+from fs.kernels.batches import ENTRY
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 
@@ -109,6 +112,56 @@ async def test_who_takes_a_file_for_one_in_chunks_finds_no_hole(autojump_clock, 
         assert await m.vfs.seeking.seek(h, 0, DATA) == 0
         assert await m.vfs.seeking.seek(h, 0, HOLE) == 5
         await m.close(h)
+
+
+@pytest.mark.parametrize("way", ["direct", "batch", "table", "begun"])
+async def test_who_reads_past_the_page_cache_takes_no_hole_of_a_moment_ago_for_one(
+    autojump_clock, mounts, cluster, way
+):
+    """Another mount has emptied the file since, and made it inline."""
+    async with mounts(2, write_buffer_bytes=BUFFER, readahead_bytes_max=0) as (m, other):
+        h = await other.create(b"f")
+        await set_length(other, h, b"f", 4096)
+        await other.close(h)
+        await trio.sleep(2.0)
+        flags = os.O_DIRECT if way == "direct" else 0
+        opened = (await m.open(b"f", os.O_RDONLY | flags)).handle_id
+        batches = m.vfs.batches
+        h = opened if way == "direct" else batches.open(batches.ticket(opened))
+        assert await read_past(m, way, h) == bytes(4096)
+        assert m.files.handle(h).state.holes._begins, "known for a second"
+        await other.write_file(b"f", b"small")
+        assert kept(cluster)
+        assert (await read_past(m, way, h))[:5] == b"small"
+        if way != "direct":
+            await batches.close(h)
+        await m.close(opened)
+
+
+async def read_past(m, way, h):
+    """Read a file's 4096 bytes, or fewer, past the page cache."""
+    if way == "direct":
+        return bytes(await m.files.read(h, 0, 4096))
+    io = BatchIo(NO_FILE, 0, memoryview(bytearray(4096)), 0, h)
+    if way == "batch":
+        await m.vfs.batches.read([io])
+        return bytes(io.buffer[: io.count])
+    key, view = bytes(16), memoryview(bytearray(4096))
+    table, handles = ReadTable(ENTRY.pack(0, 0, 0, 4096, key), view), {key: h}
+    if way == "begun":
+        ended, told = trio.Event(), []
+
+        def end(rows):
+            told.append(rows)
+            ended.set()
+
+        if m.vfs.batches.begin_table(table, handles, end, is_relaxed=False) is not None:
+            await ended.wait()
+            if told[0] is not None:
+                return bytes(view)
+            table = ReadTable(table.entries, view)
+    rows = await m.vfs.batches.read_table(table, handles, is_relaxed=False)
+    return next((bytes(io.buffer[: io.count]) for _, io in rows), bytes(view))
 
 
 @pytest.mark.parametrize("length", [10, 4096, MAX])
