@@ -21,7 +21,6 @@ from ...holes import CutMeanwhileError
 from ...read_table import ReadTable
 from ...vfs.changing_attributes import AttrChange
 from ...vfs.creating import Opened
-from ...vfs.directory import DirectoryEntry
 from ...vfs.handles import TakesTaskError
 from ...vfs.locks import LockWish
 from ...vfs.vfs import Vfs
@@ -30,11 +29,11 @@ from . import protocol as p
 from . import records
 from .begun import NO_WAY
 from .device import Request
+from .directory_requests import DirectoryRequests
 from .name_requests import (
     NO_BYTES,
     Begin,
     Handler,
-    NameRequests,
     OnReply,
     Quick,
     Reply,
@@ -45,8 +44,6 @@ from .name_requests import (
 from .protocol import Opcode, OpenFlag
 from .together import ReadsTogether, Row
 
-_DIR_MODE = 0o040755
-_DOTS = ((1, b"."), (2, b".."))
 _FSYNC_DATA_ONLY = 1
 _ASKED = slice(9, 12)
 """Of a READ as it came: handle, offset, bytes."""
@@ -55,13 +52,12 @@ _IOCTLS = frozenset(
 )
 
 
-class Operations(NameRequests):
+class Operations(DirectoryRequests):
     """The handlers of one mount; see module head."""
 
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
         super().__init__(vfs, runtime)
         self._files = vfs.files
-        self._directories = vfs.directories
         self.handlers = MappingProxyType(self._table())
         self.quick: MappingProxyType[int, Quick] = MappingProxyType(
             {
@@ -382,79 +378,6 @@ class Operations(NameRequests):
             await self._vfs.locks.lock(
                 inode_id, wish, wait=wait, handle_id=handle_id, is_process=is_process
             )
-        return NO_BYTES
-
-    # -- directories ------------------------------------------------------------------------------
-
-    def _opendir_now(self, request: Request) -> Reply:
-        inode_id = InodeId(request.node_id)
-        handle_id = self._directories.opendir(inode_id, self._caller(request))
-        return (p.OPEN_OUT.pack(handle_id, 0, 0),)
-
-    def _releasedir_now(self, request: Request) -> Reply:
-        self._directories.releasedir(p.RELEASE_IN.unpack_from(request.body)[0])
-        return NO_BYTES
-
-    async def _readdir(self, request: Request) -> Reply:
-        def entry(found: DirectoryEntry) -> bytes:
-            inode = found.inode
-            cookie = found.cookie + len(_DOTS)
-            return records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-
-        # The kernel is given no attributes here, so there is nothing to note.
-        return await self._listing(request, records.dirent, entry, lambda _: None)
-
-    async def _readdirplus(self, request: Request) -> Reply:
-        def entry(found: DirectoryEntry) -> bytes:
-            inode = found.inode
-            cookie = found.cookie + len(_DOTS)
-            plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-            age_s = self._directories.age_s(found)
-            may_use = self._names.listed.may_use(InodeId(request.node_id), found.name, inode)
-            return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
-
-        def give(found: DirectoryEntry) -> None:
-            parent = InodeId(request.node_id)
-            age_s = self._directories.age_s(found)
-            shown = self._directories.shown_by(p.READ_IN.unpack_from(request.body)[0])
-            self._names.give_listed(parent, found.name, found.inode, age_s=age_s, shown=shown)
-
-        return await self._listing(request, records.dot_direntplus, entry, give)
-
-    async def _listing(
-        self,
-        request: Request,
-        dot: Callable[[int, int, bytes, int], bytes],
-        entry: Callable[[DirectoryEntry], bytes],
-        note: Callable[[DirectoryEntry], None],
-    ) -> Reply:
-        """Return as many entries as fit; cookies 1 and 2 are "." and "..", the vfs's follow."""
-        handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
-        parts: list[bytes] = []
-        if start == 0:
-            self._directories.rewind(handle_id)
-        cookie = max(start - len(_DOTS), 0)
-        # One page is enough for one reply: the kernel asks again until it gets nothing.
-        page = await self._directories.readdir(handle_id, cookie, size // p.DIRENT.size + 1)
-        if start < len(_DOTS):
-            inode_ids = await self._directories.parent_of(handle_id)
-            parts = [
-                dot(inode_ids[cookie - 1], cookie, name, _DIR_MODE)
-                for cookie, name in _DOTS
-                if cookie > start
-            ]
-            size -= sum(map(len, parts))
-        for found in page:
-            part = entry(found)
-            if len(part) > size:
-                break
-            size -= len(part)
-            parts.append(part)
-            note(found)
-        return parts
-
-    async def _fsyncdir(self, request: Request) -> Reply:
-        await self._directories.fsyncdir(p.FSYNC_IN.unpack_from(request.body)[0])
         return NO_BYTES
 
     async def _statfs(self, request: Request) -> Reply:

@@ -29,10 +29,11 @@ from ..answers import errno_of
 from ..killed import is_killed
 from . import handshake
 from . import protocol as p
+from .answering import Answering
 from .begun import BegunRequest
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
-from .name_requests import Begin, Handler, Reply, WantsErrno
+from .name_requests import Begin, Handler, Reply
 from .operations import Operations
 from .protocol import Opcode
 from .times import OperationTimes, name_of
@@ -69,6 +70,9 @@ class Server:
         self._device = device
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes(vfs.profile)
+        answering = Answering(device, self._times)
+        self._reply, self._refuse = answering.reply, answering.refuse
+        self._reply_error = answering.reply_error
         self._tracer = vfs.tracer
         self._memory = vfs.memory
         self._operations = Operations(vfs, runtime)
@@ -461,29 +465,6 @@ class Server:
             await self._serve_again(request, scope, handler)
         finally:
             let_go()
-
-    def _refuse(self, request: Request, error: Exception) -> None:
-        if isinstance(error, WantsErrno):
-            number = error.errno
-        else:
-            what = (request.node_id, request.body[:64])
-            number = errno_of(error, name_of(request.opcode), what)
-        self._reply_error(request, number)
-
-    def _reply(self, request: Request, reply: Sequence[Buffer]) -> None:
-        if request.opcode == Opcode.READ:
-            self._times.moved_bytes = count = sum(map(len, reply))
-            self._times.read_bytes += count
-        elif request.opcode == Opcode.WRITE:
-            count = len(request.body) - p.WRITE_IN.size + len(request.data)
-            self._times.moved_bytes = count
-            self._times.written_bytes += count
-        self._device.reply(request.unique, reply)
-
-    def _reply_error(self, request: Request, error_number: int) -> None:
-        self._times.moved_bytes = 0
-        self._times.note_error(request.opcode, error_number)
-        self._device.reply_error(request.unique, error_number)
 
     # -- what the loop itself answers -----------------------------------------------------------------
 
