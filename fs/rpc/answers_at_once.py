@@ -23,8 +23,7 @@ from ..runtime.ports import Buffer
 from ..runtime.readiness import current_time
 from ..schema.status import FsError
 from .api import Reply
-from .begun_requests import NOBODYS
-from .connection_parts import ConnectionParts
+from .connection_parts import NOBODYS, WayOfAnswering
 from .frame import Header, Kind, encode_error
 from .replies import BROKEN
 from .serving import Binding, Work
@@ -35,17 +34,8 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 """Of payload: then a reply may be sent without a coroutine of its own."""
 
 
-class AnswersAtOnce:
+class AnswersAtOnce(WayOfAnswering):
     """Those of one connection."""
-
-    def __init__(self, parts: ConnectionParts) -> None:
-        self._server = parts.server
-        self._framed = parts.framed
-        self._runs = parts.runs
-        self._replies = parts.replies
-        self._scopes = parts.scopes
-        self._spawn = parts.spawn
-        self._give_back = parts.give_back
 
     def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
         """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""

@@ -11,36 +11,23 @@ Concurrency: one event loop; answers come from anywhere on it, also after the co
 
 import logging
 from functools import partial
-from typing import Final
-
-import trio
 
 from ..runtime.ports import Buffer
 from ..schema.status import FsError
 from .api import Call
-from .connection_parts import ConnectionParts
+from .connection_parts import NOBODYS, ConnectionParts, WayOfAnswering
 from .frame import Kind, encode_error
 from .replies import BROKEN
 from .serving import Work
 
 log = logging.getLogger(__name__)
 
-NOBODYS: Final = trio.CancelScope()
-"""Stands for requests that nobody cancels: they were begun, or their methods have ended."""
 
-
-class BegunRequests:
+class BegunRequests(WayOfAnswering):
     """Those of one connection."""
 
     def __init__(self, parts: ConnectionParts) -> None:
-        self._server = parts.server
-        self._framed = parts.framed
-        self._runs = parts.runs
-        self._replies = parts.replies
-        self._scopes = parts.scopes
-        self._spawn = parts.spawn
-        self._finish = parts.finish
-        self._give_back = parts.give_back
+        super().__init__(parts)
         self._left_id = -1
         """The last request that the method has left when all of it came at once."""
         self.has_ended = False

@@ -5,7 +5,7 @@ Part of fs/rpc/server_connection.py, which makes it once its stream has a task t
 
 from collections.abc import Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -16,6 +16,9 @@ from .serving import Work
 
 if TYPE_CHECKING:
     from .server import Server
+
+NOBODYS: Final = trio.CancelScope()
+"""Stands for requests that nobody cancels: they were begun, or their methods have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +37,17 @@ class ConnectionParts:
     """Answers a request whose method has ended, with waiting."""
     give_back: Callable[[Work], None]
     """Gives back what a request holds; at most once for each."""
+
+
+class WayOfAnswering:
+    """Base of what answers without a task for each request; keeps the parts by themselves, since every request needs most of them."""
+
+    def __init__(self, parts: ConnectionParts) -> None:
+        self._server = parts.server
+        self._framed = parts.framed
+        self._runs = parts.runs
+        self._replies = parts.replies
+        self._scopes = parts.scopes
+        self._spawn = parts.spawn
+        self._finish = parts.finish
+        self._give_back = parts.give_back

@@ -18,9 +18,9 @@ from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
 from .answers_at_once import AnswersAtOnce
 from .api import Reply
-from .begun_requests import NOBODYS, BegunRequests
+from .begun_requests import BegunRequests
 from .buffer_pool import Lease
-from .connection_parts import ConnectionParts
+from .connection_parts import NOBODYS, ConnectionParts
 from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_RANGES, FLAG_TRACED, Header, Kind, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
