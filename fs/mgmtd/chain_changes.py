@@ -78,6 +78,9 @@ def check_may_leave(chain: Chain, target_id: TargetId) -> None:
     if chain.state_of(target_id) is PublicState.LASTSRV or chain.serving == (target_id,):
         detail = f"{name} is the last that holds the newest data; bring another one up to date"
         raise FsError(Status.UNSAFE_CHANGE, detail)
+    if target_id in chain.stand_ins:
+        detail = f"{name} may serve in the stead of the last that did; wait until somebody serves"
+        raise FsError(Status.UNSAFE_CHANGE, detail)
 
 
 def exchanged(chain: Chain, leaving: TargetId, joining: TargetId) -> Chain:

@@ -104,10 +104,10 @@ def finished(chain: Chain, move: Move) -> tuple[Chain, Move] | None:
 
 
 def cancelled(info: RoutingInfo, book: MoveBook, which: Callable[[Move], bool]) -> MoveBook:
-    """Return the book with some moves cancelled; one whose joining target serves already goes on to its end."""
+    """Return the book with some moves cancelled; one whose joining target serves already, or may for want of others, goes on to its end."""
     for move in book.moves.values():
         is_early = move.state in {MoveState.CREATING, MoveState.JOINING}
-        if is_early and which(move) and move.joining not in info.chain(move.chain_id).keepers:
+        if is_early and which(move) and move.joining not in info.chain(move.chain_id).candidates:
             book = book.with_move(replace(move, state=MoveState.CANCELLING))
     return book
 
@@ -155,7 +155,7 @@ def _step_joining(view: View, steps: Steps, move: Move) -> None:
     if (end := finished(chain, move)) is not None:
         steps.chains[chain.chain_id] = end[0]
         steps.book = steps.book.with_move(end[1])
-    elif move.joining not in chain.keepers:
+    elif move.joining not in chain.candidates:
         is_stalled = view.absent_s.get(move.joining, 0.0) > view.section.move_stall_s
         is_gone = chain.state_of(move.joining) is None
         if is_stalled:
@@ -184,9 +184,11 @@ def _let_leave(view: View, steps: Steps, move: Move, chain: Chain) -> None:
 
 
 def _step_cancelling(view: View, steps: Steps, move: Move) -> None:
-    """Take the joining target out of the chain; when it serves by now, go on instead."""
+    """Take the joining target out of the chain; when it serves by now, or may stand in for the last that did, go on instead."""
     chain = view.cluster.info.chain(move.chain_id)
-    if move.joining in chain.keepers:
+    if chain.restored is not None:  # its members stay until it is known who has the newest data
+        return
+    if move.joining in chain.candidates:
         _set(steps, move, MoveState.JOINING)
         return
     if chain.state_of(move.joining) is not None:

@@ -91,6 +91,14 @@ def test_the_keeper_of_the_newest_data_is_not_removed(states):
     refused(Status.UNSAFE_CHANGE, check_may_leave, chain_of(*states), TargetId(1))
 
 
+def test_who_may_stand_in_for_the_last_server_is_not_removed():
+    chain = replace(chain_of(L, O, O), stand_ins=(TargetId(2),))
+    for check in (check_may_leave, without_member):
+        refused(Status.UNSAFE_CHANGE, check, chain, TargetId(2))
+    after = without_member(chain, TargetId(3))  # who failed earlier
+    assert (after.stand_ins, len(after.targets)) == ((TargetId(2),), 2)
+
+
 def test_one_of_several_that_serve_has_to_stop_first():
     chain = chain_of(S, S)
     check_may_leave(chain, TargetId(1))

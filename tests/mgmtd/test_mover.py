@@ -8,7 +8,7 @@ from fs.schema import services
 from fs.schema.config import MgmtdSection
 from fs.schema.proto import mgmtd_pb2 as pb
 from fs.schema.status import FsError, Status
-from tests.mgmtd.harness import O, S, Y, cluster_of
+from tests.mgmtd.harness import L, O, S, Y, cluster_of
 
 pytestmark = pytest.mark.thorough
 
@@ -268,3 +268,42 @@ async def test_a_cancelled_move_is_undone(autojump_clock):
         info = await cluster.info()
         assert cluster.states(info) == cluster.states(info, 2) == [S, S, S]
         assert cluster.state_of(info, 11) is not O
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_joining_target_that_may_stand_in_is_not_dropped(autojump_clock, is_cancelled):
+    """It served already, and failed together with all others: its copy may be the only one that comes back."""
+
+    async def stay(*_):
+        raise FsError(Status.BUSY, "not now")
+
+    async with cluster_of(section=SECTION) as cluster:
+        await cluster.up()
+        await trio.sleep(7)
+        await add_node(cluster)
+        cluster.storages[13].offline_target = stay  # the leaving one
+        await drain(cluster, 13)
+        await cluster.until(lambda i: cluster.states(i) == cluster.states(i, 2) == [S, S, S, S])
+        for node_id in cluster.storages:
+            cluster.network.switch_off(f"n{node_id}")
+        info = await cluster.until(
+            lambda i: len(i.chain(1).candidates) == 4 and L in cluster.states(i)
+        )
+        (joining,) = (t for t in info.chain(1).candidates if info.target(t).node_id == 14)
+        if is_cancelled:
+            await cancel_drain(cluster, 13)
+        await trio.sleep(2 * SECTION.move_stall_s)
+        assert joining in (await cluster.info()).chain(1).candidates
+        for storage in cluster.storages.values():
+            await storage.kill()
+        cluster.network.switch_on("n14")
+        await cluster.start_storage(14)
+        info = await cluster.until(lambda i: i.chain(1).serving == (joining,))
+        assert joining in cluster.storages[14].local
+        if is_cancelled:  # it serves: the move goes on to its end
+            for node_id in (11, 12, 13):
+                cluster.network.switch_on(f"n{node_id}")
+                await cluster.start_storage(node_id)
+            await until_moves(cluster, lambda r: not r.moves)
+            info = await cluster.until(lambda i: cluster.states(i) == [S, S, S])
+            assert 14 in nodes_of(info)

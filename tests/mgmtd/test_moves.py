@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fs.mgmtd.destinations import Disk
-from fs.mgmtd.move_book import Drain, MoveBook, MoveState
+from fs.mgmtd.move_book import Drain, Move, MoveBook, MoveId, MoveReason, MoveState
 from fs.mgmtd.mover import cluster_of
 from fs.mgmtd.moves import View, cancelled, next_steps
+from fs.mgmtd.restored import guarded
 from fs.mgmtd.store import BookChange, Change
 from fs.schema.config import MgmtdSection
-from fs.schema.ids import NodeId, TargetId
+from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.routing import Node, Role
 
 from .moving_world import CAPACITY, ON, HeldTarget, StorageNode, World, start
@@ -432,3 +433,27 @@ def test_a_node_lost_while_another_is_drained_goes_first():
 def test_disks_are_reported():
     world = world_of()
     assert world.state.health[NodeId(1)].disks == {0: Disk(0, CAPACITY, 990, is_failed=False)}
+
+
+def test_nobody_leaves_a_chain_of_which_it_is_not_known_who_has_its_newest_data():
+    """After a restore a move that was being cancelled waits, and holds up no other."""
+    world = world_of()
+    chain = world.info.chains[ChainId(1)]
+    joining = chain.targets[-1].target_id
+    waiting = guarded(chain, 1)
+    move = Move(
+        MoveId(1),
+        chain.chain_id,
+        chain.targets[0].target_id,
+        joining,
+        world.info.target(joining).node_id,
+        0,
+        MoveReason.DRAIN,
+        MoveState.CANCELLING,
+    )
+    book = MoveBook(moves={move.move_id: move})
+    cluster = cluster_of(world.state, 0.0)
+    info = replace(cluster.info, chains={**cluster.info.chains, chain.chain_id: waiting})
+    steps = next_steps(View(replace(cluster, info=info, book=book), {}, MgmtdSection()))
+    assert steps.book.moves[move.move_id] == move
+    assert not steps.chains
