@@ -11,7 +11,7 @@ cannot be cancelled halfway, because memory must follow the store.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import trio
@@ -39,6 +39,7 @@ from .sessions import ClientSessions
 from .settings_book import SettingsBook
 from .state import ClusterState, membership_change
 from .store import BookChange, Change, Loaded, Record, Store, event_records
+from .together import due, judged_with
 from .user_book import UserBook
 
 logger = logging.getLogger(__name__)
@@ -48,9 +49,6 @@ WATCH_INTERVAL_S = 0.5
 
 GATHER_S = 0.02
 """Proofs that come within this are judged together: of several that ended at once any may go on with their chains, not only one."""
-
-FIRST_LOOK_S = 0.25
-"""A reign's first probes of all may take so long; who does not answer in that time is watched like everybody."""
 
 SOFT_INTERVAL_S = 5.0
 """How long changes that nobody acts on (space used) are collected."""
@@ -96,8 +94,6 @@ class Primary:
         self._channels = channels
         self._published = trio.Event()
         self._probing: set[NodeId] = set()
-        self._proved: dict[NodeId, str] = {}
-        """Incarnations that were proved gone and are to be judged."""
         self._quiet_until_s = now_s
         self._message: RoutingInfoPb | None = None
         self.mover = Mover(self)
@@ -304,40 +300,42 @@ class Primary:
 
     async def judge_gone(self, node_id: NodeId, incarnation: str) -> None:
         """Judge a process that was proved gone, with all others that were by now, unless another one has taken its place already."""
-        self._proved[node_id] = incarnation
+        self.state.note_ended(node_id, incarnation)
         await trio.sleep(GATHER_S)
-        await self._judge_proved()
-
-    async def _judge_proved(self) -> None:
         async with self.lock:
-            judged: dict[NodeId, Node] = {}
-            proved, self._proved = self._proved, {}
-            for node in self._to_be_judged(proved):
-                logger.warning("node %d incarnation %s is gone", node.node_id, node.incarnation)
-                judged.update(self.state.judge(node, is_gone=True).nodes)
-            if proved:
-                await self.settle(Change(nodes=judged))
+            await self.judge_due()
 
-    def _to_be_judged(self, proved: Mapping[NodeId, str]) -> Iterator[Node]:
-        """Yield the nodes whose process of now is the one that was proved gone, and has not been judged so."""
-        if self.is_quiet:
-            return
-        for node_id, incarnation in proved.items():
-            node = self.info.nodes.get(node_id)
-            if node is None or node.incarnation != incarnation:
-                continue
-            health = self.state.health[node_id]
-            if not (health.is_judged and incarnation in health.refused):
-                yield node
+    async def judge_due(self) -> None:
+        """Judge who has ended or has been silent for too long, as far as it is due (together.py).  The caller holds `lock`."""
+        if not self.is_quiet:
+            await self._judge(due(self.state, self.now_s))
+
+    async def make_way(self, node: Node) -> None:
+        """Judge a process that another one has replaced, if others have to be judged in the same step.  The caller holds `lock`.
+
+        Raises:
+            FsError: NODE_FAILED while that cannot be known; the successor is not to be heard yet.
+        """
+        self.state.note_ended(node.node_id, node.incarnation)
+        group = judged_with(self.state, node.node_id, self.now_s)
+        if not group:
+            detail = f"node {node.node_id}: its former process is judged once somebody who served with it is heard, or all are silent"
+            raise FsError(Status.NODE_FAILED, detail)
+        if len(group) > 1:
+            await self._judge(group)
+
+    async def _judge(self, node_ids: Iterable[NodeId]) -> None:
+        judged: dict[NodeId, Node] = {}
+        for node_id in sorted(node_ids):
+            node = self.info.node(node_id)
+            has_ended = self.state.health[node_id].ended == node.incarnation
+            reason = "is gone" if has_ended else "has been silent too long"
+            logger.warning("node %d incarnation %s %s", node_id, node.incarnation, reason)
+            judged.update(self.state.judge(node).nodes)
+        await self.settle(Change(nodes=judged))
 
     async def probe_node(self, node: Node) -> Proof:
         """Probe a node's incarnation and act on what is proved."""
-        proof = await self._prove(node)
-        if proof is Proof.GONE:
-            await self.judge_gone(node.node_id, node.incarnation)
-        return proof
-
-    async def _prove(self, node: Node) -> Proof:
         proof, found = await probe(
             self._channels,
             node.address,
@@ -346,18 +344,15 @@ class Primary:
             timeout_s=self.section.probe_timeout_s,
         )
         if found:
-            self.state.confirm(node.node_id, found)
+            self.state.confirm(node.node_id, found, self.now_s)
+        if proof is Proof.GONE:
+            await self.judge_gone(node.node_id, node.incarnation)
         return proof
 
-    async def judge_silent(self) -> None:
-        """Judge everybody who has been silent too long; end the bootstrap grace when it is over."""
+    async def look_around(self) -> None:
+        """Judge whoever is due; end the bootstrap grace when it is over."""
         async with self.lock:
-            judged: dict[NodeId, Node] = {}
-            silent = () if self.is_quiet else self.state.silent_nodes(self.now_s)
-            for node in list(silent):
-                logger.warning("node %d has been silent too long", node.node_id)
-                judged.update(self.state.judge(node, is_gone=False).nodes)
-            await self.settle(Change(nodes=judged))
+            await self.judge_due()
             is_grace_over = self.now_s - self.state.started_s > self.section.node_failed_after_s
             if self.info.is_bootstrapping and is_grace_over:
                 await self.publish(Change(), is_bootstrapping=False)
@@ -365,21 +360,9 @@ class Primary:
     # ---- loops ---------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Publish a routing version of this reign's own, and judge who has ended by now; raises FsError(NOT_PRIMARY).
-
-        Before anybody is heard: where all were started anew, each would say so at another time, and the last one to do so be waited for.
-        """
+        """Publish a routing version of this reign's own; raises FsError(NOT_PRIMARY)."""
         async with self.lock:
             await self.publish(Change())
-        with trio.move_on_after(FIRST_LOOK_S):
-            async with trio.open_nursery() as nursery:
-                for node in self._watched():
-                    nursery.start_soon(self._look_at, node)
-        await self._judge_proved()
-
-    async def _look_at(self, node: Node) -> None:
-        if await self._prove(node) is Proof.GONE:
-            self._proved[node.node_id] = node.incarnation
 
     async def run(self) -> None:
         """Run the loops until cancelled or the reign is over."""
@@ -473,4 +456,4 @@ class _Scan:
             logger.warning("this manager was stopped for %.1f s: nobody is blamed", excused)
             primary.excuse(excused)
         self._planned_s = primary.now_s + primary.section.chain_scan_interval_s
-        await primary.judge_silent()
+        await primary.look_around()

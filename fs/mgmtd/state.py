@@ -14,7 +14,8 @@ Concurrency: every method is synchronous; callers that act on a returned change 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..schema.config import MgmtdSection
@@ -37,7 +38,6 @@ from .births import Births
 from .chain_state import keeping_state, next_chain, with_loss
 from .destinations import Disk
 from .moves import finished
-from .node_lease import is_silent
 from .reports import disk_of, with_report
 from .restored import beyond, outranked, settled
 from .store import BookChange, Change, Loaded
@@ -56,6 +56,10 @@ class NodeHealth:
     heard_s: float
     """Arrival of the last heartbeat; of the reign or the registration before the first."""
     demoted_version: int
+    alive_s: float = -math.inf
+    """When it was last heard, or answered a probe, in this reign."""
+    ended: str = ""
+    """The incarnation that has ended, and is to be judged with all others that have (together.py)."""
     heartbeat_version: int = 0
     is_known: bool = False
     """Heard or judged: nothing is presumed of its targets any more."""
@@ -78,6 +82,7 @@ class NodeHealth:
         self.refuse(replaced)
         self.heartbeat_version = 0
         self.is_known = True
+        self.ended = ""
 
 
 class ClusterState:
@@ -244,21 +249,25 @@ class ClusterState:
 
     # ---- judging nodes -------------------------------------------------------------------------
 
-    def silent_nodes(self, now_s: float) -> Iterator[Node]:
-        """Yield the nodes that have not been heard for too long and are not yet judged."""
-        for node_id, health in self.health.items():
-            if not health.is_judged and is_silent(health.heard_s, now_s, self.section):
-                yield self.info.node(node_id)
+    def targets_of(self, node_id: NodeId) -> Sequence[TargetId]:
+        """Return the targets of a node."""
+        return self._by_node.get(node_id, ())
 
-    def judge(self, node: Node, *, is_gone: bool) -> Change:
-        """Judge a node failed: its targets count as offline.
+    def note_ended(self, node_id: NodeId, incarnation: str) -> None:
+        """A process is proved to have ended: its heartbeats, still under way, are refused, and it is judged when it is due (together.py)."""
+        node, health = self.info.nodes.get(node_id), self.health.get(node_id)
+        if node is None or health is None or node.incarnation != incarnation:
+            return
+        if health.is_judged and incarnation in health.refused:
+            return
+        health.refuse(incarnation)
+        health.ended = incarnation
 
-        With `is_gone` its incarnation is proved dead and its heartbeats, still under way, are refused.
-        """
+    def judge(self, node: Node) -> Change:
+        """Judge a node failed: its targets count as offline."""
         health = self.health[node.node_id]
         health.is_known = health.is_judged = True
-        if is_gone:
-            health.refuse(node.incarnation)
+        health.ended = ""
         for target_id in self._by_node[node.node_id]:
             self._set_local(target_id, LocalState.OFFLINE)
         if node.state in {NodeState.FAILED, NodeState.DISABLED}:
@@ -269,13 +278,16 @@ class ClusterState:
         """Forgive everybody so much silence, because the primary could not hear; at most all of it."""
         for health in self.health.values():
             health.heard_s = min(health.heard_s + seconds, now_s)
+            health.alive_s = min(health.alive_s + seconds, now_s)
 
-    def confirm(self, node_id: NodeId, incarnation: str) -> None:
+    def confirm(self, node_id: NodeId, incarnation: str, now_s: float) -> None:
         """Take heartbeats of an incarnation that a probe found answering."""
         health = self.health.get(node_id)
         if health is None:  # unregistered meanwhile
             return
         health.refused = [other for other in health.refused if other != incarnation]
+        if incarnation == self.info.node(node_id).incarnation:
+            health.alive_s, health.ended = now_s, ""
 
     def add_node(self, node_id: NodeId, now_s: float) -> None:
         """Begin to listen for a node that is about to be registered."""
@@ -289,10 +301,19 @@ class ClusterState:
         if node is None or node.state is NodeState.DISABLED:
             return
         if node.incarnation == incarnation:
-            self.health[node_id].heard_s = now_s
+            self.health[node_id].heard_s = self.health[node_id].alive_s = now_s
 
-    def hear(self, request: HeartbeatReq, now_s: float, *, judges_stop: bool = True) -> Change:
-        """Take a heartbeat in; return what must be persisted because of it.  `judges_stop`: who says that he stops counts as gone.
+    def replaced_by(self, request: HeartbeatReq) -> Node | None:
+        """Return the node whose last process the sender of a heartbeat has taken the place of; None: it is that process, or is not heard."""
+        node = self.info.nodes.get(NodeId(request.node.node_id))
+        if node is None or not node.incarnation or node.state is NodeState.DISABLED:
+            return None
+        incarnation = request.node.incarnation
+        is_other = incarnation not in {node.incarnation, *self.health[node.node_id].refused}
+        return node if is_other else None
+
+    def hear(self, request: HeartbeatReq, now_s: float) -> Change:
+        """Take a heartbeat in; return what must be persisted because of it.  Who says that he stops has ended.
 
         Raises:
             FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
@@ -312,7 +333,7 @@ class ClusterState:
         if is_restart:
             health.restart(known.incarnation)
         health.heartbeat_version = request.heartbeat_version
-        health.heard_s = now_s
+        health.heard_s = health.alive_s = now_s
         health.disks = {d.disk_index: disk_of(d) for d in request.disks}
         moved, gone, lossy = self._hear_targets(
             known.node_id, request.targets, is_restart=is_restart
@@ -329,16 +350,15 @@ class ClusterState:
             boot_id=boot_id,
             maintenance_until_ns=known.maintenance_until_ns,
         )
-        change = Change(
+        if request.is_stopping:
+            health.refuse(incarnation)
+            health.ended = incarnation
+        return Change(
             nodes={} if node == known else {node.node_id: node},
             targets={target.target_id: target for target in moved},
             removed_targets=gone,
             chains=self._with_losses(rebooted),
         )
-        if request.is_stopping and judges_stop:
-            judged = self.judge(node, is_gone=True)
-            change = replace(change, nodes={**change.nodes, **judged.nodes})
-        return change
 
     def _hear_targets(
         self, node_id: NodeId, reports: Iterable[TargetReportPb], *, is_restart: bool

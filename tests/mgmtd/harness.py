@@ -299,6 +299,10 @@ class FakeStorage(Process):
     async def resync(self, target_id: TargetId) -> None:
         version = self.chain_version(target_id)
         await trio.sleep(self.resync_s)
+        chain = self.info.chain(self.info.target(target_id).chain_id)
+        feeder = self.info.target(chain.serving[-1]).node_id if chain.serving else 0
+        if not self.cluster.is_up(feeder):
+            return
         self.used[target_id] = 100
         if self.public(target_id) is Y and self.chain_version(target_id) == version:
             self.local[target_id] = LocalState.UPTODATE
@@ -346,6 +350,12 @@ class Cluster:
             storage.used, storage.disk_of, storage.disks = held.used, held.disk_of, held.disks
         await self.nursery.start(storage.run)
         return storage
+
+    def is_up(self, node_id: int) -> bool:
+        """Tell whether a storage process runs, on a machine that is on."""
+        storage = self.storages.get(node_id)
+        is_on = self.network.blocked_since_s("observer", f"n{node_id}") is None
+        return storage is not None and not storage.scope.cancel_called and is_on
 
     def call(self, method, request, timeout_s=30.0):
         return self.link.call(method, request, timeout_s=timeout_s)

@@ -200,7 +200,8 @@ class World:
                 self.state.note_arrival(NodeId(node.node_id), incarnation, self.now_s)
             elif not self.state.health[NodeId(node.node_id)].is_judged:
                 known = self.info.node(node.node_id)
-                self.settle(self.state.judge(known, is_gone=True))
+                self.state.note_ended(known.node_id, known.incarnation)
+                self.settle(self.state.judge(known))
         if self.now_s - self.state.started_s < SECTION.node_failed_after_s:
             return
         cluster = cluster_of(self.state, SECTION.move_free_fraction_min, self.given_up)

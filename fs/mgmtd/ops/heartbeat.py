@@ -30,10 +30,12 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     primary.state.note_arrival(node_id, request.node.incarnation, arrived_s)
     async with primary.lock:
         primary.check_acting()
-        await primary.settle(
-            primary.state.hear(request, arrived_s, judges_stop=not primary.is_quiet)
-        )
+        replaced = primary.state.replaced_by(request)
+        if replaced is not None:
+            await primary.make_way(replaced)
+        await primary.settle(primary.state.hear(request, arrived_s))
         if request.is_stopping:
+            await primary.judge_due()
             await _keep_watermarks(primary)
         lease_s = _lease_s(primary, request)
         return HeartbeatRsp(
