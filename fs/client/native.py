@@ -75,7 +75,7 @@ class EmberFs(Trash, Limits, Trees):
         Args:
             meta: names and attributes.
             chunks: content.
-            runtime: randomness.
+            runtime: clock, randomness.
             identity: on whose behalf.
             ending: ends sessions of files that nothing was written to; run by the caller.  Default: each close ends its own.
             opened_s: for how long the bytes of a small file that came with its open may be shown to who reads it.
@@ -84,11 +84,11 @@ class EmberFs(Trash, Limits, Trees):
         self._chunks = chunks
         self._runtime = runtime
         self._ending = ending
-        self._changes = OwnChanges(opened_s)
+        self._changes = OwnChanges(runtime.clock, opened_s)
 
     async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
         """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
-        asked_s = trio.current_time()
+        asked_s = self._changes.now_s()
         found = await self._resolve(path, wants_read=not is_writable)
         inode = inode_from_pb(found.inode)
         if found.may_read and not is_writable:
@@ -99,7 +99,7 @@ class EmberFs(Trash, Limits, Trees):
         """Open files for reading, side by side; return each, or why it could not be opened."""
         opened: list[EmberFile | FsError] = []
         for start in range(0, len(paths), OPEN_BATCH_COUNT):
-            batch, asked_s = paths[start : start + OPEN_BATCH_COUNT], trio.current_time()
+            batch, asked_s = paths[start : start + OPEN_BATCH_COUNT], self._changes.now_s()
             found = await self._resolve_many(batch, wants_read=True)
             pairs = zip(found, batch, strict=True)
             calls = [partial(self._opened, slot, path, asked_s) for slot, path in pairs]
@@ -129,7 +129,7 @@ class EmberFs(Trash, Limits, Trees):
             wants_write=is_writable,
             takes_inline=True,
         )
-        asked_s = trio.current_time()
+        asked_s = self._changes.now_s()
         if not is_writable:
             reply = await self._meta.call(services.META_OPEN, request)
             return self._read_only(inode_from_pb(reply.inode), path, brought_bytes(reply), asked_s)
@@ -195,7 +195,7 @@ class EmberFs(Trash, Limits, Trees):
             session=meta_pb2.FileSessionPb(session_id=session_id, is_write=True),
             takes_inline=True,
         )
-        asked_s = trio.current_time()
+        asked_s = self._changes.now_s()
         with self._changes.opening() as opening:
             try:
                 reply = await self._change(services.META_CREATE, request, Place(directory))

@@ -8,8 +8,6 @@ Invariants:
 
 import math
 
-import trio
-
 from ..schema import services
 from ..schema.inode import FilePart, Inode, inode_from_pb
 from ..schema.layout import FileRef, Layout
@@ -91,7 +89,7 @@ class FileContent:
             raise ValueError(f"{self.path}: the file is closed")
 
     def note_opened(self, data: bytes | None, asked_s: float) -> None:
-        """Keep the bytes that came with an open that was asked for then (trio time); None: none came."""
+        """Keep the bytes that came with an open that was asked for then (`OwnChanges.now_s`); None: none came."""
         self._opened, self._opened_s = data, asked_s
         self._changes.keep_opened(self, len(data or b""))
 
@@ -130,7 +128,7 @@ class FileContent:
         request = meta_pb2.GetAttrReq(
             caller=self._identity.caller(), inode_id=self._inode.inode_id, takes_inline=True
         )
-        asked_s = trio.current_time()
+        asked_s = self._changes.now_s()
         reply = await self._meta.call(services.META_GET_ATTR, request)
         self._seen_there_s = asked_s
         data = brought_bytes(reply)
@@ -203,7 +201,7 @@ class FileContent:
         Raises:
             FsError: STALE: it is none, as the file has been removed; and others of meta.
         """
-        asked_s = trio.current_time()
+        asked_s = self._changes.now_s()
         if self._session_id and asked_s < self._seen_there_s + SEEN_THERE_S:
             return False  # nobody else can make it inline
         return await self._ask_inline() is not None

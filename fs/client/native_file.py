@@ -159,7 +159,7 @@ class EmberFile(FileContent):
         # Whoever writes through this object meanwhile has this report refused, or the bytes moved, first.
         self._dyn_stripe = 0
         self._has_sent = self._may_become_inline = True
-        report = InlineReport(request, trio.current_time())
+        report = InlineReport(request, self._changes.now_s())
         self._changes.note_sent(self._inode.inode_id, report)
         reply: meta_pb2.InodeRsp | None = None
         try:
@@ -283,7 +283,7 @@ class EmberFile(FileContent):
         assert inode.file is not None
         if request.ends_inline:
             if report is not None:
-                report.note_told(reply.inline_outcome, trio.current_time())
+                report.note_told(reply.inline_outcome, self._changes.now_s())
             self._note_told()
         if not self._dyn_stripe and inode.file.truncate_ver > self._truncate_ver:
             # Moving bytes to a chunk counts as a truncation, before which nothing was written to chunks.

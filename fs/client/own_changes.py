@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import trio
-
+from ..runtime.ports import Clock
 from ..schema.ids import InodeId
 from .inline_report import InlineReport
 from .kept_bytes import Keeper, KeptBytes
@@ -45,8 +44,10 @@ class Opening:
 class OwnChanges:
     """See module head; one for each client."""
 
-    def __init__(self, opened_s: float) -> None:
-        """Let bytes that came with an open be shown for so long."""
+    def __init__(self, clock: Clock, opened_s: float) -> None:
+        """Let bytes that came with an open be shown for so long, by a clock that goes on while the machine sleeps."""
+        self.now_s = clock.monotonic_s
+        """What all times here, and of reports, are of."""
         self._opened_s = opened_s
         self._writers: Counter[InodeId] = Counter()
         """Files that are open for writing."""
@@ -124,7 +125,7 @@ class OwnChanges:
 
     def note_changed(self, inode_id: InodeId) -> None:
         """Note that a file is changed just now."""
-        now_s = trio.current_time()
+        now_s = self.now_s()
         self._changed.pop(inode_id, None)
         self._changed[inode_id] = now_s
         while True:
@@ -136,7 +137,7 @@ class OwnChanges:
 
     def note_any_changed(self) -> None:
         """Note that some file may have been changed just now, and nobody knows which."""
-        self._forgotten_s = trio.current_time()
+        self._forgotten_s = self.now_s()
 
     def keep_opened(self, file: Keeper, count: int) -> None:
         """Count bytes that came with the open of a file and that it keeps; 0: none any more."""
@@ -148,6 +149,6 @@ class OwnChanges:
 
     def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:
         """Return whether bytes that came with an open asked for at `asked_s` may be shown now."""
-        if asked_s <= self._forgotten_s or trio.current_time() >= asked_s + self._opened_s:
+        if asked_s <= self._forgotten_s or self.now_s() >= asked_s + self._opened_s:
             return False
         return self._changed.get(inode_id, -math.inf) < asked_s

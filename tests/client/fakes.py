@@ -42,13 +42,15 @@ class FakeClock:
     """Virtual time of trio; wall time starts at a fixed day and always moves a little."""
 
     ticks: int = 0
+    slept_s: float = 0.0
+    """For so long the machine was suspended, and trio's time stood still."""
 
     def wall_ns(self):
         self.ticks += 1
         return 1_700_000_000_000_000_000 + int(trio.current_time() * 1e9) + self.ticks
 
     def monotonic_s(self):
-        return trio.current_time()
+        return trio.current_time() + self.slept_s
 
 
 async def run_inline(function, /, *args):

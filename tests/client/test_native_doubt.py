@@ -60,7 +60,7 @@ async def test_what_was_not_taken_is_written(autojump_clock, client, cluster, fs
     assert await client("reader").read_file("/f") == DATA and not cluster.inline.data
 
 
-@pytest.mark.parametrize("why", ["earlier release", "away for long"])
+@pytest.mark.parametrize("why", ["earlier release", "away for long", "suspended"])
 async def test_who_cannot_find_out_is_told_once(autojump_clock, client, cluster, fs, why):
     """Nothing of others is overwritten; and what is written next is written."""
     Refusing(cluster, takes_first=why == "earlier release", knows=why != "earlier release")
@@ -69,6 +69,8 @@ async def test_who_cannot_find_out_is_told_once(autojump_clock, client, cluster,
         await change(cluster, "in a chunk", THEIRS)
         if why == "away for long":
             await trio.sleep(OUTCOMES_KEPT_S)
+        if why == "suspended":
+            cluster.clock.slept_s += OUTCOMES_KEPT_S
 
     fs._meta.come_between = come_between
     async with await fs.create("/f") as file:

@@ -129,6 +129,15 @@ async def test_what_was_opened_is_shown_for_a_while_and_asked_for_after_that(
         assert await file.read(7, 3) == b""
 
 
+async def test_nothing_of_before_the_machine_slept_is_shown(autojump_clock, client, cluster):
+    writer, reader = client("writer"), client("reader")
+    await writer.write_file("/f", b"first")
+    async with await reader.open("/f") as file:
+        await writer.write_file("/f", b"again")
+        cluster.clock.slept_s += 3600.0
+        assert await file.read(0, 5) == b"again"
+
+
 async def test_nothing_is_kept_where_nothing_may_be(autojump_clock, client):
     writer, reader = client("writer"), client("reader", opened_s=0.0)
     await writer.write_file("/f", b"first")
