@@ -4,19 +4,26 @@ Between processes of one machine large replies may be lent (fs/rpc/lent_replies.
 the reply has the checksums that are stored with the bytes.  What does not match these, or cannot be had so any more, is asked for
 once again, and the storage process has to read it itself: it knows what to do about a copy that is damaged.
 
-Invariant: no byte counts before it matches its checksum (client.verify_reads).
+Of a large reply that is lent the bytes are read and matched by a thread, while the event loop serves others: nearly all of that is
+system calls and checksums, which need no interpreter.
+
+Invariants:
+    - No byte counts before it matches its checksum (client.verify_reads), and what is matched does not change any more: it has been copied.
+    - A thread has the buffers of a call only while the call lasts, also where that is cancelled.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
 from ..kernels.batches import ROW, windows_of
 from ..kernels.writes import block_checksums
-from ..rpc.api import Lending, Received
+from ..rpc.api import Lending, ReadApart
 from ..rpc.frame import decode_error
+from ..runtime.ports import RunBlocking
 from ..schema import services
 from ..schema.ids import NodeId
 from ..schema.proto import storage_pb2 as pb
@@ -35,6 +42,12 @@ LENT_BYTES_MIN = 64 * 1024
 LENT_PIECE_BYTES_MIN = 16 * 1024
 """Of a piece, on average: each is a system call if the reply is lent, and together one if it is not."""
 
+APART_BYTES_MIN: Final = 2 * 1024 * 1024
+"""Smaller ones the event loop reads itself: to wake a thread, and to be woken by it, takes as long as a few hundred KiB."""
+
+APART_PIECE_BYTES_MIN: Final = 128 * 1024
+"""Of a piece, on average: between two of them a thread needs the interpreter, for which it may have to wait."""
+
 BLOCK_BYTES_MAX = 1 << 30
 """Of checksums; what the kernel takes."""
 
@@ -52,8 +65,9 @@ async def ask(
     *,
     lending: Lending,
     buffers_of: Callable[[], Sequence[memoryview]],
-) -> Received[pb.BatchReadRsp]:
-    """Return the reply to a request; one that has checksums of blocks (`block_bytes`) is whole, and verified.
+    run_blocking: RunBlocking | None = None,
+) -> pb.BatchReadRsp | None:
+    """Return the reply to a request; None: all that was asked for has come, and is verified.
 
     Args:
         nodes: the storage nodes.
@@ -62,16 +76,26 @@ async def ask(
         into: as of `NodeCalls.call`; may be called twice.
         lending: how the reply may come.
         buffers_of: returns where each of the reads has its bytes.
+        run_blocking: has a thread read, and match, what is lent; None: this task does.
 
     Raises:
         FsError: as `NodeCalls.call`; as `into`; RPC_BAD_FRAME: a reply with checksums of blocks, though nothing was to be lent.
     """
     method = services.STORAGE_BATCH_READ
+    apart = None
+    if run_blocking is not None and lending is not Lending.NOT:
+        apart = _Apart(into, buffers_of, run_blocking)
+        into = apart.into
     if lending is Lending.RANGES:
         try:
             received = await nodes.call(node_id, method, request, into=into, may_be_lent=lending)
-            if not received.message.block_bytes or _do_match(buffers_of(), received.message):
-                return received
+            reply = received.message
+            if apart is not None and apart.does_match:
+                return None
+            if not reply.block_bytes:
+                return reply
+            if (apart is None or apart.does_match is None) and _do_match(buffers_of(), reply):
+                return None
             log.info("node %d: bytes that it has lent do not match, it is to read them", node_id)
         except FsError as error:
             if error.status is not Status.RPC_NOT_LENT:
@@ -81,14 +105,48 @@ async def ask(
     received = await nodes.call(node_id, method, request, into=into, may_be_lent=lending)
     if received.message.block_bytes:
         raise FsError(Status.RPC_BAD_FRAME, "BatchRead: checksums of blocks that nobody wanted")
-    return received
+    return None if apart is not None and apart.does_match else received.message
+
+
+class _Apart:
+    """Has a thread read what is lent, and match it."""
+
+    def __init__(
+        self,
+        into: Scatter,
+        buffers_of: Callable[[], Sequence[memoryview]],
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._into = into
+        self._buffers_of = buffers_of
+        self._run_blocking = run_blocking
+        self.does_match: bool | None = None
+        """Whether all that was asked for last has come, and is what its checksums say; None: it was not lent, or cannot be read."""
+
+    def into(self, reply: pb.BatchReadRsp, payload_bytes: int) -> ReadApart:
+        """Do as the `into` that it was made with."""
+        self.does_match = None
+        buffers = self._into(reply, payload_bytes)
+        return ReadApart(buffers, partial(self._have_read, reply))
+
+    async def _have_read(self, reply: pb.BatchReadRsp, read: Callable[[], None]) -> None:
+        self.does_match = await self._run_blocking(self._read, reply, self._buffers_of(), read)
+
+    @staticmethod
+    def _read(
+        reply: pb.BatchReadRsp, buffers: Sequence[memoryview], read: Callable[[], None]
+    ) -> bool:
+        read()
+        return _do_match(buffers, reply)
 
 
 def _do_match(buffers: Sequence[memoryview], reply: pb.BatchReadRsp) -> bool:
-    """Tell whether all of a reply by blocks has come, and is what its checksums say."""
+    """Tell whether all that was asked for has come, and is what the checksums of a reply say."""
     block, lengths = reply.block_bytes, reply.lengths[:]
     if reply.failures or block > BLOCK_BYTES_MAX or lengths != list(map(len, buffers)):
         return False
+    if not block:
+        return reply.checksums[:] == list(map(xxh3_64_intdigest, buffers))
     return reply.block_checksums == b"".join([block_checksums(one, block) for one in buffers])
 
 
@@ -96,6 +154,11 @@ def lending_of(byte_count: int, piece_count: int) -> Lending:
     """Return how a reply of so many bytes for so many pieces may come, if it is verified."""
     is_large = byte_count >= max(LENT_BYTES_MIN, piece_count * LENT_PIECE_BYTES_MIN)
     return Lending.RANGES if is_large else Lending.NOT
+
+
+def is_apart(byte_count: int, piece_count: int) -> bool:
+    """Return whether a thread is to read so many bytes for so many pieces, where they are lent."""
+    return byte_count >= max(APART_BYTES_MIN, piece_count * APART_PIECE_BYTES_MIN)
 
 
 def windows(

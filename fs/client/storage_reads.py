@@ -20,7 +20,7 @@ from ..kernels.batches import ENTRY, ROW, have_come, put_reply
 from ..node.api import RoutingView
 from ..rpc.api import Lending, Received, UnderWay
 from ..rpc.frame import decode_error
-from ..runtime.ports import Runtime
+from ..runtime.ports import RunBlocking, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import NodeId, TargetId
@@ -29,7 +29,16 @@ from ..schema.read_columns import read_results
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
-from .asked_reads import Failures, ask, finish, lending_of, rows_of, scatter_list, windows
+from .asked_reads import (
+    Failures,
+    ask,
+    finish,
+    is_apart,
+    lending_of,
+    rows_of,
+    scatter_list,
+    windows,
+)
 from .node_calls import NodeCalls
 from .patience import same_error
 from .read_plans import ReadPlans, TableRequest, tags_of
@@ -63,6 +72,9 @@ STARTS = 1 << 16
 WARM_BATCHES_AT_ONCE = 4
 """So that reads that somebody waits for are not held up by many that nobody does."""
 
+APART_COUNT_MAX = 2
+"""So many threads read what is lent: one copies more in a second than an event loop answers."""
+
 Readable = tuple[int, list[tuple[TargetId, NodeId]]]
 """The version of a chain, and who may be read from."""
 
@@ -89,6 +101,10 @@ class StorageReads:
         self._routing = routing
         self._runtime = runtime
         self._section = section
+        self._run_apart = runtime.run_blocking
+        if runtime.own_threads is not None:
+            # Not those in which others may wait, for disks or for the kernel: that may be what a read is to end.
+            self._run_apart, _ = runtime.own_threads(APART_COUNT_MAX)
         self._start = 0
         """Where to begin among equal replicas of a chain."""
         self._begun_start = runtime.random.randrange(STARTS)
@@ -142,7 +158,7 @@ class StorageReads:
     ) -> Failures:
         failures: Failures = []
         byte_count = sum(length for _, _, _, length, _ in ENTRY.iter_unpack(table.entries))
-        how = is_relaxed, lending_of(byte_count, len(table)), failures
+        how = is_relaxed, byte_count, failures
         if len(requests) == 1:
             await self._run_rows(table, requests[0], *how)
             return failures
@@ -157,23 +173,25 @@ class StorageReads:
         table: ReadTable,
         one: TableRequest,
         is_relaxed: bool,
-        lending: Lending,
+        byte_count: int,
         failures: Failures,
     ) -> None:
-        """Do as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
+        """Ask for some of `byte_count` bytes, as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
         verifies = self._section.verify_reads
+        lending = lending_of(byte_count, len(table)) if verifies else Lending.NOT
+        row_count = len(one.rows) // ROW.size
         request = one.message + _FLAGS[is_relaxed, verifies]
         try:
-            received = await ask(
+            reply = await ask(
                 self._nodes,
                 one.node_id,
                 request,
                 partial(windows, table, one),
-                lending=lending if verifies else Lending.NOT,
+                lending=lending,
                 buffers_of=partial(rows_of, table, one),
+                run_blocking=self._apart(byte_count * row_count // len(table), row_count),
             )
-            reply = received.message
-            if reply.block_bytes:
+            if reply is None:
                 return
             checksums = reply.checksums[:] if verifies else None
             has_come = have_come(table.view, one.rows, reply.lengths[:], checksums)
@@ -181,6 +199,10 @@ class StorageReads:
                 failures += finish(one.pieces(table), reply, verifies=verifies)
         except FsError as error:
             failures.extend(_all_failed(one.pieces(table), error))
+
+    def _apart(self, byte_count: int, piece_count: int) -> RunBlocking | None:
+        """Return what is to read a reply of so many bytes for so many pieces, if it is lent; None: the task that asks."""
+        return self._run_apart if is_apart(byte_count, piece_count) else None
 
     def begin(
         self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
@@ -332,16 +354,17 @@ class StorageReads:
         into = partial(scatter_list, pieces)
         try:
             lending = lending_of(batch.bytes, len(pieces)) if verifies else Lending.NOT
-            received = await ask(
+            reply = await ask(
                 self._nodes,
                 batch.node_id,
                 request,
                 into,
                 lending=lending,
                 buffers_of=lambda: [piece.buffer for piece in pieces],
+                run_blocking=self._apart(batch.bytes, len(pieces)),
             )
-            if not received.message.block_bytes:
-                failures += finish(pieces, received.message, verifies=verifies)
+            if reply is not None:
+                failures += finish(pieces, reply, verifies=verifies)
         except FsError as error:
             failures.extend(_all_failed(pieces, error))
 

@@ -7,7 +7,7 @@ Concurrency: trio.  A `Channel` may be used by many tasks at once; calls do not 
 replies.  Cancelling a call (scope or deadline) leaves the channel usable.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol
@@ -97,7 +97,20 @@ class Received(Generic[RspT]):
 
 Into = Callable[[Any, int], Sequence[memoryview]]
 """Called with (reply message, payload bytes) before the payload is received: returns the buffers to fill,
-whose total length is exactly the payload's."""
+whose total length is exactly the payload's.  They may be a `ReadApart`."""
+
+
+class ReadApart(list[memoryview]):
+    """Buffers into which a lent payload is read beside the event loop; any other payload comes as into others."""
+
+    def __init__(
+        self,
+        buffers: Iterable[memoryview],
+        have_read: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """Take the buffers, and what calls the function that fills them, once, in a thread, and returns, or raises, when it has: not before."""
+        super().__init__(buffers)
+        self.have_read = have_read
 
 
 class UnderWay(Protocol):

@@ -285,7 +285,6 @@ class ReplyBorrower:
         Raises:
             FsError: RPC_NOT_LENT; nothing more is to be lent then.
         """
-        assert self._memory is not None
         skip, step = 0, 0
         for buffer in buffers:
             for start in range(0, len(buffer), STEP_BYTES):
@@ -293,13 +292,20 @@ class ReplyBorrower:
                 if step + len(part) > STEP_BYTES:
                     await trio.lowlevel.checkpoint()
                     step = 0
-                try:
-                    self._memory.read(pieces, skip, part, self._place, self._nonce)
-                except (OSError, ValueError) as error:
-                    self._has_failed = True
-                    raise FsError(Status.RPC_NOT_LENT, f"a reply's payload: {error}") from error
+                self.read_now(pieces, (part,), skip)
                 skip += len(part)
                 step += len(part)
+
+    def read_now(self, pieces: bytes, buffers: Sequence[memoryview], skip: int = 0) -> None:
+        """Do as `read` in one step, in any thread; what is read begins behind the first `skip` bytes of the payload."""
+        assert self._memory is not None
+        try:
+            for buffer in buffers:
+                self._memory.read(pieces, skip, buffer, self._place, self._nonce)
+                skip += len(buffer)
+        except (OSError, ValueError) as error:
+            self._has_failed = True
+            raise FsError(Status.RPC_NOT_LENT, f"a reply's payload: {error}") from error
 
     async def read_ranges(self, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
         """Read a payload that lies in files into `buffers`, which may hold anything if this raises.
@@ -307,12 +313,16 @@ class ReplyBorrower:
         Raises:
             FsError: RPC_NOT_LENT; nothing more is to be lent so then, unless it would only have had to be waited for.
         """
+        for part, into in steps_of(ranges, buffers):
+            if part is not ranges:
+                await trio.lowlevel.checkpoint()
+            self.read_ranges_now(part, into)
+
+    def read_ranges_now(self, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
+        """Do as `read_ranges` in one step, in any thread."""
         assert self._memory is not None
         try:
-            for part, into in steps_of(ranges, buffers):
-                if part is not ranges:
-                    await trio.lowlevel.checkpoint()
-                self._memory.read_ranges(part, into, self._place, self._nonce)
+            self._memory.read_ranges(ranges, buffers, self._place, self._nonce)
         except BlockingIOError as error:
             raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
         except OSError as error:

@@ -3,7 +3,7 @@
 Part of fs/rpc/connection.py, which hands replies to their calls, and returns what was lent once a call has ended.
 
 Invariants:
-    - Only `take`, in the calling task, waits for bytes; all of it within the time limit of the call.
+    - Only `take`, in the calling task, waits for bytes; all of it within the time limit of the call, but for what a thread reads (`ReadApart`).
     - `fill` takes what has come already, and raises nothing: what is wrong with a reply its own caller hears of.
 
 No call is ended here, and nothing lent is returned.
@@ -13,7 +13,7 @@ from functools import partial
 
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
-from .api import Into, Received
+from .api import Into, ReadApart, Received
 from .call_under_way import CallUnderWay
 from .frame import FLAG_LENT, FLAG_RANGES, Header
 from .framed_stream import FramedStream
@@ -90,15 +90,22 @@ class ReplyPayloads:
         """Decode a lent reply, and read its payload where it lies: in shared memory, or in files."""
         assert call.header is not None
         size = call.header.payload_bytes
+        borrower = self._borrower
         if call.header.flags & FLAG_RANGES:
             ranges, message = split_ranges(call.header, call.message)
-            read = partial(self._borrower.read_ranges, ranges)
+            read = partial(borrower.read_ranges, ranges)
+            read_now = partial(borrower.read_ranges_now, ranges)
         else:
-            pieces, message = self._borrower.split(call.header, call.message)
-            read = partial(self._borrower.read, pieces)
+            pieces, message = borrower.split(call.header, call.message)
+            read = partial(borrower.read, pieces)
+            read_now = partial(borrower.read_now, pieces)
         reply = parse_reply(method, message)
         view = memoryview(bytearray(size if into is None else 0))
-        reading = read([view] if into is None else buffers_for(method, into, reply, size))
-        # One step takes no turn, so no time limit can end it.
-        await (reading if size <= STEP_BYTES else call.within(reading))
+        buffers = [view] if into is None else buffers_for(method, into, reply, size)
+        if isinstance(buffers, ReadApart):
+            await buffers.have_read(partial(read_now, buffers))
+        elif size <= STEP_BYTES:  # it takes no turn, so no time limit can end it
+            await read(buffers)
+        else:
+            await call.within(read(buffers))
         return Received(reply, size, view) if into is None else Received(reply, size)

@@ -56,7 +56,10 @@ class PeerMemory(Protocol):
         ...
 
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
-        """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises."""
+        """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises.
+
+        Any thread may.
+        """
         ...
 
     def number_of(self, source: FileSource) -> int:
@@ -182,6 +185,14 @@ class BeginBlocking(Protocol):
         ...
 
 
+class OwnThreads(Protocol):
+    """Makes threads beside those of `Runtime.run_blocking`."""
+
+    def __call__(self, count_max: int = 0) -> tuple[RunBlocking, BeginBlocking]:
+        """Return what runs functions in them: `count_max` at once, 0: as many as in those of the process."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Everything impure that a process may use."""
@@ -194,5 +205,5 @@ class Runtime:
     """Of this machine: stays the same for as long as its page cache does; empty: not known."""
     begin_blocking: BeginBlocking | None = None
     """None: a task has to call `run_blocking`."""
-    own_threads: Callable[[], tuple[RunBlocking, BeginBlocking]] | None = None
-    """Makes further threads, for calls that may never return; None: there is no such thing."""
+    own_threads: OwnThreads | None = None
+    """For calls that may never return, and those that must not wait for such; None: there is no such thing."""

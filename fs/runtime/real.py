@@ -261,8 +261,8 @@ def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) 
     """Return the runtime of a real process."""
     threads = ThreadRunBlocking(thread_count_max)
 
-    def own_threads() -> tuple[RunBlocking, BeginBlocking]:
-        own = ThreadRunBlocking(thread_count_max)
+    def own_threads(count_max: int = 0) -> tuple[RunBlocking, BeginBlocking]:
+        own = ThreadRunBlocking(count_max or thread_count_max)
         return own, own.begin
 
     return Runtime(

@@ -2,19 +2,22 @@
 
 import random
 import struct
+from dataclasses import replace
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
+from fs.client import asked_reads
 from fs.client.read_plans import ReadPlans
 from fs.client.read_table import ReadTable
 from fs.client.routing_math import TOGETHER_BYTES, cut_reads
 from fs.client.storage_reads import BEGUN_TOGETHER_COUNT, StorageReads, _request
 from fs.kernels import batches_twin
 from fs.kernels.batches import ENTRY
-from fs.rpc.api import Lending, Received
+from fs.rpc.api import Lending, ReadApart, Received
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.ids import ChainTableId, InodeId
@@ -92,12 +95,19 @@ class Nodes:
                 reply.checksums.append(xxh3_64_intdigest(payload[-1]))
         if self.spoil is not None:
             self.spoil(node_id, request, reply, payload)
-        rest = b"".join(payload)
-        size = len(rest)
-        if size:
-            for window in into(reply, size):
+        size = sum(map(len, payload))
+        windows = into(reply, size) if size else []
+
+        def fill():
+            rest = b"".join(payload)
+            for window in windows:
                 window[:] = rest[: len(window)]
                 rest = rest[len(window) :]
+
+        if isinstance(windows, ReadApart):
+            await windows.have_read(fill)
+        else:
+            fill()
         return Received(reply, size)
 
 
@@ -434,6 +444,47 @@ async def test_replies_in_many_small_pieces_are_not_asked_for_as_lent(
     table = table_of([(0, 0, length)] * count, memory_bytes=count * length)
     await client_of(nodes).read(table if as_table else list(table))
     assert set(nodes.lent) == {Lending.RANGES if may_be_lent else Lending.NOT}
+
+
+@pytest.mark.parametrize("as_table", [True, False])
+@pytest.mark.parametrize(("count", "is_apart"), [(9, True), (1, False)])
+async def test_large_replies_are_read_by_threads_of_their_own(
+    autojump_clock,  # noqa: ARG001
+    monkeypatch,
+    as_table,
+    count,
+    is_apart,
+):
+    """Those of the process may all wait for what a reply is to bring."""
+    monkeypatch.setattr(asked_reads, "APART_BYTES_MIN", 2 * CHUNK)
+    monkeypatch.setattr(asked_reads, "APART_PIECE_BYTES_MIN", CHUNK)
+    apart = []
+
+    async def run_apart(function, *args):
+        await trio.sleep(1)
+        apart.append(function(*args))
+        return apart[-1]
+
+    async def wait(*_):
+        await trio.sleep_forever()
+
+    runtime = replace(
+        simulated_runtime(None, 1), run_blocking=wait, own_threads=lambda _: (run_apart, wait)
+    )
+    client = StorageReads(
+        Nodes(), routing=Routing(), runtime=runtime, section=ClientSection(verify_reads=True)
+    )
+    rows = [(0, n * CHUNK, CHUNK) for n in range(count)]
+    table = table_of(rows)
+    with trio.fail_after(10):
+        await client.read(table if as_table else list(table))
+    assert_read(table)
+    assert bool(apart) == is_apart and all(apart)
+
+    apart.clear()
+    client.adopt(ClientSection(verify_reads=False))
+    await client.read(table if as_table else list(table))
+    assert not apart, "nothing is lent to who verifies nothing"
 
 
 def begun(reply, *rows):
