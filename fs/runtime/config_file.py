@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, inspect
 
-from ..schema.config import ProcessConfig, check_relations
+from ..schema.config import MESSAGE_BYTES_USED_MIN, ProcessConfig, check_relations
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.status import FsError, Status
 from .durable_file import write_durable
@@ -85,19 +85,23 @@ def _with_room(values: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _raised(config: ProcessConfig, path: Path) -> ProcessConfig:
-    """Return a config whose frames hold its batches, as releases did not demand."""
-    found, wanted = config.rpc.payload_bytes_max, config.client.batch_bytes_max
-    if found >= wanted:
-        return config
-    _warn_raised(path, found, wanted, "client.batch_bytes_max")
-    rpc = msgspec.structs.replace(config.rpc, payload_bytes_max=wanted)
-    return msgspec.structs.replace(config, rpc=rpc)
+    """Return a config whose frames hold its batches, and the bytes of small files, as releases did not demand."""
+    rpc = config.rpc
+    found, wanted = rpc.payload_bytes_max, config.client.batch_bytes_max
+    if found < wanted:
+        _warn_raised(path, found, wanted, "client.batch_bytes_max")
+        rpc = msgspec.structs.replace(rpc, payload_bytes_max=wanted)
+    found, wanted = rpc.message_bytes_max, MESSAGE_BYTES_USED_MIN
+    if found < wanted:
+        _warn_raised(path, found, wanted, "the bytes of many small files", "message_bytes_max")
+        rpc = msgspec.structs.replace(rpc, message_bytes_max=wanted)
+    return config if rpc is config.rpc else msgspec.structs.replace(config, rpc=rpc)
 
 
-def _warn_raised(path: Path, found: int, wanted: int, why: str) -> None:
-    _log.warning(
-        "%s: rpc.payload_bytes_max (%d) is less than %s: %d is used", path, found, why, wanted
-    )
+def _warn_raised(
+    path: Path, found: int, wanted: int, why: str, name: str = "payload_bytes_max"
+) -> None:
+    _log.warning("%s: rpc.%s (%d) is less than %s: %d is used", path, name, found, why, wanted)
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class RpcSection(Section, frozen=True):
     """[rpc]: limits of the framed transport."""
 
     message_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 16 * MIB
+    """What is less than 8 MiB is taken for that: messages bring bytes of small files, and of many."""
     payload_bytes_max: Annotated[int, Meta(ge=CHUNK_SIZE_BYTES_MAX, le=1024 * MIB)] = 256 * MIB
     """The largest chunk fits: whole chunks are written, and copied to targets that were away."""
     connection_count_max: Count = 4096
@@ -402,6 +403,9 @@ def check_metrics_address(config: ProcessConfig) -> None:
         " nobody for a key; set process.is_open_metrics_allowed if that is meant",
     )
 
+
+MESSAGE_BYTES_USED_MIN = 8 * MIB
+"""What metadata tells of many small files, with their bytes, fits into a message of this size."""
 
 KV_MESSAGE_BYTES_MIN = 16 * MIB
 """The largest transaction and the largest page of rows fit into a message of this size."""

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fs.meta.inline import REPLY_BYTES_MAX
 from fs.runtime.config_file import format_config, parse_config, read_config, write_config
-from fs.schema.config import DiskSection, ProcessConfig, ProcessSection, StorageSection
+from fs.schema.config import (
+    MESSAGE_BYTES_USED_MIN,
+    DiskSection,
+    ProcessConfig,
+    ProcessSection,
+    StorageSection,
+)
 from fs.schema.status import FsError, Status
 
 text = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -45,6 +52,15 @@ def test_any_config_comes_back(tmp_path_factory, process, fraction, disks):
     path = tmp_path_factory.getbasetemp() / "any.toml"
     write_config(path, config)
     assert read_config(path) == config
+
+
+def test_messages_that_earlier_releases_allowed_hold_small_files(caplog, tmp_path):
+    path = tmp_path / "c.toml"
+    config = parse_config("[rpc]\nmessage_bytes_max = 65536\n", path)
+    assert config.rpc.message_bytes_max == MESSAGE_BYTES_USED_MIN
+    assert config.meta.inline_bytes_max < REPLY_BYTES_MAX < MESSAGE_BYTES_USED_MIN
+    assert f"{path}: rpc.message_bytes_max (65536) is less than the bytes of many" in caplog.text
+    assert parse_config("", path) == ProcessConfig()
 
 
 @pytest.mark.parametrize(
