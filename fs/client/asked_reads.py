@@ -130,7 +130,12 @@ class _Apart:
         return ReadApart(buffers, partial(self._have_read, reply))
 
     async def _have_read(self, reply: pb.BatchReadRsp, read: Callable[[], None]) -> None:
-        self.does_match = await self._run_blocking(self._read, reply, self._buffers_of(), read)
+        buffers = self._buffers_of()
+        try:
+            self.does_match = await self._run_blocking(self._read, reply, buffers, read)
+        except (RuntimeError, MemoryError) as error:  # no thread is to be had
+            log.debug("what is lent is read by the event loop: %s", error)
+            self.does_match = self._read(reply, buffers, read)
 
     @staticmethod
     def _read(

@@ -205,6 +205,21 @@ async def test_who_is_cancelled_waits_for_the_thread_that_has_its_buffers():
         assert ended, "the buffers are nobody else's any more"
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+async def test_where_no_thread_is_to_be_had_the_task_reads_itself(monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("fs.runtime.real._thread.start_new_thread", refuse)
+    node, views = Node(lambda *_: None), [memoryview(bytearray(length)) for length in LENGTHS]
+    options = {"buffers_of": lambda: views, "run_blocking": ThreadRunBlocking(1)}
+    assert (
+        await ask(node, 3, b"request", lambda *_: views, lending=Lending.RANGES, **options) is None
+    )
+    assert [bytes(view) for view in views] == CONTENT
+    assert node.threads == [threading.get_ident()]
+
+
 def test_small_reads_and_those_in_small_pieces_take_no_thread():
     assert is_apart(APART_BYTES_MIN, 1)
     assert not is_apart(APART_BYTES_MIN - 1, 1)
