@@ -1,5 +1,6 @@
 """Benchmarks of programs: what they measure is what they say, on a small folder; what they print, draw and leave."""
 
+import mmap
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import trio
 from emberfs.posix import PosixClient
 from xxhash import xxh3_64_intdigest
 
-from benchmarks import apps, bare, checkpoint, dataloader, kvcache, mount, sort
+from benchmarks import apps, bare, checkpoint, dataloader, kvcache, machine, mount, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
@@ -235,7 +236,55 @@ def test_what_is_called_warm_on_the_mount_has_been_warmed(tmp_path, monkeypatch)
     monkeypatch.setattr(mount, "WORKLOADS", kinds)
     assert len(mount.measure(Sizes(2, 64, 10, 4), tmp_path, Progress())) == 2
     warmed = ("warm up", "cluster", places["mounted"] / BIG_FILE)
-    assert steps == [warmed, "mounted", "empty", "local"]
+    assert steps == [warmed, "mounted", "empty"] * mount.READ_ROUNDS
+
+
+@pytest.mark.parametrize("bound", list(Bound))
+def test_large_reads_are_measured_in_turn_and_medians_count(tmp_path, monkeypatch, bound):
+    rates = iter([1, 10, 5, 20, 2, 60, 4, 30, 3, 15])
+    steps = []
+    cluster, mounted, empty, local = (tmp_path / name for name in "cmel")
+
+    def reads(directory, _sizes):
+        steps.append(directory)
+        return next(rates, 0)
+
+    def writes(directory, _sizes):
+        (directory / BIG_FILE).touch(exist_ok=False)
+        steps.append(("written anew", directory))
+
+    monkeypatch.setattr(mount, "sequential_read", reads)
+    monkeypatch.setattr(mount, "sequential_write", writes)
+    mounted.mkdir()
+    (mounted / BIG_FILE).touch()
+    kind = ("x", "MiB/s", bound, 0.5, reads, lambda _: 10**9)
+    folders = cluster, mounted, empty, local
+    row = mount._measured(kind, Sizes(2, 64, 10, 4), Meter(), folders, 5)
+    beside = empty if bound is Bound.FUSE else local
+    turn = [("written anew", mounted), mounted, beside]
+    assert steps[:14] == (turn * 5)[1:]
+    assert steps[14:] == ([] if bound is Bound.FUSE else [empty])
+    assert row.value == 3 and row.limit == (20 if bound is Bound.FUSE else 20 / 3)
+
+
+def test_memory_is_touched_as_far_as_there_is_some(monkeypatch):
+    lengths = []
+
+    class Mapping(mmap.mmap):
+        def __exit__(self, *_):
+            lengths.append(
+                (
+                    len(self),
+                    self[:] == b"\1".ljust(mmap.PAGESIZE, b"\0") * (len(self) // mmap.PAGESIZE),
+                )
+            )
+            self.close()
+
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    machine.touch_memory(4 * mmap.PAGESIZE)
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 6)
+    machine.touch_memory(1 << 40)
+    assert lengths == [(4 * mmap.PAGESIZE, True), (3 * mmap.PAGESIZE, True)]
 
 
 def test_figures_of_the_kv_cache(tmp_path):
