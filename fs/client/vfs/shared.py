@@ -396,6 +396,8 @@ class Shared:
             own_end = -1 if state.append.length else max(state.acked_end, state.written_end)
             is_own = inode.length in (known.given_length, own_end)
         is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
+        # Own truncations are told by their answers: what is shorter by itself another mount has cut, whatever was reported here since.
+        is_own = is_own and inode.length >= known.told_length
         known.note_content(inode, self.now_s(), valid_s, is_own=is_own)
         known.given_mark = self.changes.mark()
         self.touch(known)

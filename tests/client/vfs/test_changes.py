@@ -15,7 +15,7 @@ from fs.schema.proto import meta_pb2
 from fs.schema.services import META_GET_ATTR, META_LINK, META_LIST, META_LOOKUP, META_SET_ATTR
 from fs.schema.status import FsError, Status
 
-from .conftest import ROOT
+from .conftest import ROOT, RW
 
 
 def test_what_changed_since_a_mark_is_found():
@@ -174,6 +174,28 @@ async def test_what_another_mount_changes_after_an_own_change_is_not_taken_for_t
         await here.files.open(inode_id, os.O_RDONLY, ROOT)
         assert here.kernel.attributes == [inode_id]
         await here.files.release_all()
+
+
+async def test_what_another_mount_has_cut_is_not_taken_for_what_was_written_here_since(
+    mounts, autojump_clock
+):
+    """Seed 180141 of the simulation through the caches of Linux: the kernel had sent the request for a listing before it wrote, and took nothing from it."""
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"x" * 100)
+        handle_id = (await here.open(b"f", RW)).handle_id
+        await here.stat(b"f")
+        await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)
+        await here.files.write(handle_id, 0, b"y" * 10)
+        inode, _ = here.names.told(here.files.handle(handle_id).state.inode_id)
+        assert inode.length == 100, "of the other mount's truncation nothing is known"
+        await here.files.fsync(handle_id, is_data_only=False)
+        here.names.give_listed(InodeId(1), b"f", await there.stat(b"f"))
+        await here.close(handle_id)
+        here.kernel.attributes.clear()
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        assert here.kernel.attributes == [inode.inode_id]
+        assert here.files.handle(handle_id).state.local_length() == 10
+        await here.close(handle_id)
 
 
 async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts, autojump_clock):
