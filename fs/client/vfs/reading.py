@@ -72,7 +72,7 @@ class Reading(Handles):
             if self._is_counted(known, mark, offset, length):
                 return found
             patience = patience or Patience()
-            is_last = patience.has_ended(known, mark, offset, length, now_s)
+            is_last = patience.has_ended(known, offset, length, now_s)
             known.held.append(offset)
             try:
                 await trio.sleep(known.acts_in_s(now_s) if is_last else LOOK_AGAIN_S)

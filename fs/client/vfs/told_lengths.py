@@ -67,20 +67,20 @@ class ToldLengths:
         Such an answer changes the size itself, and makes the kernel overlook those to READs that it sent before: so what begins
         first in the file goes first, and READs that are being done are waited for.
         """
-        if self._is_behind(offset) or now_s < self.unstable_until_s:
+        if self._is_behind(offset) or self.notice_count or now_s < self.unstable_until_s:
             return False
-        return self._is_untouched(mark)
+        # Once a notice is sent it is too late.
+        return self.waiting_count > 0 or self.touched_at <= mark
 
-    def awaits_reads(self, mark: int, offset: int) -> bool:
-        """Return whether READs of what lies before `offset` are being done, and the kernel may go by the answer when they are."""
-        return self._is_behind(offset) and self._is_untouched(mark)
+    def awaits_reads(self, offset: int) -> bool:
+        """Return whether READs of what lies before `offset` are being done, which an answer now might make the kernel overlook.
+
+        Also one that it seems to overlook itself: of a reply that told attributes it may have taken nothing, as it asked for that too early.
+        """
+        return self._is_behind(offset) and not self.notice_count
 
     def _is_behind(self, offset: int) -> bool:
         return self.read_count > 0 or offset > min(self.held, default=offset)
-
-    def _is_untouched(self, mark: int) -> bool:
-        # Once a notice is sent it is too late.
-        return not self.notice_count and (self.waiting_count > 0 or self.touched_at <= mark)
 
     def acts_in_s(self, now_s: float) -> float:
         """Return after how many seconds the kernel has most likely acted on what it was told last."""
@@ -107,16 +107,14 @@ class Patience:
     _length: int = -1
     """By which it was read last."""
 
-    def has_ended(
-        self, told: ToldLengths, mark: int, offset: int, length: int, now_s: float
-    ) -> bool:
-        """Return whether the answer to a READ from `offset` on, which arrived at `mark`, is to be given whatever comes of it.
+    def has_ended(self, told: ToldLengths, offset: int, length: int, now_s: float) -> bool:
+        """Return whether the answer to a READ from `offset` on is to be given whatever comes of it.
 
         Where the file has been cut once more, by `length` says, the kernel is told of that again.
         """
         if self.begun_s < 0:
             self.begun_s = now_s
-        if length != self._length or told.awaits_reads(mark, offset):
+        if length != self._length or told.awaits_reads(offset):
             self._length, self._since_s = length, now_s
         return now_s >= min(self._since_s + HELD_S, self.begun_s + QUIET_S)
 
