@@ -281,6 +281,8 @@ class EmberFs(Trash, Limits, Trees):
             nursery.start_soon(write_pieces)
             for offset in range(0, reading.length, COPY_PIECE_BYTES):
                 length = min(COPY_PIECE_BYTES, reading.length - offset)
+                if length <= 0:  # it was cut meanwhile
+                    break
                 piece = FileRead(reading.ref, offset, memoryview(bytearray(length)))
                 try:
                     await reading.fill(piece)
@@ -336,7 +338,7 @@ class EmberFs(Trash, Limits, Trees):
         left: Sequence[int],
         counts: list[int],
     ) -> list[int]:
-        """Do those of some reads that are left, by position; return those that must be done again, as their files have become inline."""
+        """Do those of some reads that are left, by position; return those that must be done again, as their files are others by now."""
         kept = await self._inline_contents({reads[position][0] for position in left})
         stored: dict[int, FileRead] = {}
         for position in left:
@@ -350,9 +352,9 @@ class EmberFs(Trash, Limits, Trees):
             if len(wanted):
                 stored[position] = FileRead(file.ref, offset, wanted)
         await self._chunks.read(list(stored.values()))
-        doubted = {reads[position][0] for position, read in stored.items() if read.hole_bytes}
-        inline = {file for file in doubted if await file.is_inline_after_all()}
-        return [position for position in stored if reads[position][0] in inline]
+        doubted = {reads[position][0]: read for position, read in stored.items() if read.hole_bytes}
+        other = {file for file, read in doubted.items() if await file.is_other_by_now(read)}
+        return [position for position in stored if reads[position][0] in other]
 
     async def _inline_contents(self, files: Iterable[EmberFile]) -> dict[EmberFile, bytes]:
         """Return the bytes of those files that are inline; raises FsError if one cannot be read."""

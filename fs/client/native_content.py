@@ -2,7 +2,8 @@
 
 Invariants:
     - The bytes of an inline file are those that came with its open for `opened_s` at most; later each read asks for them.
-    - What storage calls a hole is read as zeros only if the file is still there, and not inline by now.
+    - What storage calls a hole is read as zeros only if the file is still there, not inline by now, and, open for reading, not cut since
+      its length was learnt.
     - A file that was closed is not read: ValueError, as of Python's own files.
 """
 
@@ -60,7 +61,7 @@ class FileContent:
 
     @property
     def length(self) -> int:
-        """Bytes in the file, as known at open and grown by writes through this object; of an inline file as last read."""
+        """Bytes in the file, as known at open and grown by writes through this object; of an inline file, and of one that is read and was cut, as last read."""
         return self._length
 
     @property
@@ -81,7 +82,8 @@ class FileContent:
     @property
     def ref(self) -> FileRef:
         """Names the file's chunks to the storage side."""
-        return FileRef(self._inode.inode_id, self.layout, self._dyn_stripe, self._part.finished_cut)
+        about = self._inode.inode_id, self.layout, self._dyn_stripe, self._part.finished_cut
+        return FileRef(*about, self._truncate_ver)
 
     def require_open(self) -> None:
         """Raise ValueError if the file was closed."""
@@ -139,9 +141,15 @@ class FileContent:
         return data
 
     def _learn(self, inode: Inode, *, is_brought: bool) -> None:
-        """Take in a file as meta has it, if it is inline, or was as far as known; not from a reply that is late."""
+        """Take in a file as meta has it, if it is inline, or was as far as known, or was cut; not from a reply that is late.
+
+        Who writes to it learns of a truncation when he reports, as only then it is known what was written before it.
+        """
         part, known = inode.file, self._part
-        if part is None or not (self.is_inline or is_brought):
+        if part is None:
+            return
+        is_inline = self.is_inline or is_brought
+        if not is_inline and (self._session_id or part.truncate_ver <= self._truncate_ver):
             return
         told = part.truncate_ver, part.data_ver
         have = known.truncate_ver, known.data_ver
@@ -149,7 +157,8 @@ class FileContent:
         if told < have or (told == have and not self.is_inline):
             return
         # While they are moved to a chunk nobody writes there: they may have to be moved once more.
-        self._inode, self._dyn_stripe = inode, 0 if part.truncate_pending else part.dyn_stripe
+        is_moving = is_inline and part.truncate_pending
+        self._inode, self._dyn_stripe = inode, 0 if is_moving else part.dyn_stripe
         if part.truncate_ver != self._truncate_ver:  # cut by others: what was known is void
             self._truncate_ver, self._written_end = part.truncate_ver, 0
         self._length = max(part.length, self._written_end)
@@ -174,7 +183,7 @@ class FileContent:
                 return 0
             read = FileRead(self.ref, offset, wanted)
             await self._chunks.read([read])
-            if not read.hole_bytes or not await self.is_inline_after_all():
+            if not read.hole_bytes or not await self.is_other_by_now(read):
                 return len(wanted)
 
     async def fill(self, read: FileRead) -> None:
@@ -192,19 +201,21 @@ class FileContent:
                 return
             read.file = self.ref
             await self._chunks.read([read])
-            if not read.hole_bytes or not await self.is_inline_after_all():
+            if not read.hole_bytes or not await self.is_other_by_now(read):
                 return
 
-    async def is_inline_after_all(self) -> bool:
-        """Find out whether what was read as a hole is none, as the file has become inline; it is to be read again then.
+    async def is_other_by_now(self, read: FileRead) -> bool:
+        """Find out whether what was read as a hole is none, as the file has become inline, or was cut; it is to be read again then.
 
         Raises:
             FsError: STALE: it is none, as the file has been removed; and others of meta.
         """
         asked_s = self._changes.now_s()
-        if self._session_id and asked_s < self._seen_there_s + SEEN_THERE_S:
-            return False  # nobody else can make it inline
-        return await self._ask_inline() is not None
+        # While it is open for writing here nobody else can make it inline.
+        is_asked = not self._session_id or asked_s >= self._seen_there_s + SEEN_THERE_S
+        if is_asked and await self._ask_inline() is not None:
+            return True
+        return read.file.truncate_ver != self._truncate_ver
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on."""

@@ -110,6 +110,58 @@ async def test_a_file_that_was_removed_is_no_hole(autojump_clock, client, cluste
             await kept.close()
 
 
+@pytest.mark.parametrize("length", [0, 4, 3 * CHUNK])
+@pytest.mark.parametrize("way", ["read", "batch", "copy"])
+async def test_what_another_client_has_cut_is_no_hole(autojump_clock, client, length, way):
+    """Zeros were never in the file: it ends where it was cut, or has what was written after that."""
+    a, b = client("a"), client("b")
+    await a.write_file("/f", b"x" * 2 * CHUNK)
+    async with await b.open("/f") as file:
+        await a.write_file("/f", b"y" * length)
+        if way == "read":
+            assert await file.read(CHUNK, CHUNK) == b"y" * max(0, min(length - CHUNK, CHUNK))
+            assert await file.read(0, 4 * CHUNK) == b"y" * min(length, 2 * CHUNK), (
+                "no hole, none asked"
+            )
+        elif way == "batch":
+            buffers = [memoryview(bytearray(CHUNK)) for _ in range(2)]
+            reads = [(file, n * CHUNK, buffer) for n, buffer in enumerate(buffers)]
+            counts = [max(0, min(length - n * CHUNK, CHUNK)) for n in range(2)]
+            assert await b.read_batch(reads) == counts
+            for count, buffer in zip(counts, buffers, strict=True):
+                assert buffer[:count] == b"y" * count
+    if way == "copy":
+        await b.copy_file("/f", "/g")
+        assert await a.read_file("/g") == b"y" * length
+
+
+async def test_side_by_side_reads_of_what_was_cut_find_no_hole(autojump_clock, client, cluster):
+    """What one of them learns makes the others look again."""
+    a, b = client("a"), client("b")
+    await a.write_file("/f", b"x" * 2 * CHUNK)
+    async with await b.open("/f") as file:
+        await a.write_file("/f", b"short")
+        found = []
+
+        async def read(offset):
+            found.append(await file.read(offset, 10))
+
+        async with trio.open_nursery() as nursery:
+            for offset in (0, 3, 100, CHUNK, CHUNK + 1):
+                nursery.start_soon(read, offset)
+        assert sorted(found) == [b"", b"", b"", b"rt", b"short"]
+
+
+async def test_who_writes_to_a_file_that_another_client_cuts_loses_nothing(autojump_clock, client):
+    a, b = client("a"), client("b")
+    await a.write_file("/f", b"x" * 2 * CHUNK)
+    async with await b.open("/f", is_writable=True) as file:
+        await a.write_file("/f", b"")
+        await file.write(CHUNK, b"behind")
+        await file.read(0, 10)
+    assert await a.read_file("/f") == bytes(CHUNK) + b"behind"
+
+
 async def test_a_client_that_was_stopped_for_longer_than_its_session_lasts_reads_no_hole(
     autojump_clock, client, cluster
 ):
