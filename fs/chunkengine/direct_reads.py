@@ -68,9 +68,9 @@ class DirectReads:
     def _is_new(self, chunk: ChunkRecord, offset: int) -> bool:
         """Return whether this was not read lately, and remember it.
 
-        Blocks are used again: what is remembered of a former version at most sends a read through the page cache.
+        Blocks are used again, and most versions are the first of their chunk: it is the digest that tells them apart.
         """
-        key = hash((chunk.position, chunk.version, offset))
+        key = hash((chunk.position, chunk.version, chunk.digest, offset))
         with self._lock:
             is_new = key not in self._remembered
             self._remembered[key] = None

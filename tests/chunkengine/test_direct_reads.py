@@ -250,3 +250,19 @@ def test_what_was_read_is_not_remembered_for_ever(opened, monkeypatch) -> None:
     assert lab.read([pieces[1]]) == 0  # which is remembered anew
     assert lab.read([pieces[3]]) == 1  # instead of the last
     assert [lab.read([piece]) for piece in (pieces[1], pieces[2], pieces[0])] == [0, 1, 1]
+
+
+def test_of_a_block_that_is_used_again_nothing_is_remembered(opened) -> None:
+    lab, whole = opened("memory"), (0, 0, 64 * KIB)
+    former = place(lab.engine, CHUNKS[0])
+    assert [lab.read([whole]), lab.read([whole])] == [1, 0]
+    lab.contents[0] = random.Random(3).randbytes(64 * KIB)
+    for number in range(4096):
+        lab.engine.remove(*CHUNKS[0], version=2)
+        lab.engine.commit(*CHUNKS[0], version=2, chain_version=3)
+        lab.engine.sync()
+        put(lab.engine, CHUNKS[0], 1, in_pages(lab.contents[0]))
+        if place(lab.engine, CHUNKS[0]) == former:
+            break
+    assert place(lab.engine, CHUNKS[0]) == former, number
+    assert [lab.read([whole]), lab.read([whole])] == [1, 0]
