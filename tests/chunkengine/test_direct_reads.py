@@ -257,12 +257,12 @@ def test_of_a_block_that_is_used_again_nothing_is_remembered(opened) -> None:
     former = place(lab.engine, CHUNKS[0])
     assert [lab.read([whole]), lab.read([whole])] == [1, 0]
     lab.contents[0] = random.Random(3).randbytes(64 * KIB)
-    for number in range(4096):
+    for _ in range(4096):
         lab.engine.remove(*CHUNKS[0], version=2)
         lab.engine.commit(*CHUNKS[0], version=2, chain_version=3)
         lab.engine.sync()
         put(lab.engine, CHUNKS[0], 1, in_pages(lab.contents[0]))
         if place(lab.engine, CHUNKS[0]) == former:
             break
-    assert place(lab.engine, CHUNKS[0]) == former, number
+    assert place(lab.engine, CHUNKS[0]) == former
     assert [lab.read([whole]), lab.read([whole])] == [1, 0]
