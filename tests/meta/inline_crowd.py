@@ -25,8 +25,8 @@ from fs.meta import records
 from fs.meta.check import check
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.status import FsError, Retry
-from tests.meta.harness import CALL, ROOT, World, hint, inline_report, session
+from tests.meta.harness import ROOT, World, hint, inline_report, session
+from tests.meta.late_calls import LATE_S_MAX, PATIENCE_S, LateCalls
 from tests.sim.determinism import run_deterministic
 
 LENGTH_MAX = 64
@@ -35,12 +35,9 @@ FILE_COUNT = 3
 CLIENT_COUNT = 2
 CHANGE_COUNT = 15
 """Of each client."""
-LATE_S_MAX = 3.0
-PATIENCE_S = 0.5
 INTRUDER = "b" * 32
 INTRUSION_SHARE = 0.4
 """Of all that is sent inline."""
-DEATH_SHARE = 0.08
 
 
 class ByteChunks:
@@ -132,56 +129,20 @@ class Crowd:
     """The clients, the services and the files."""
 
     def __init__(self, world: World, source: random.Random, nursery: trio.Nursery) -> None:
-        self.world, self.random, self.nursery = world, source, nursery
+        self.world, self.random = world, source
         self.chunks = world.chunks = ByteChunks(source)
-        self.services = [world.new_meta().service for _ in range(3)]
+        self.call = LateCalls(world, source, nursery).call
         self.files: list[Shared] = []
         self.inline_count = self.refused_count = self.read_count = 0
         self.doubt_count = self.intrusion_count = 0
         """Reports that were given up; changes by others of what was taken before its writer knew."""
         self._session_count = 0
 
-    # ---- calls ---------------------------------------------------------------------------------
-
-    async def call(self, client: str, name: str, request):
-        """As a client does: the same request until somebody has answered it, or what nobody will change."""
-        message = request.sync if isinstance(request, meta.CloseReq) else request
-        message.caller.client_id = client
-        message.caller.request_id = self.random.randbytes(16)
-        while True:
-            text = request.SerializeToString()
-            send, receive = trio.open_memory_channel(1)
-            self.nursery.start_soon(self._serve, name, type(request), text, send)
-            with trio.move_on_after(PATIENCE_S):
-                outcome = await receive.receive()
-                if isinstance(outcome, FsError) and outcome.retry is Retry.NEVER:
-                    raise outcome
-                if not isinstance(outcome, FsError):
-                    return outcome
-            message.caller.is_repeat = True
-
-    async def _serve(self, name, request_type, text, send):
-        draw = self.random.random
-        if draw() < DEATH_SHARE:
-            return  # it died before
-        await trio.sleep(draw() ** 2 * LATE_S_MAX)
-        number = self.random.randrange(len(self.services))
-        method = getattr(self.services[number], name)
-        try:
-            with trio.move_on_after(draw() * 0.2 if draw() < DEATH_SHARE else float("inf")) as life:
-                outcome = await method(CALL, request_type.FromString(text))
-        except FsError as error:
-            outcome = error
-        if life.cancelled_caught:  # it died in the middle: another one takes its place
-            self.services[number] = self.world.new_meta().service
-        elif draw() < 0.85:  # else it died after
-            send.send_nowait(outcome)
+    # ---- what clients do -----------------------------------------------------------------------
 
     async def attr(self, client: str, file: Shared):
         reply = await self.call(client, "get_attr", meta.GetAttrReq(inode_id=file.inode_id))
         return reply.inode.file
-
-    # ---- what clients do -----------------------------------------------------------------------
 
     async def work(self, number: int) -> None:
         client = f"{number:032x}"

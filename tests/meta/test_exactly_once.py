@@ -15,9 +15,10 @@ from fs.kv.faulty import RandomFaults
 from fs.meta.check import check
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.status import FsError, Retry, Status
+from fs.schema.status import FsError, Status
 from tests.kv.harness import CHOSEN_KIND
-from tests.meta.harness import CALL, ROOT, World
+from tests.meta.harness import ROOT, World
+from tests.meta.late_calls import LateCalls
 
 pytestmark = [
     pytest.mark.thorough,
@@ -29,11 +30,6 @@ CHANGE_COUNT = 60
 """Of each client."""
 
 NAME_COUNT = 6
-LATE_S_MAX = 3.0
-"""A request may stand still for so long before it is executed, at a service that its client has given up."""
-
-PATIENCE_S = 0.5
-
 EXPECTED = {
     Status.EXISTS,
     Status.NOT_FOUND,
@@ -47,40 +43,9 @@ class Crowd:
     """The clients, the services, and what was done as far as its client knows."""
 
     def __init__(self, world: World, seed: int, nursery: trio.Nursery) -> None:
-        self.services = [world.meta.service, world.new_meta().service, world.new_meta().service]
         self.random = random.Random(seed)
-        self.nursery = nursery
+        self.calls = LateCalls(world, self.random, nursery)
         self.done: Counter[str] = Counter()
-        self.repeat_count = 0
-
-    async def call(self, client: str, name: str, request):
-        """As a client does: the same request until somebody has answered it."""
-        request.caller.client_id = client
-        request.caller.request_id = self.random.randbytes(16)
-        while True:
-            text = request.SerializeToString()
-            send, receive = trio.open_memory_channel(1)
-            self.nursery.start_soon(self._serve, name, type(request), text, send)
-            with trio.move_on_after(PATIENCE_S):
-                outcome = await receive.receive()
-                if isinstance(outcome, FsError) and outcome.retry is Retry.NEVER:
-                    raise outcome
-                if not isinstance(outcome, FsError):
-                    return outcome
-            request.caller.is_repeat = True
-            self.repeat_count += 1
-
-    async def _serve(self, name, request_type, text, send):
-        service = self.random.choice(self.services)
-        if self.random.random() < 0.1:
-            return  # it died before
-        await trio.sleep(self.random.random() ** 4 * LATE_S_MAX)
-        try:
-            outcome = await getattr(service, name)(CALL, request_type.FromString(text))
-        except FsError as error:
-            outcome = error
-        if self.random.random() < 0.8:  # else it died after
-            send.send_nowait(outcome)
 
     def _change(self):
         """Return (what it does to the number of names, RPC, request)."""
@@ -112,7 +77,7 @@ class Crowd:
         for _ in range(CHANGE_COUNT):
             growth, name, request = self._change()
             try:
-                await self.call(f"{number:032x}", name, request)
+                await self.calls.call(f"{number:032x}", name, request)
             except FsError as error:
                 assert error.status in EXPECTED, error  # noqa: PT017 - success is an outcome too
                 continue
@@ -121,7 +86,7 @@ class Crowd:
 
     async def run(self) -> None:
         self.shared_id = (
-            await self.call(
+            await self.calls.call(
                 "e" * 32, "create", meta.CreateReq(parent_inode_id=ROOT, name=b"shared")
             )
         ).inode.inode_id
@@ -147,5 +112,5 @@ async def test_what_clients_were_told_adds_up(world, autojump_clock, seed):
     world.engine.faults = None
     found = await world.user().names(ROOT)
     assert len(found) == 1 + crowd.done["names"], crowd.done
-    assert crowd.repeat_count and crowd.done.total() > CHANGE_COUNT
+    assert crowd.calls.repeat_count and crowd.done.total() > CHANGE_COUNT
     assert await check(world.engine) == []
