@@ -7,7 +7,7 @@ from fs.meta.check import check
 from tests.kv import fixtures
 from tests.kv.fixtures import kind_of, virtual_clock
 from tests.kv.harness import CHOSEN_KIND
-from tests.meta.harness import World
+from tests.meta.harness import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, World
 
 open_lab = fixtures.open_lab
 
@@ -24,8 +24,12 @@ async def world(open_lab):
 
 @pytest.fixture
 async def inline_world(open_lab):
-    """As `world`, where files of up to 4 KiB are inline."""
-    made = World(await open_lab(), inline_bytes_max=4096)
+    """As `world`, where small files are inline."""
+    made = World(
+        await open_lab(),
+        inline_bytes_max=INLINE_BYTES_MAX,
+        inline_total_bytes_max=INLINE_TOTAL_BYTES_MAX,
+    )
     await made.initialise()
     yield made
     assert await check(made.engine) == []

@@ -30,6 +30,9 @@ from tests.kv.stepping import wait_quiet
 CALL = Call(Identity("test"), 1, float("inf"))
 SECOND_NS = 1_000_000_000
 ROOT = ROOT_INODE_ID
+INLINE_BYTES_MAX = 4096
+INLINE_TOTAL_BYTES_MAX = 10_000
+"""What the fixture `inline_world` keeps inline: of one file, of all."""
 
 
 def outside_any_task(function, *args):

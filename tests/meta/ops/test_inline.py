@@ -7,28 +7,27 @@ from xxhash import xxh3_64_intdigest
 
 from fs.kv.transact import transact
 from fs.meta import records
-from fs.meta.check import check
 from fs.meta.init import check_format_record
 from fs.runtime.figures import Figures
 from fs.schema import metrics
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import FormatRecordPb, InlineRecordPb
 from fs.schema.status import FsError, Status
-from tests.meta.harness import ROOT, World, hint, inline_report, refused, session
+from tests.meta.harness import (
+    INLINE_BYTES_MAX,
+    ROOT,
+    hint,
+    inline_report,
+    refused,
+    session,
+)
 
-LENGTH_MAX = 4096
-TOTAL_BYTES_MAX = 10_000
 DATA = b"all of it"
 
 
 @pytest.fixture
-async def world(open_lab):
-    made = World(
-        await open_lab(), inline_bytes_max=LENGTH_MAX, inline_total_bytes_max=TOTAL_BYTES_MAX
-    )
-    await made.initialise()
-    yield made
-    assert await check(made.engine) == []
+def world(inline_world):
+    return inline_world
 
 
 @pytest.fixture
@@ -64,8 +63,8 @@ async def test_a_report_with_all_bytes_makes_a_file_inline(world, root, file):
     part = made.file
     assert (part.length, part.dyn_stripe, part.data_ver, made.used_bytes) == (9, 0, 1, 9)
     assert (await row(world, file), await total(world)) == (DATA, 9)
-    longer = await make_inline(root, file, b"x" * LENGTH_MAX)
-    assert (longer.file.length, longer.file.data_ver) == (LENGTH_MAX, 2)
+    longer = await make_inline(root, file, b"x" * INLINE_BYTES_MAX)
+    assert (longer.file.length, longer.file.data_ver) == (INLINE_BYTES_MAX, 2)
     shorter = await make_inline(root, file, b"y")
     assert (shorter.file.length, shorter.used_bytes) == (1, 1)
     assert (await row(world, file), await total(world)) == (b"y", 1)
@@ -89,7 +88,7 @@ async def test_a_report_with_all_bytes_is_a_report(world, root, alice, file):
     [
         {"data_ver": 7},
         {"truncate_ver": 7},
-        {"inline_data": b"x" * (LENGTH_MAX + 1), "length_hint": hint(LENGTH_MAX + 1)},
+        {"inline_data": b"x" * (INLINE_BYTES_MAX + 1), "length_hint": hint(INLINE_BYTES_MAX + 1)},
         {"inline_data": b"", "length_hint": hint(0)},
     ],
 )
@@ -140,7 +139,7 @@ async def test_a_store_of_an_earlier_format_gets_none(world, root, file):
     opened = meta.OpenReq(inode_id=file, wants_write=True, session=session(1), takes_inline=True)
     assert (await root.call("open", opened)).inline_bytes_max == 0
     await set_format(4)
-    assert (await root.call("open", opened)).inline_bytes_max == LENGTH_MAX
+    assert (await root.call("open", opened)).inline_bytes_max == INLINE_BYTES_MAX
     await make_inline(root, file)
 
 
@@ -377,7 +376,7 @@ async def test_who_opens_it_gets_the_bytes(world, root, alice, file):
     ]
     for reply in told:
         assert (reply.inline_data, reply.inline_checksum) == (DATA, checksum)
-    assert [reply.inline_bytes_max for reply in told[:3]] == [0, LENGTH_MAX, 0]
+    assert [reply.inline_bytes_max for reply in told[:3]] == [0, INLINE_BYTES_MAX, 0]
     assert not world.chunks.filled
     plain = await alice.call("get_attr", meta.GetAttrReq(inode_id=file))
     assert plain.inline_data == b""
