@@ -17,14 +17,21 @@ from pathlib import Path
 from . import disk_rows, rows
 from .fleet import Sizes
 from .plan import KINDS
-from .runner import Torture, TortureError
+from .runner import PAUSE_S, Torture, TortureError
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ember torture", description=__doc__.splitlines()[0])
     parser.add_argument("row", nargs="?", choices=sorted(rows.ROWS), help="default: random faults")
     parser.add_argument("--minutes", type=float, default=2.0, help="of random faults")
-    parser.add_argument("--count", type=int, help="of a row: how many; default: the gate's number")
+    parser.add_argument(
+        "--count",
+        type=int,
+        help="of a row: how many; default: the gate's number; of random faults: instead of --minutes",
+    )
+    parser.add_argument(
+        "--pause", type=float, default=PAUSE_S, metavar="S", help="between random faults"
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: from the clock, printed")
     parser.add_argument("--only", nargs="*", default=[], choices=KINDS, metavar="FAULT",
                         help=f"of {', '.join(KINDS)}")  # fmt: skip
@@ -76,7 +83,7 @@ def main() -> int:
 def thrash(run: rows.Run, given: argparse.Namespace) -> dict:
     """Random faults; the report."""
     with run.torture().running() as torture:
-        torture.thrash(given.minutes, only=given.only)
+        torture.thrash(given.minutes, only=given.only, pause_s=given.pause, count=given.count)
         return torture.finish()
 
 

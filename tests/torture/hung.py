@@ -1,6 +1,6 @@
 """A disk of a storage process hangs: its file system is frozen in the middle of writes, and neither answers nor fails.
 
-    python -m tests.torture.hung [--rounds N] [--dir DIR]
+    python -m tests.torture.hung [--rounds N] [--watch S] [--recheck S] [--dir DIR]
 
 The process has another disk, whose targets have to go on serving; the chains of the frozen one go on without it.  Afterwards it
 is thawed, and has to come back by itself; the last time the process is told to stop meanwhile, and started again.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fs.schema.routing import PublicState
 
+from . import sooner
 from .disk import LoopDisk
 from .fleet import LOOP_NODE, Fleet, Sizes
 
@@ -25,6 +26,7 @@ SIZES = Sizes(chains=6, loop_mib=384)
 HANG_S = 5.0
 FOUND_S_MAX = 60.0
 BACK_S_MAX = 300.0
+WATCH_S = 12.0
 FILE_COUNT = 24
 LEFT_ALONE = "it is left as it is"
 
@@ -76,8 +78,10 @@ class Load:
 class Trial:
     """A cluster whose first storage process has two disks."""
 
-    def __init__(self, base: Path) -> None:
-        self.fleet = Fleet(base, SIZES)
+    def __init__(self, base: Path, recheck_s: float | None) -> None:
+        self.fleet = Fleet(base, SIZES, wrapper=sooner.MODULE if recheck_s is not None else "")
+        if recheck_s is not None:
+            self.fleet.children[LOOP_NODE].environment[sooner.VARIABLE] = str(recheck_s)
         self.disk = LoopDisk(base / "second.img", base / "data" / "second", SIZES.loop_mib)
         self.fleet.disks["second"] = self.disk
         config = self.fleet.config(LOOP_NODE)
@@ -134,9 +138,18 @@ class Trial:
         return time.monotonic() - began
 
 
-def run(base: Path, rounds: int) -> dict[str, object]:
-    """Run it; return the figures."""
-    trial = Trial(base)
+def run(
+    base: Path, rounds: int, *, watch_s: float = WATCH_S, recheck_s: float | None = None
+) -> dict[str, object]:
+    """Run it; return the figures.
+
+    Args:
+        base: an empty folder.
+        rounds: freezes and thaws.
+        watch_s: how long the others are watched while it hangs.
+        recheck_s: how long the process waits before it tries a disk again; None: as the product does.
+    """
+    trial = Trial(base, recheck_s)
     fleet, figures = trial.fleet, {}
     found_s, back_s = [], []
     try:
@@ -147,7 +160,7 @@ def run(base: Path, rounds: int) -> dict[str, object]:
             time.sleep(3)
             trial.freeze()
             found_s.append(round(trial.wait_found(), 1))
-            trial.watch_others(12)
+            trial.watch_others(watch_s)
             trial.thaw()
             back_s.append(round(fleet.wait_healthy(BACK_S_MAX), 1))
             assert fleet.pid(LOOP_NODE) == pid, "it was started again"
@@ -172,10 +185,17 @@ def run(base: Path, rounds: int) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.hung")
     parser.add_argument("--rounds", type=int, default=3, help="freezes and thaws")
+    parser.add_argument(
+        "--watch", type=float, default=WATCH_S, metavar="S", help="with a disk frozen"
+    )
+    parser.add_argument(
+        "--recheck", type=float, metavar="S", help="then it is tried again; default: as ever"
+    )
     parser.add_argument("--dir", type=Path, help="a folder to work in, kept")
     given = parser.parse_args()
     base = given.dir or Path(tempfile.mkdtemp(prefix="ember-hung-"))
-    print(json.dumps(run(base / "cluster", given.rounds)))
+    told = run(base / "cluster", given.rounds, watch_s=given.watch, recheck_s=given.recheck)
+    print(json.dumps(told))
     return 0
 
 

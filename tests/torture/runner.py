@@ -35,6 +35,8 @@ HOLD_TIMEOUT_S: Final = 30.0
 """An operation may still last this long once the cluster is healthy."""
 LOAD_END_TIMEOUT_S: Final = 240.0
 SETTLE_S: Final = 0.7
+PAUSE_S: Final = 5.0
+"""Between random faults."""
 
 
 class TortureError(Exception):
@@ -253,13 +255,20 @@ class Torture:
 
     # ---- all of it
 
-    def thrash(self, minutes: float, *, only: Sequence[str] = (), pause_s: float = 5.0) -> None:
-        """Make random faults for so long."""
+    def thrash(
+        self,
+        minutes: float,
+        *,
+        only: Sequence[str] = (),
+        pause_s: float = PAUSE_S,
+        count: int | None = None,
+    ) -> None:
+        """Make random faults for so long, or so many."""
         loop_node = LOOP_NODE if self.fleet.disks else ""
         until = time.monotonic() + minutes * 60
         time.sleep(pause_s)
         self.sample()
-        while time.monotonic() < until:
+        while time.monotonic() < until if count is None else len(self.rounds) < count:
             fault = draw(
                 self.generator,
                 storages=self.fleet.storages,

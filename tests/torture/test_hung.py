@@ -26,8 +26,9 @@ pytestmark = [
 
 def test_a_disk_that_hangs_takes_no_other_with_it(tmp_path, report_figure):
     # A process of its own: it leaves the network that the other tests' mounts and children meet in.
+    short = ["--rounds", "1", "--watch", "8", "--recheck", "4"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.torture.hung", "--rounds", "1", "--dir", tmp_path],
+        [sys.executable, "-m", "tests.torture.hung", *short, "--dir", tmp_path],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -32,7 +32,7 @@ def torture(tmp_path, *options: str) -> tuple[int, str]:
 
 
 def test_random_faults_harm_nothing(tmp_path, report_figure):
-    code, told = torture(tmp_path, "--minutes", "0.6")
+    code, told = torture(tmp_path, "--count", "3", "--pause", "2")
     assert code == 0, told
     (longest,) = [line for line in told.splitlines() if line.startswith("pause_max_s")]
     (rounds,) = [line for line in told.splitlines() if line.startswith("faults")]
@@ -41,7 +41,8 @@ def test_random_faults_harm_nothing(tmp_path, report_figure):
 
 @pytest.mark.parametrize("mutant", ["resync_skipped"])
 def test_a_broken_build_is_found(tmp_path, mutant):
-    code, told = torture(tmp_path, "--minutes", "1", "--only", "kill", "wipe", "--broken", mutant)
+    wanted = ("--minutes", "1", "--pause", "2", "--only", "kill", "wipe")
+    code, told = torture(tmp_path, *wanted, "--broken", mutant)
     assert code == 1, told
     signs = ("replicas differ", "expected version", "differs: ")
     assert any(sign in told for sign in signs), told
