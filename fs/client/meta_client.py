@@ -8,13 +8,15 @@ Invariants:
     - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
       service that falls silent costs the time to judge it, not the time that a call may take.
     - One that lives and is slow is waited for (patience.py).
+    - A change is not repeated once services may have forgotten whether they have done it: trio's clock, by which it is, stands still
+      while the machine sleeps, and what others have done since would be undone.
 
 Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of the servers by client.
 """
 
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 import trio
 from google.protobuf.message import Message
@@ -31,12 +33,25 @@ from ..schema.proto.meta_pb2 import CloseReq
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import OnMetaReply
+from .inline_report import OUTCOMES_KEPT_S
 from .patience import Patience
 from .retry import RetryBudget
 
 log = logging.getLogger(__name__)
 
 REQUEST_ID_BYTES = 16
+
+BEGUN_COUNT_MAX: Final = 4096
+"""Of changes begun without a task that failed, and that nobody has gone on with so far."""
+
+_HARMLESS: Final = frozenset(
+    {
+        "Access", "BatchGetAttr", "BatchResolvePath", "FindLockConflict", "GetAttr", "GetRealPath", "GetUsage", "GetXattr",
+        "List", "ListQuotas", "ListXattrs", "Lookup", "ResolvePath", "StatFs", "SyncMeta",
+        "Close", "ExtendStripe", "PruneSessions", "ReserveSpace", "Sync",
+    }
+)  # fmt: skip
+"""Methods that change nothing, and those that tell of open files, or make what only ever grows: they may be repeated whenever that is."""
 
 
 def caller_of(request: Message) -> CallerPb:
@@ -67,6 +82,8 @@ class MetaClient:
         self._patience = Patience(channels, section)
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
         self._under_way: dict[NodeId, set[UnderWay]] = {}
+        self._begun_s: dict[bytes, float] = {}
+        """Changes begun without a task that failed, by request id: when they were first sent."""
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -109,14 +126,17 @@ class MetaClient:
     ) -> Coroutine[Any, Any, RspT]:
         """See `MetaCaller.call`; no meta service known counts as RPC_CONNECT_FAILED."""
         self._sign(request)
-        return self._try(method, request, timeout_s, trio.current_time(), {})
+        sent_s = self._runtime.clock.monotonic_s()
+        return self._try(method, request, timeout_s, trio.current_time(), sent_s, {})
 
     async def call_again(
         self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
     ) -> RspT:
         """See `BeginsChanges.call_again`."""
         tries = {server.node_id: 1 for server in self._servers()[:1]}
-        return await self._try(method, request, None, began_s, tries, error)
+        now_s = self._runtime.clock.monotonic_s()
+        sent_s = self._begun_s.pop(caller_of(request).request_id, now_s)
+        return await self._try(method, request, None, began_s, sent_s, tries, error)
 
     def _sign(self, request: Message) -> None:
         caller = caller_of(request)
@@ -130,10 +150,14 @@ class MetaClient:
         request: ReqT,
         timeout_s: float | None,
         began_s: float,
+        sent_s: float,
         tries: dict[NodeId, int],
         failure: FsError | None = None,
     ) -> RspT:
-        """Try a signed request until it is answered; it was tried before if there is a `failure`."""
+        """Try a signed request until it is answered; it was tried before if there is a `failure`.
+
+        It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does not stand still.
+        """
         caller, is_repeat = caller_of(request), failure is not None
         budget: RetryBudget | None = None  # most calls need none
         while True:
@@ -144,6 +168,7 @@ class MetaClient:
                 if failure.retry in {Retry.OTHER, Retry.ROUTING}:
                     await self._routing.refresh()
                 await budget.pause()
+                self._check_remembered(method, failure, sent_s)
             try:
                 server = self._choose(tries)
                 node_id = server.node_id
@@ -166,6 +191,15 @@ class MetaClient:
                 failure = error
             else:
                 return received.message
+
+    def _check_remembered(
+        self, method: Method[ReqT, RspT], failure: FsError, sent_s: float
+    ) -> None:
+        """Raise `failure` if services may have forgotten what became of a change that was first sent at `sent_s`."""
+        age_s = self._runtime.clock.monotonic_s() - sent_s
+        if age_s >= OUTCOMES_KEPT_S and method.name not in _HARMLESS:
+            what = f"{failure.detail}; after {age_s:.0f} s nobody knows whether it was done"
+            raise FsError(failure.status, what)
 
     def begin(
         self, method: Method[ReqT, RspT], request: ReqT, on_end: OnMetaReply[RspT]
@@ -193,8 +227,18 @@ class MetaClient:
     ) -> bool:
         """See `BeginsChanges.begin_change`."""
         self._sign(request)
+        sent_s, request_id = self._runtime.clock.monotonic_s(), caller_of(request).request_id
+
+        # Quoted: they would be evaluated for every change.
+        def end(reply: "RspT | None", error: "FsError | None") -> None:
+            if error is not None and error.retry is not Retry.NEVER:
+                self._begun_s[request_id] = sent_s
+                if len(self._begun_s) > BEGUN_COUNT_MAX:
+                    del self._begun_s[next(iter(self._begun_s))]
+            on_end(reply, error)
+
         try:
-            return self.begin(method, request, on_end) is not None
+            return self.begin(method, request, end) is not None
         except FsError as error:  # the usual way says so, to whom it concerns
             log.debug("%s: not begun: %s", method, error)
             return False

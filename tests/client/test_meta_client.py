@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from fs.client.inline_report import OUTCOMES_KEPT_S
 from fs.client.meta_client import MetaClient
 from fs.rpc.api import Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
@@ -16,7 +17,7 @@ from fs.schema.ids import ClientId, NodeId
 from fs.schema.proto import meta_pb2
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role, RoutingInfo
-from fs.schema.services import CORE_GET_INFO, META_GET_ATTR, META_SYNC
+from fs.schema.services import CORE_GET_INFO, META_GET_ATTR, META_SET_ATTR, META_SYNC
 from fs.schema.status import FsError, Status
 
 from .fakes import FakeClock, run_inline
@@ -53,6 +54,9 @@ class Services:
         self.address = ""
         self.begun = []
         self.is_connected = True
+        self.failures: list[tuple[FsError, float]] = []
+        """Of the next calls, and for how long the machine sleeps meanwhile."""
+        self.clock = None
 
     def get(self, address: str, **_: int) -> "Services":
         self.address = address
@@ -86,6 +90,10 @@ class Services:
         self.repeats.append(request.caller.is_repeat)
         if address in self.silent:
             await trio.sleep_forever()
+        if self.failures:
+            failure, slept_s = self.failures.pop()
+            self.clock.slept_s += slept_s
+            raise failure
         await trio.sleep(0.01)
         return Received(meta_pb2.InodeRsp())
 
@@ -180,3 +188,38 @@ async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autoju
     services.is_connected = False
     assert not client.begin_change(META_SYNC, meta_pb2.SyncReq(caller={"uid": 0}), end)
     assert len(services.asked) == 3 and len(told) == 2
+
+
+@pytest.mark.parametrize("slept_s", [OUTCOMES_KEPT_S - 60.0, OUTCOMES_KEPT_S])
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_a_change_from_before_a_long_sleep_is_not_repeated(
+    autojump_clock, parts, slept_s, is_begun
+):
+    """Services may have forgotten that they have done it, and others may have changed the same since."""
+    client, _, services = parts
+    clock, lost = client._runtime.clock, FsError(Status.RPC_CONNECTION_LOST, "asleep")
+    request = meta_pb2.SetAttrReq(caller={"uid": 0}, length=0)
+
+    async def change() -> None:
+        if is_begun:
+            assert client.begin_change(META_SET_ATTR, request, lambda *_: None)
+            clock.slept_s += slept_s
+            services.begun[0](None, lost)
+            await client.call_again(META_SET_ATTR, request, lost, trio.current_time())
+        else:
+            services.failures.append((lost, slept_s))
+            await client.call(META_SET_ATTR, request)
+
+    services.clock = clock
+    if slept_s < OUTCOMES_KEPT_S:
+        await change()
+        assert services.repeats == [False, True]
+    else:
+        with pytest.raises(FsError, match="nobody knows whether it was done") as raised:
+            await change()
+        assert raised.value.status is Status.RPC_CONNECTION_LOST
+        assert services.repeats == [False]
+    assert not client._begun_s
+    services.failures.append((lost, slept_s))
+    await get_attr(client)
+    assert services.repeats[-2:] == [False, True]
