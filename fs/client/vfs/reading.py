@@ -76,6 +76,8 @@ class Reading(Handles):
             known.held.append(offset)
             try:
                 await trio.sleep(known.acts_in_s(now_s) if is_last else LOOK_AGAIN_S)
+                while not is_last and patience.waits_for_reads(known, offset, core.now_s()):  # noqa: ASYNC110
+                    await trio.sleep(LOOK_AGAIN_S)
             finally:
                 known.held.remove(offset)
             if is_last:

@@ -101,7 +101,7 @@ class ToldLengths:
 class Patience:
     """How long one short answer, which the kernel may overlook, has waited."""
 
-    begun_s: float = -1.0
+    _begun_s: float = -1.0
     """-1: not yet."""
     _since_s: float = 0.0
     _length: int = -1
@@ -112,11 +112,20 @@ class Patience:
 
         Where the file has been cut once more, by `length` says, the kernel is told of that again.
         """
-        if self.begun_s < 0:
-            self.begun_s = now_s
-        if length != self._length or told.awaits_reads(offset):
+        if self._begun_s < 0:
+            self._begun_s = now_s
+        if length != self._length:
             self._length, self._since_s = length, now_s
-        return now_s >= min(self._since_s + HELD_S, self.begun_s + QUIET_S)
+        if self.waits_for_reads(told, offset, now_s):
+            return False
+        return now_s >= min(self._since_s + HELD_S, self._begun_s + QUIET_S)
+
+    def waits_for_reads(self, told: ToldLengths, offset: int, now_s: float) -> bool:
+        """Return whether it waits for other READs: until they have ended nothing is gained by reading once more."""
+        if now_s >= self._begun_s + QUIET_S or not told.awaits_reads(offset):
+            return False
+        self._since_s = now_s
+        return True
 
 
 Touch = Callable[[ToldLengths], None]

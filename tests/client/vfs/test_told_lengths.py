@@ -304,6 +304,30 @@ async def test_a_short_answer_waits_for_a_slow_read_of_what_lies_before(
         await here.close(handle_id)
 
 
+async def test_who_waits_for_another_read_does_not_read_all_the_while(
+    autojump_clock, mounts, monkeypatch
+):
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 50_000)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode, core, asked = await here.stat(b"f"), here.vfs._core, []
+        usual = core.store.read
+
+        async def slow(reads, **others):
+            asked.append(reads[0].offset)
+            if reads[0].offset == 0:
+                await trio.sleep(0.5)
+            await usual(reads, **others)
+
+        await there.names.setattr(inode.inode_id, AttrChange(length=5000), None, ROOT)
+        monkeypatch.setattr(core.store, "read", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.files.read, handle_id, 0, 8192)
+            nursery.start_soon(here.files.read, handle_id, 4096, 4096)
+        assert asked.count(4096) <= 3
+        await here.close(handle_id)
+
+
 async def test_what_has_waited_before_a_truncation_waits_for_the_kernel_to_act_on_it(
     autojump_clock, mounts, monkeypatch
 ):
