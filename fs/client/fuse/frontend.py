@@ -45,6 +45,9 @@ class Frontend(Protocol):
         """Close the connection to the kernel, also after a failure between `mount` and `serve`."""
 
 
+THREAD_PAUSE_S: Final = 0.1
+"""Between two tries to get one."""
+
 ATTRIBUTES_ALONE: Final = -1
 """The start of an invalidation that leaves content as it is."""
 
@@ -52,7 +55,8 @@ ATTRIBUTES_ALONE: Final = -1
 class KernelNotifier:
     """Invalidation notices to the kernel, sent from a worker thread because they may block.
 
-    A failed notice (the inode is not cached) means that there was nothing to forget.
+    A failed notice (the inode is not cached) means that there was nothing to forget.  Where the machine has no more threads it waits for one:
+    what the kernel was not told to forget it would show for ever.
     """
 
     def __init__(self, invalidate: Callable[[InodeId, int, int], None]) -> None:
@@ -71,10 +75,19 @@ class KernelNotifier:
         await self._notify(inode_id, start, length)
 
     async def _notify(self, inode_id: InodeId, start: int, length: int) -> None:
-        try:
-            await trio.to_thread.run_sync(
-                self._invalidate, inode_id, start, length, abandon_on_cancel=True
-            )
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV):
-                _log.warning("inode %d: invalidation failed: %s", inode_id, error)
+        is_told = False
+        while True:
+            try:
+                await trio.to_thread.run_sync(
+                    self._invalidate, inode_id, start, length, abandon_on_cancel=True
+                )
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV):
+                    _log.warning("inode %d: invalidation failed: %s", inode_id, error)
+            except (RuntimeError, MemoryError) as error:  # no thread is to be had
+                if not is_told:
+                    _log.warning("inode %d: invalidation waits for a thread: %r", inode_id, error)
+                is_told = True
+                await trio.sleep(THREAD_PAUSE_S)
+                continue
+            return
