@@ -7,6 +7,7 @@ while it runs, but for caches whose content makes no difference.
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from ..runtime.recycled import RecycledMemory
 from ..schema.config import MetaSection
 from ..schema.proto.common_pb2 import CallerPb, InodePb, LayoutPb
 from .lineage import Lineages
@@ -78,6 +79,9 @@ class PreciseLength:
     """As the file had when they were asked; None: whatever it is now, others report new content all the time."""
 
 
+_NONE_KEPT: Final = RecycledMemory(0)
+
+
 class OpContext(NamedTuple):
     """The circumstances of one operation; a named tuple for the same reason as `Caller`."""
 
@@ -91,6 +95,8 @@ class OpContext(NamedTuple):
     precise_length: PreciseLength | None = None
     tick: int = 0
     """See outcome_ticks.py; 0: not known."""
+    memory: RecycledMemory = _NONE_KEPT
+    """For payloads."""
 
 
 class TruncationUnfinishedError(Exception):

@@ -12,12 +12,15 @@ Does not: move the bytes to a chunk; that is fs/meta/content_driver.py.
 Source: decision 0149.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from xxhash import xxh3_64_intdigest
 
 from ..kv.api import Transaction
+from ..runtime.ports import Buffer
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import FileSessionRecordPb, FormatRecordPb, InlineRecordPb
@@ -27,7 +30,11 @@ from .context import OpContext, StillInlineError
 from .damage import damaged, decoded
 
 REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of inline bytes in one reply about many files; those of further files are asked for with GetAttr."""
+"""Of inline bytes in one reply about many files; those of further files are asked for again."""
+
+_CHECKSUM_TAG: Final = 0x11
+_CHECKSUM_BYTES: Final = 9
+"""With its tag, behind the bytes."""
 
 
 async def length_max(tr: Transaction, ctx: OpContext) -> int:
@@ -71,6 +78,32 @@ async def load(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) ->
     if len(record.data) != inode.file.length:
         raise damaged(key, f"{len(record.data)} bytes, the inode says {inode.file.length}")
     return record
+
+
+@lru_cache(maxsize=1024)
+def _data_head(length: int) -> bytes:
+    """Return what stands in a record before so many bytes."""
+    record = InlineRecordPb(data=bytes(length)).SerializeToString()
+    return record[: len(record) - length]
+
+
+def parts_of(inode: pb.InodePb, value: bytes) -> tuple[Buffer, int] | None:
+    """Return the bytes of an inline file where they lie in its record, and their checksum; None: it is no record of this inode."""
+    length = inode.file.length
+    head = _data_head(length)
+    end = len(head) + length
+    if (
+        len(value) == end + _CHECKSUM_BYTES
+        and value.startswith(head)
+        and value[end] == _CHECKSUM_TAG
+    ):
+        checksum = int.from_bytes(value[end + 1 :], "little")
+        return memoryview(value)[len(head) : end], checksum
+    try:
+        record = InlineRecordPb.FromString(value)
+    except DecodeError:
+        return None
+    return (record.data, record.checksum) if len(record.data) == length else None
 
 
 def check_bytes(inode_id: int, record: InlineRecordPb) -> bytes:
@@ -207,3 +240,36 @@ async def give(
     """Put the bytes of an inline file into a reply; raises FsError(METADATA_DAMAGED)."""
     record = await load(tr, inode, snapshot=True)
     reply.inline_data, reply.inline_checksum = record.data, record.checksum
+
+
+async def pack(
+    tr: Transaction,
+    ctx: OpContext,
+    replies: Iterable[meta.InodeRsp | meta.ResolvedPathPb],
+    bytes_max: int,
+) -> list[Buffer]:
+    """Return the bytes of many inline files, one after the other, as a payload, and say in each of their replies that they are there.
+
+    Left out are those beyond `bytes_max` or REPLY_BYTES_MAX, and what is damaged: who asks for that alone is told.
+    """
+    room = left = min(bytes_max, REPLY_BYTES_MAX)
+    packed = []
+    for reply in replies:
+        if reply.inode.file.length > left:
+            break
+        left -= reply.inode.file.length
+        packed.append((reply, records.inline_key(reply.inode.inode_id)))
+    if not packed:
+        return []
+    await tr.prefetch(key for _, key in packed)
+    # One after the other, each in the memory that the one before has left: fresh pages cost more than the copy.
+    payload, end = ctx.memory.take(room - left), 0
+    for reply, key in packed:
+        value = await tr.get(key, snapshot=True)
+        parts = None if value is None else parts_of(reply.inode, value)
+        if parts is not None:
+            data, reply.inline_checksum = parts
+            reply.is_in_payload = True
+            payload[end : end + len(data)] = data
+            end += len(data)
+    return [payload[:end]] if end else []

@@ -5,7 +5,10 @@ Serves ResolvePath and BatchResolvePath; mounts walk by Lookup instead.  Reads a
 Source: path_resolution(7).
 """
 
+from functools import partial
+
 from ..kv.api import Transaction
+from ..runtime.ports import Buffer
 from ..schema.ids import ROOT_INODE_ID
 from ..schema.inode import PATH_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
@@ -22,6 +25,9 @@ SYMLINK_COUNT_MAX = 40
 PATH_COUNT_MAX = 1024
 """Of one BatchResolvePath."""
 
+Seen = dict[int | tuple[int, bytes], pb.InodePb]
+"""Directories that walks of one transaction have passed, by inode id, where the caller may search them, and by (inode id, name), where they are below it."""
+
 
 def _split(path: bytes) -> list[bytes]:
     """Return the components in reverse, with a final `.` for a trailing slash."""
@@ -33,26 +39,47 @@ def _split(path: bytes) -> list[bytes]:
     return parts[::-1]
 
 
-async def _step(tr: Transaction, ctx: OpContext, here: pb.InodePb, name: bytes) -> pb.InodePb:
+async def _step(
+    tr: Transaction, ctx: OpContext, here: pb.InodePb, name: bytes, seen: Seen
+) -> pb.InodePb:
+    place = here.inode_id, name
+    child = seen.get(place)
+    if child is not None:
+        return child
     check_name(name)
-    directory = await load_directory(tr, ctx, here.inode_id, snapshot=True)
+    directory = seen.get(here.inode_id)
+    if directory is None:
+        directory = await load_directory(tr, ctx, here.inode_id, snapshot=True)
+        seen[here.inode_id] = directory
     if name == b".":
         return directory
     if name == b"..":
         return await load_inode(tr, directory.directory.parent_inode_id, snapshot=True)
     dentry = await load_dentry(tr, here.inode_id, name, snapshot=True)
-    return await load_inode(tr, dentry.inode_id, snapshot=True)
+    child = await load_inode(tr, dentry.inode_id, snapshot=True)
+    if child.type == pb.DIRECTORY:
+        seen[place] = child
+    return child
 
 
 async def walk(
-    tr: Transaction, ctx: OpContext, start: pb.InodePb, path: bytes, *, follow_last: bool = True
+    tr: Transaction,
+    ctx: OpContext,
+    start: pb.InodePb,
+    path: bytes,
+    *,
+    follow_last: bool = True,
+    seen: Seen | None = None,
 ) -> tuple[pb.InodePb, list[bytes]]:
-    """Walk as far as the path exists; return the last inode there is (as stored), and the names that are missing.
+    """Walk as far as the path exists; return the last inode there is, and the names that are missing.
+
+    Several walks of one snapshot for one caller may share what they have `seen`: then the inodes of directories may be complete.
 
     Raises:
         FsError: NOT_FOUND (a symbolic link on the way leads nowhere), NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS,
             NAME_TOO_LONG, INVALID_ARGUMENT.
     """
+    seen = {} if seen is None else seen
     rest, here, link_count = _split(path), start, 0
     own_count = len(rest)  # names at the bottom of the stack that are not those of a link
     while rest:
@@ -60,7 +87,7 @@ async def walk(
         is_own = len(rest) < own_count
         own_count = min(own_count, len(rest))
         try:
-            child = await _step(tr, ctx, here, name)
+            child = await _step(tr, ctx, here, name, seen)
         except FsError as error:
             if error.status is not Status.NOT_FOUND or not is_own:
                 raise
@@ -79,12 +106,20 @@ async def walk(
 
 
 async def _resolve(
-    tr: Transaction, ctx: OpContext, path: bytes, *, follow_last: bool, wants_read: bool
+    tr: Transaction,
+    ctx: OpContext,
+    path: bytes,
+    *,
+    follow_last: bool,
+    wants_read: bool,
+    seen: Seen | None = None,
 ) -> pb.InodePb:
     if not path:
         raise FsError(Status.NOT_FOUND, "the empty path")
-    root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
-    here, missing = await walk(tr, ctx, root, path, follow_last=follow_last)
+    root = None if seen is None else seen.get(ROOT_INODE_ID)
+    if root is None:
+        root = await load_inode(tr, ROOT_INODE_ID, snapshot=True)
+    here, missing = await walk(tr, ctx, root, path, follow_last=follow_last, seen=seen)
     if missing:
         raise FsError(Status.NOT_FOUND, told(missing[0], here.inode_id))
     inode = await complete(tr, here, snapshot=True)
@@ -116,11 +151,11 @@ async def resolve_path(
 
 async def batch_resolve_path(
     tr: Transaction, ctx: OpContext, request: meta.BatchResolvePathReq
-) -> meta.BatchResolvePathRsp:
-    """Return for each path, in order and of one snapshot, its inode, or what `resolve_path` would raise.
+) -> tuple[meta.BatchResolvePathRsp, list[Buffer]]:
+    """Return for each path, in order and of one snapshot, its inode, or what `resolve_path` would raise, and what is the payload.
 
-    Of inline files the bytes come along until the reply has `inline.REPLY_BYTES_MAX` of them; those of others are asked for
-    with GetAttr.
+    Of inline files the bytes come along, in the payload or else in the message, until there are `inline.REPLY_BYTES_MAX` of them;
+    those of others are asked for again.
 
     Raises:
         FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths.
@@ -130,28 +165,32 @@ async def batch_resolve_path(
         what = f"{len(request.paths)} paths, at most {PATH_COUNT_MAX}"
         raise FsError(Status.RPC_BAD_REQUEST, what)
     reply = meta.BatchResolvePathRsp()
+    follow_last, wants_read = request.follow_last, request.wants_read
+    resolve = partial(_resolve, follow_last=follow_last, wants_read=wants_read, seen=Seen())
     for path in request.paths:
         slot = reply.resolved.add()
         try:
-            inode = await _resolve(
-                tr, ctx, path, follow_last=request.follow_last, wants_read=request.wants_read
-            )
+            inode = await resolve(tr, ctx, path)
         except FsError as error:
             _refuse(slot, error)
         else:
             slot.inode.CopyFrom(inode)
             slot.may_read = request.wants_read
-    if request.wants_read:
-        await _tell_inline(tr, request, reply)
-    return reply
+    payload = await _tell_inline(tr, ctx, request, reply) if request.wants_read else []
+    return reply, payload
 
 
 async def _tell_inline(
-    tr: Transaction, request: meta.BatchResolvePathReq, reply: meta.BatchResolvePathRsp
-) -> None:
+    tr: Transaction,
+    ctx: OpContext,
+    request: meta.BatchResolvePathReq,
+    reply: meta.BatchResolvePathRsp,
+) -> list[Buffer]:
     slots = [slot for slot in reply.resolved if slot.inode.file.is_inline]
     if slots and not request.takes_inline:
         raise StillInlineError(*(slot.inode for slot in slots))
+    if request.HasField("payload_bytes_max"):
+        return await inline.pack(tr, ctx, slots, request.payload_bytes_max)
     told, length = [], 0
     for slot in slots:
         length += slot.inode.file.length
@@ -163,6 +202,7 @@ async def _tell_inline(
             await inline.give(tr, slot.inode, slot)
         except FsError as error:
             _refuse(slot, error)
+    return []
 
 
 def _refuse(slot: meta.ResolvedPathPb, error: FsError) -> None:

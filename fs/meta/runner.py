@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read
 from ..runtime.ports import Runtime
+from ..runtime.recycled import RecycledMemory
 from ..runtime.until_wait import in_task
 from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
@@ -61,6 +62,9 @@ FENCE_AFTER_RUNS: Final = 4
 """A move of a directory that has been rerun so often because of changes below makes them wait."""
 
 FENCE_PAUSE_S: Final = 0.01
+
+PAYLOAD_IDLE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of memory kept for payloads: those of a few replies."""
 
 ROOT_CALLER: Final = Caller(0, 0, frozenset({0}))
 """On whose behalf the service itself acts."""
@@ -116,6 +120,7 @@ class RequestRunner:
         self._retry_time_s_max = config.kv.retry_time_s_max
         self._layouts = layouts
         self._lineages = Lineages()
+        self._memory = RecycledMemory(PAYLOAD_IDLE_BYTES_MAX)
         self.events = EventLog(config, runtime)
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.ticks = OutcomeTicks(engine, runtime, self._retry_time_s_max)
@@ -161,6 +166,7 @@ class RequestRunner:
             new_inode_id=new_inode_id,
             precise_length=known,
             tick=self.ticks.known(),
+            memory=self._memory,
         )
 
     def _caller(self, request: object, *, is_change: bool = True) -> Caller:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from ..kv.api import KvEngine
 from ..kv.local import LocalEngine
 from ..kv.transact import transact
-from ..rpc.api import Call, Identity
+from ..rpc.api import Call, Identity, Reply
 from ..runtime.ports import Runtime
 from ..runtime.until_wait import in_task
 from ..schema.config import ProcessConfig
@@ -130,9 +130,10 @@ class MetaService(RequestRunner):
 
     async def batch_get_attr(
         self, _call: Call, request: meta.BatchGetAttrReq
-    ) -> meta.BatchGetAttrRsp:
+    ) -> meta.BatchGetAttrRsp | Reply[meta.BatchGetAttrRsp]:
         """Serve BatchGetAttr."""
-        return await self._read(batch_get_attr, request)
+        reply, payload = await self._read(batch_get_attr, request)
+        return Reply(reply, payload) if payload else reply
 
     async def lookup(self, _call: Call, request: meta.LookupReq) -> meta.InodeRsp:
         """Serve Lookup."""
@@ -144,9 +145,10 @@ class MetaService(RequestRunner):
 
     async def batch_resolve_path(
         self, _call: Call, request: meta.BatchResolvePathReq
-    ) -> meta.BatchResolvePathRsp:
+    ) -> meta.BatchResolvePathRsp | Reply[meta.BatchResolvePathRsp]:
         """Serve BatchResolvePath."""
-        return await self._read_content(batch_resolve_path, request)
+        reply, payload = await self._read_content(batch_resolve_path, request)
+        return Reply(reply, payload) if payload else reply
 
     async def get_real_path(self, _call: Call, request: meta.GetRealPathReq) -> meta.GetRealPathRsp:
         """Serve GetRealPath."""

@@ -106,3 +106,7 @@ async def test_what_inline_files_cost(counted):
     walks = meta.BatchResolvePathReq(paths=[b"/a", b"/b"])
     walked, _ = await cost(user.call("batch_resolve_path", walks))
     assert await cost(user.call("batch_resolve_path", both)) == (walked + 1, 0)
+    both.payload_bytes_max = 4096
+    assert await cost(user.call("batch_resolve_path", both)) == (walked + 1, 0)
+    many = meta.BatchGetAttrReq(inode_ids=files, payload_bytes_max=4096)
+    assert await cost(user.call("batch_get_attr", many)) == (2, 0)

@@ -1,6 +1,7 @@
 """GetAttr and BatchGetAttr: attributes by inode id, also of what was removed but is still open."""
 
 from ...kv.api import Transaction
+from ...runtime.ports import Buffer
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
@@ -24,9 +25,11 @@ async def get_attr(tr: Transaction, _ctx: OpContext, request: meta.GetAttrReq) -
 
 
 async def batch_get_attr(
-    tr: Transaction, _ctx: OpContext, request: meta.BatchGetAttrReq
-) -> meta.BatchGetAttrRsp:
-    """Return the inodes that exist, in the order asked; others are left unset.
+    tr: Transaction, ctx: OpContext, request: meta.BatchGetAttrReq
+) -> tuple[meta.BatchGetAttrRsp, list[Buffer]]:
+    """Return the inodes that exist, in the order asked, and what is the payload; others are left unset.
+
+    The payload is the bytes of those that are inline, as for `get_attr`, to who takes it; see `inline.pack`.
 
     Raises:
         FsError: RPC_BAD_REQUEST for more than BATCH_COUNT_MAX ids.
@@ -46,4 +49,7 @@ async def batch_get_attr(
     await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))
     for inode in inodes:
         await complete(tr, inode, snapshot=True)
-    return reply
+    if not request.payload_bytes_max:
+        return reply, []
+    replies = [slot for slot in reply.inodes if slot.inode.file.is_inline]
+    return reply, await inline.pack(tr, ctx, replies, request.payload_bytes_max)

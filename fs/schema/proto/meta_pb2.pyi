@@ -91,6 +91,7 @@ class InodeRsp(_message.Message):
     INLINE_BYTES_MAX_FIELD_NUMBER: _builtins.int
     IS_INLINE_REFUSED_FIELD_NUMBER: _builtins.int
     INLINE_OUTCOME_FIELD_NUMBER: _builtins.int
+    IS_IN_PAYLOAD_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
@@ -106,6 +107,8 @@ class InodeRsp(_message.Message):
     """of Sync with inline_data: nothing of it was done, the bytes have to go to chunks"""
     inline_outcome: Global___InlineOutcomePb.ValueType
     """of ExtendStripe with report_id"""
+    is_in_payload: _builtins.bool
+    """of BatchGetAttr with payload_bytes_max: all bytes of this inline file are in the payload, instead of inline_data"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -125,10 +128,11 @@ class InodeRsp(_message.Message):
         inline_bytes_max: _builtins.int = ...,
         is_inline_refused: _builtins.bool = ...,
         inline_outcome: Global___InlineOutcomePb.ValueType = ...,
+        is_in_payload: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_in_payload", b"is_in_payload", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -1473,10 +1477,16 @@ Global___PruneSessionsRsp: _TypeAlias = PruneSessionsRsp  # noqa: Y015
 
 @_typing.final
 class BatchGetAttrReq(_message.Message):
+    """payload_bytes_max set: bytes of inline files come as the reply's payload, those of one file behind those of the one before, at most so many of all; replies
+    whose bytes are there say so, and have their checksum.  Of others the caller asks again.  A service of an earlier release brings none.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
     INODE_IDS_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    payload_bytes_max: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -1486,12 +1496,15 @@ class BatchGetAttrReq(_message.Message):
         *,
         caller: _common_pb2.CallerPb | None = ...,
         inode_ids: _abc.Iterable[_builtins.int] | None = ...,
+        payload_bytes_max: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max", "caller", b"caller", "payload_bytes_max", b"payload_bytes_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "inode_ids", b"inode_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max", "caller", b"caller", "inode_ids", b"inode_ids", "payload_bytes_max", b"payload_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__payload_bytes_max: _TypeAlias = _typing.Literal["payload_bytes_max"]  # noqa: Y015
+    _WhichOneofArgType__payload_bytes_max: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__payload_bytes_max) -> _WhichOneofReturnType__payload_bytes_max | None: ...
 
 Global___BatchGetAttrReq: _TypeAlias = BatchGetAttrReq  # noqa: Y015
 
@@ -2174,9 +2187,11 @@ class BatchResolvePathReq(_message.Message):
     FOLLOW_LAST_FIELD_NUMBER: _builtins.int
     WANTS_READ_FIELD_NUMBER: _builtins.int
     TAKES_INLINE_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     follow_last: _builtins.bool
     wants_read: _builtins.bool
     takes_inline: _builtins.bool
+    payload_bytes_max: _builtins.int
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -2189,12 +2204,15 @@ class BatchResolvePathReq(_message.Message):
         follow_last: _builtins.bool = ...,
         wants_read: _builtins.bool = ...,
         takes_inline: _builtins.bool = ...,
+        payload_bytes_max: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max", "caller", b"caller", "payload_bytes_max", b"payload_bytes_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "follow_last", b"follow_last", "paths", b"paths", "takes_inline", b"takes_inline", "wants_read", b"wants_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max", "caller", b"caller", "follow_last", b"follow_last", "paths", b"paths", "payload_bytes_max", b"payload_bytes_max", "takes_inline", b"takes_inline", "wants_read", b"wants_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__payload_bytes_max: _TypeAlias = _typing.Literal["payload_bytes_max"]  # noqa: Y015
+    _WhichOneofArgType__payload_bytes_max: _TypeAlias = _typing.Literal["_payload_bytes_max", b"_payload_bytes_max"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__payload_bytes_max) -> _WhichOneofReturnType__payload_bytes_max | None: ...
 
 Global___BatchResolvePathReq: _TypeAlias = BatchResolvePathReq  # noqa: Y015
 
@@ -2208,11 +2226,13 @@ class ResolvedPathPb(_message.Message):
     MAY_READ_FIELD_NUMBER: _builtins.int
     INLINE_DATA_FIELD_NUMBER: _builtins.int
     INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
+    IS_IN_PAYLOAD_FIELD_NUMBER: _builtins.int
     status: _builtins.int
     detail: _builtins.str
     may_read: _builtins.bool
     inline_data: _builtins.bytes
     inline_checksum: _builtins.int
+    is_in_payload: _builtins.bool
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     def __init__(
@@ -2224,10 +2244,11 @@ class ResolvedPathPb(_message.Message):
         may_read: _builtins.bool = ...,
         inline_data: _builtins.bytes = ...,
         inline_checksum: _builtins.int = ...,
+        is_in_payload: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inode", b"inode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "may_read", b"may_read", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inode", b"inode", "is_in_payload", b"is_in_payload", "may_read", b"may_read", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
