@@ -60,6 +60,13 @@ class MetaCaller(Protocol):
         """
         ...
 
+    async def fetch(self, method: Method[ReqT, RspT], request: ReqT) -> tuple[RspT, memoryview]:
+        """As `call`, of a method whose replies may have a payload, which is returned, too, in memory of its own.
+
+        No byte of it may be used for anything before it matches a checksum of the message.
+        """
+        ...
+
 
 @runtime_checkable
 class BeginsCalls(Protocol):

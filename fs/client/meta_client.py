@@ -23,8 +23,9 @@ from google.protobuf.message import Message
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
-from ..rpc.api import Channels, Received, UnderWay
+from ..rpc.api import Channels, Into, Lending, Received, UnderWay
 from ..runtime.ports import Runtime
+from ..runtime.recycled import RecycledMemory
 from ..schema.config import ClientSection
 from ..schema.ids import ClientId, NodeId
 from ..schema.method import Method, ReqT, RspT
@@ -40,6 +41,9 @@ from .retry import RetryBudget
 log = logging.getLogger(__name__)
 
 REQUEST_ID_BYTES = 16
+PAYLOAD_IDLE_BYTES_MAX = 16 * 1024 * 1024
+"""Of memory kept for payloads that pass through: those of a few calls."""
+_NO_BYTES = memoryview(b"")
 
 BEGUN_COUNT_MAX: Final = 4096
 """Of changes begun without a task that failed, and that nobody has gone on with so far."""
@@ -84,6 +88,7 @@ class MetaClient:
         self._under_way: dict[NodeId, set[UnderWay]] = {}
         self._begun_s: dict[bytes, float] = {}
         """Changes begun without a task that failed, by request id: when they were first sent."""
+        self._memory = RecycledMemory(PAYLOAD_IDLE_BYTES_MAX)
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -129,6 +134,19 @@ class MetaClient:
         sent_s = self._runtime.clock.monotonic_s()
         return self._try(method, request, timeout_s, trio.current_time(), sent_s, {})
 
+    async def fetch(self, method: Method[ReqT, RspT], request: ReqT) -> tuple[RspT, memoryview]:
+        """See `MetaCaller.fetch`."""
+        self._sign(request)
+        payload = _NO_BYTES
+
+        def into(_reply: RspT, size: int) -> list[memoryview]:
+            nonlocal payload
+            payload = self._memory.take(size)
+            return [payload]
+
+        now_s, sent_s = trio.current_time(), self._runtime.clock.monotonic_s()
+        return await self._try(method, request, None, now_s, sent_s, {}, into=into), payload
+
     async def call_again(
         self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
     ) -> RspT:
@@ -153,12 +171,15 @@ class MetaClient:
         sent_s: float,
         tries: dict[NodeId, int],
         failure: FsError | None = None,
+        *,
+        into: Into | None = None,
     ) -> RspT:
         """Try a signed request until it is answered; it was tried before if there is a `failure`.
 
-        It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does not stand still.
+        It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does not stand still.  `into`: as of `Channel.call`, for who matches a payload against checksums before all else.
         """
         caller, is_repeat = caller_of(request), failure is not None
+        lending = Lending.NOT if into is None else Lending.MEMORY
         budget: RetryBudget | None = None  # most calls need none
         while True:
             if failure is not None:
@@ -180,7 +201,12 @@ class MetaClient:
                     under_way = self._under_way[node_id] = set()
                 if timeout_s is None:
                     received = await self._patience.call(
-                        server, method, request, under_way=under_way
+                        server,
+                        method,
+                        request,
+                        into=into,
+                        under_way=under_way,
+                        may_be_lent=lending,
                     )
                 else:
                     channel = self._channels.get(server.address, node_id=node_id)

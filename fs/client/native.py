@@ -11,7 +11,7 @@ Does not: cache, read ahead, or gather small writes; the mount's vfs does.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -27,13 +27,14 @@ from .api import ChunkStore, FileRead, MetaCaller
 from .ending import EndingSessions
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .inline_bytes import brought_bytes
+from .many_inline import REPLY_BYTES_MAX, Part, Wanted, ask_many, parts_of
 from .native_content import check_offset, fill_from
 from .native_file import EmberFile
 from .native_limits import Limits
 from .native_paths import Place, split_path
 from .native_trash import Trash
 from .native_trees import Trees
-from .own_changes import Opening, OwnChanges
+from .own_changes import Opening, OwnChanges, Room
 from .side_by_side import each_or_error, side_by_side
 
 __all__ = [
@@ -51,6 +52,8 @@ CALLS_AT_ONCE = 64
 """Files that are opened or written side by side."""
 OPEN_BATCH_COUNT = 128
 """Files that are asked for with one call, which brings the bytes of those that are inline."""
+OPEN_CALLS_AT_ONCE = 2
+"""So that there is one to answer while another's reply is received."""
 LINKS_FOLLOWED_MAX = 40
 PREFETCH_PIECE_BYTES = 32 * MIB
 COPY_PIECE_BYTES = 8 * MIB
@@ -96,26 +99,53 @@ class EmberFs(Trash, Limits, Trees):
         return await self._open(inode, path, is_writable=is_writable)
 
     async def open_many(self, paths: Sequence[str]) -> list[EmberFile | FsError]:
-        """Open files for reading, side by side; return each, or why it could not be opened."""
+        """Open files for reading, many with each call; return each, or why it could not be opened."""
+        starts = range(0, len(paths), OPEN_BATCH_COUNT)
+        room = self._changes.room()
+        calls = [
+            partial(self._open_batch, paths[start : start + OPEN_BATCH_COUNT], room)
+            for start in starts
+        ]
+        opened = await side_by_side(calls, at_once_max=OPEN_CALLS_AT_ONCE)
+        return [one for batch in opened for one in batch]
+
+    async def _open_batch(self, paths: Sequence[str], room: Room) -> list[EmberFile | FsError]:
+        """Open files with one call, which brings the bytes of those that are inline as far as there is room for them."""
+        asked_s = self._changes.now_s()
+        request = meta_pb2.BatchResolvePathReq(
+            caller=self._identity.caller(),
+            paths=map(os.fsencode, paths),
+            follow_last=True,
+            wants_read=True,
+            takes_inline=True,
+            payload_bytes_max=room.take(REPLY_BYTES_MAX),
+        )
+        method = services.META_BATCH_RESOLVE_PATH
+        reply, payload = await self._meta.fetch(method, request)
         opened: list[EmberFile | FsError] = []
-        for start in range(0, len(paths), OPEN_BATCH_COUNT):
-            batch, asked_s = paths[start : start + OPEN_BATCH_COUNT], self._changes.now_s()
-            found = await self._resolve_many(batch, wants_read=True)
-            pairs = zip(found, batch, strict=True)
-            calls = [partial(self._opened, slot, path, asked_s) for slot, path in pairs]
-            opened += await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+        unchecked: dict[int, Callable[[], Awaitable[EmberFile]]] = {}
+        parts = parts_of(reply.resolved, payload)
+        lengths = (len(part) for part in parts if isinstance(part, memoryview))
+        room.settle(request.payload_bytes_max, lengths)
+        for position, (found, path) in enumerate(zip(reply.resolved, paths, strict=True)):
+            try:
+                if not found.HasField("inode"):
+                    raise FsError(Status(found.status), found.detail)  # noqa: TRY301 - collected
+                inode = inode_from_pb(found.inode)
+                if not found.may_read:  # a service of an earlier release
+                    unchecked[position] = partial(self._open, inode, path, is_writable=False)
+                data = _kept(parts[position]) or brought_bytes(found)
+                opened.append(self._read_only(inode, path, data, asked_s))
+            except FsError as error:
+                opened.append(error.with_traceback(None))
+        if unchecked:
+            calls = list(unchecked.values())
+            done = await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+            for position, file in zip(unchecked, done, strict=True):
+                opened[position] = file
         return opened
 
-    async def _opened(self, found: meta_pb2.ResolvedPathPb, path: str, asked_s: float) -> EmberFile:
-        """Return what was found, open for reading; raises FsError if there is nothing."""
-        if not found.HasField("inode"):
-            raise FsError(Status(found.status), found.detail)
-        inode = inode_from_pb(found.inode)
-        if found.may_read:
-            return self._read_only(inode, path, brought_bytes(found), asked_s)
-        return await self._open(inode, path, is_writable=False)
-
-    def _read_only(self, inode: Inode, path: str, data: bytes | None, asked_s: float) -> EmberFile:
+    def _read_only(self, inode: Inode, path: str, data: Buffer | None, asked_s: float) -> EmberFile:
         file = self._file(inode, path, "")
         file.note_opened(data, asked_s)
         return file
@@ -226,7 +256,7 @@ class EmberFs(Trash, Limits, Trees):
         """Return the whole content of a file."""
         async with await self.open(path) as file:
             data = file.take_opened()
-            return await file.read(0, file.length) if data is None else data
+            return await file.read(0, file.length) if data is None else bytes(data)
 
     async def write_file(self, path: str, data: Buffer) -> None:
         """Replace the content of a file and make it durable."""
@@ -339,30 +369,49 @@ class EmberFs(Trash, Limits, Trees):
         counts: list[int],
     ) -> list[int]:
         """Do those of some reads that are left, by position; return those that must be done again, as their files are others by now."""
-        kept = await self._inline_contents({reads[position][0] for position in left})
         stored: dict[int, FileRead] = {}
+        unknown: dict[EmberFile, list[int]] = {}
         for position in left:
             file, offset, buffer = reads[position]
-            data = kept.get(file)
+            data = file.fresh_content()
             if data is not None:
                 counts[position] = fill_from(data, offset, buffer)
-                continue
-            wanted = buffer[: max(0, file.length - offset)]
-            counts[position] = len(wanted)
-            if len(wanted):
-                stored[position] = FileRead(file.ref, offset, wanted)
+            elif file.is_inline:
+                unknown.setdefault(file, []).append(position)
+            else:
+                wanted = buffer[: max(0, file.length - offset)]
+                counts[position] = len(wanted)
+                if len(wanted):
+                    stored[position] = FileRead(file.ref, offset, wanted)
+        moved = await self._read_inline(reads, unknown, counts) if unknown else []
+        if not stored:
+            return moved
         await self._chunks.read(list(stored.values()))
         doubted = {reads[position][0]: read for position, read in stored.items() if read.hole_bytes}
         other = {file for file, read in doubted.items() if await file.is_other_by_now(read)}
-        return [position for position in stored if reads[position][0] in other]
+        return moved + [position for position in stored if reads[position][0] in other]
 
-    async def _inline_contents(self, files: Iterable[EmberFile]) -> dict[EmberFile, bytes]:
-        """Return the bytes of those files that are inline; raises FsError if one cannot be read."""
-        inline = [file for file in files if file.is_inline]
-        calls = [file.inline_content for file in inline]
-        contents = await side_by_side(calls, at_once_max=CALLS_AT_ONCE) if calls else []
-        found = zip(inline, contents, strict=True)
-        return {file: data for file, data in found if data is not None}
+    async def _read_inline(
+        self,
+        reads: Sequence[tuple[EmberFile, int, memoryview]],
+        unknown: Mapping[EmberFile, Sequence[int]],
+        counts: list[int],
+    ) -> list[int]:
+        """Do the reads, by position, of files that are inline as far as known; return those of files that turn out not to be."""
+        asked_s, moved = self._changes.now_s(), list[int]()
+        wanted = [Wanted(file.inode_id, file.length) for file in unknown]
+        told = await ask_many(self._meta, self._identity.caller, wanted)
+        for (file, positions), one in zip(unknown.items(), told, strict=True):
+            if isinstance(one, FsError):
+                raise one
+            data = file.take_told(one, asked_s)
+            if data is None:
+                moved += positions
+                continue
+            for position in positions:
+                _, offset, buffer = reads[position]
+                counts[position] = fill_from(data, offset, buffer)
+        return moved
 
     async def read_each(
         self, reads: Sequence[tuple[EmberFile, int, memoryview]]
@@ -384,3 +433,10 @@ class EmberFs(Trash, Limits, Trees):
             file.require_open()
         calls = [partial(file.write, offset, data) for file, offset, data in writes]
         return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
+
+
+def _kept(part: Part) -> bytes | None:
+    """Return what a payload has of one file, without the rest of it, to be kept; None: nothing.  Raises the FsError that it may be."""
+    if isinstance(part, FsError):
+        raise part
+    return None if part is None else bytes(part)

@@ -9,7 +9,9 @@ Invariants:
 
 import math
 
+from ..runtime.ports import Buffer
 from ..schema import services
+from ..schema.ids import InodeId
 from ..schema.inode import FilePart, Inode, inode_from_pb
 from ..schema.layout import FileRef, Layout
 from ..schema.proto import meta_pb2
@@ -17,6 +19,7 @@ from ..schema.status import FsError, Status
 from .api import ChunkStore, FileRead, MetaCaller
 from .entries import Identity
 from .inline_bytes import brought_bytes
+from .many_inline import Told
 from .own_changes import OwnChanges
 from .still_there import SEEN_THERE_S
 
@@ -55,9 +58,14 @@ class FileContent:
         self._length = inode.file.length
         self._written_end = 0
         """Of what was written through this object since the file was last cut, as far as known."""
-        self._opened: bytes | None = None
+        self._opened: Buffer | None = None
         self._opened_s = -math.inf
         """The bytes that came with the open, and when it was asked for."""
+
+    @property
+    def inode_id(self) -> InodeId:
+        """Which inode it is, whatever its path means by now."""
+        return self._inode.inode_id
 
     @property
     def length(self) -> int:
@@ -90,7 +98,7 @@ class FileContent:
         if self._is_closed:
             raise ValueError(f"{self.path}: the file is closed")
 
-    def note_opened(self, data: bytes | None, asked_s: float) -> None:
+    def note_opened(self, data: Buffer | None, asked_s: float) -> None:
         """Keep the bytes that came with an open that was asked for then (`OwnChanges.now_s`); None: none came."""
         self._opened, self._opened_s = data, asked_s
         self._changes.keep_opened(self, len(data or b""))
@@ -104,26 +112,47 @@ class FileContent:
             self._opened = None
             self._changes.keep_opened(self, 0)
 
-    def take_opened(self) -> bytes | None:
+    def take_opened(self) -> Buffer | None:
         """Return the bytes that came with the open, for who has opened the file to read it at once; None: none did, or it has been written to."""
         return self._opened if self.is_inline else None
 
-    async def inline_content(self) -> bytes | None:
+    def fresh_content(self) -> Buffer | None:
+        """Return all bytes of the file as they were at the open, if it is inline and they may be shown still; None: meta is to be asked."""
+        if self._opened is None or not self.is_inline:
+            return None
+        if self._changes.is_fresh(self._inode.inode_id, self._opened_s):
+            return self._opened
+        self._forget_opened()
+        return None
+
+    async def inline_content(self) -> Buffer | None:
         """Return all bytes of the file if it is inline, as they are now or were at the open; None: they are in chunks.
 
         Raises:
             FsError: STALE: the file was removed; CHECKSUM_MISMATCH, and others of meta.
         """
         while self.is_inline:
-            if self._opened is not None and self._changes.is_fresh(
-                self._inode.inode_id, self._opened_s
-            ):
-                return self._opened
-            self._forget_opened()
-            data = await self._ask_inline()
+            data = self.fresh_content()
+            if data is None:
+                data = await self._ask_inline()
             if data is not None:
                 return data
         return None
+
+    def take_told(self, told: Told, asked_s: float) -> Buffer | None:
+        """Take in what meta has told of this file, asked for at `asked_s`; return its bytes, None: they are in chunks."""
+        self._seen_there_s = asked_s
+        part, known = told.inode.file, self._part
+        is_as_known = (
+            part.is_inline
+            and known.is_inline
+            and not (part.truncate_pending or known.truncate_pending)
+            and (part.truncate_ver, part.data_ver) == (known.truncate_ver, known.data_ver)
+            and part.length == self._length
+        )
+        if not is_as_known:  # mostly there is nothing to learn
+            self._learn(inode_from_pb(told.inode), is_brought=told.data is not None)
+        return told.data
 
     async def _ask_inline(self) -> bytes | None:
         """Ask meta for the file and, where it is inline, its bytes; None: they are in chunks."""
@@ -223,13 +252,13 @@ class FileContent:
         check_offset(self.path, offset)
         data = await self.inline_content() if self.is_inline and length > 0 else None
         if data is not None:
-            return data[offset : offset + length]
+            return bytes(data[offset : offset + length])
         buffer = bytearray(max(0, min(length, self._length - offset)))
         count = await self.read_into(offset, memoryview(buffer))
         return bytes(buffer) if count == len(buffer) else bytes(buffer[:count])
 
 
-def fill_from(data: bytes, offset: int, buffer: memoryview) -> int:
+def fill_from(data: Buffer, offset: int, buffer: memoryview) -> int:
     """Fill a buffer with what `data` has from `offset` on; return the bytes filled."""
     found = data[offset : offset + len(buffer)]
     buffer[: len(found)] = found

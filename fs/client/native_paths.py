@@ -93,7 +93,7 @@ class Paths:
         ]
 
     async def _resolve_many(
-        self, paths: Sequence[str], *, follow: bool = True, wants_read: bool = False
+        self, paths: Sequence[str], *, follow: bool
     ) -> list[meta_pb2.ResolvedPathPb]:
         """As `_resolve`, for many paths, asked for in batches; those that are not found say why."""
         found: list[meta_pb2.ResolvedPathPb] = []
@@ -102,8 +102,6 @@ class Paths:
                 caller=self._identity.caller(),
                 paths=[os.fsencode(path) for path in paths[start : start + STAT_BATCH_COUNT]],
                 follow_last=follow,
-                wants_read=wants_read,
-                takes_inline=wants_read,
             )
             reply = await self._meta.call(services.META_BATCH_RESOLVE_PATH, request)
             found += reply.resolved

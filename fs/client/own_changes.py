@@ -12,7 +12,7 @@ Invariants:
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ..runtime.ports import Clock
@@ -39,6 +39,23 @@ class Opening:
     def may_be_inline(self, inode_id: InodeId) -> bool:
         """Return whether the file may be inline, or become so, whatever the reply said of it."""
         return self._changes.is_sent_since(inode_id, self.mark)
+
+
+class Room:
+    """Bytes that may come with opens and be kept then, over several calls."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    def take(self, bytes_max: int) -> int:
+        """Return how many bytes one call may ask for."""
+        taken = max(0, min(self._left, bytes_max))
+        self._left -= taken
+        return taken
+
+    def settle(self, taken: int, lengths: Iterable[int]) -> None:
+        """Count those of these files that have come, in place of what was taken for the call."""
+        self._left += taken - sum(max(length, OPENED_FILE_BYTES) for length in lengths)
 
 
 class OwnChanges:
@@ -146,6 +163,10 @@ class OwnChanges:
             return
         self.opened.keep(file, max(count, OPENED_FILE_BYTES))
         self.opened.shrink_to(OPENED_BYTES_MAX)
+
+    def room(self) -> Room:
+        """Return the room for bytes that opens may bring, all of which may be kept; none where they must not be shown."""
+        return Room(OPENED_BYTES_MAX if self._opened_s else 0)
 
     def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:
         """Return whether bytes that came with an open asked for at `asked_s` may be shown now."""

@@ -20,7 +20,7 @@ from fs.schema.layout import MAX_FILE_LENGTH_BYTES
 from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
-from .fake_inline import end_inline
+from .fake_inline import end_inline, fetched
 
 DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
@@ -53,6 +53,9 @@ class FakeMeta:
             self.cluster.inline.bring(request, method.name, reply)
         return reply
 
+    async def fetch(self, method, request):
+        return await fetched(self, method, request)
+
     def _tell_directories(self, method, request, reply):
         ids = [
             getattr(request, field)
@@ -67,6 +70,11 @@ class FakeMeta:
 
     async def get_attr(self, r):
         return self.cluster.get(r.inode_id)
+
+    async def batch_get_attr(self, r):
+        found = [self.cluster.inodes.get(inode_id) for inode_id in r.inode_ids]
+        replies = [None if inode is None else inode_to_pb(inode) for inode in found]
+        return meta_pb2.BatchGetAttrRsp(inodes=[meta_pb2.InodeRsp(inode=one) for one in replies])
 
     async def stat_fs(self, _request):
         capacity_bytes, free_bytes = await self.cluster.chunks.space()

@@ -9,7 +9,7 @@ import trio
 
 from fs.client.inline_report import OUTCOMES_KEPT_S
 from fs.client.meta_client import MetaClient
-from fs.rpc.api import Received
+from fs.rpc.api import Lending, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
@@ -57,23 +57,34 @@ class Services:
         self.failures: list[tuple[FsError, float]] = []
         """Of the next calls, and for how long the machine sleeps meanwhile."""
         self.clock = None
+        self.options: list[dict] = []
+        self.payload = b""
+        self.is_broken: list[bool] = []
 
     def get(self, address: str, **_: int) -> "Services":
         self.address = address
         return self
 
-    async def call(self, method, request, *, timeout_s, under_way=None, **_):
+    async def call(self, method, request, *, timeout_s, under_way=None, into=None, **options):
         if method is CORE_GET_INFO:
             if self.address in self.silent:
                 await trio.sleep(timeout_s)
                 raise FsError(Status.RPC_CONNECT_FAILED, self.address)
             return Received(GetInfoRsp())
+        self.options.append(options)
         call = CallUnderWay(trio.current_time() + timeout_s)
         under_way.add(call)
         try:
-            return await call.within(self._answer(request))
+            received = await call.within(self._answer(request))
+            if into is not None and self.payload:
+                (buffer,) = into(received.message, len(self.payload))
+                buffer[:] = self.payload
+                if self.is_broken.pop(0):
+                    raise FsError(Status.RPC_NOT_LENT, "a part of it")
         except TimeUpError:
             raise FsError(Status.RPC_TIMEOUT, self.address) from None
+        else:
+            return received
         finally:
             under_way.remove(call)
 
@@ -160,6 +171,25 @@ async def test_another_news_ends_no_call(autojump_clock, parts):
         nursery.start_soon(talk)
         await get_attr(client)
     assert trio.current_time() - began_s >= ClientSection().call_timeout_s
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+async def test_a_payload_is_that_of_the_try_that_succeeds(autojump_clock, parts, size):
+    client, _, services = parts
+    services.payload, services.is_broken = b"y" * size, [True, False, False]
+    request = meta_pb2.GetAttrReq(caller={"uid": 0})
+    _, payload = await client.fetch(META_GET_ATTR, request)
+    assert payload == services.payload
+    assert len({request_id for _, request_id in services.asked}) == 1
+    assert services.repeats == ([False, True] if size else [False])
+    assert all(options["may_be_lent"] == Lending.MEMORY for options in services.options)
+    # What is read of it is not overwritten by what comes next.
+    services.payload = b"z" * size
+    _, other = await client.fetch(META_GET_ATTR, request)
+    assert (bytes(payload), bytes(other)) == (b"y" * size, b"z" * size)
+    services.options.clear()
+    await get_attr(client)
+    assert services.options[0]["may_be_lent"] == Lending.NOT, "nobody compares it"
 
 
 async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autojump_clock, parts):

@@ -16,6 +16,7 @@ from fs.runtime.ports import Runtime
 from fs.schema.inode import inode_to_pb
 from fs.schema.status import FsError, Status
 
+from .fake_inline import fetched
 from .fakes import CHUNK, FakeClock, FakeCluster, run_inline
 
 
@@ -52,6 +53,9 @@ class PathMeta:
         else:
             return await self.inner.call(method, request, timeout_s=timeout_s)
         return reply
+
+    async def fetch(self, method, request):
+        return await fetched(self, method, request)
 
     def bring(self, request, reply):
         if reply.may_read and reply.inode.HasField("file"):

@@ -10,10 +10,15 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
-from fs.client.blocking import connect_blocking
+from fs.client.blocking import BlockingFs, connect_blocking
+from fs.client.connect import connect as connect_here
+from fs.rpc.transport import SocketNetwork
+from fs.runtime.real import real_runtime
+from fs.schema.config import ProcessConfig, RpcSection
 
 from .conftest import EMBER, Cluster, run, scaled
 from .small_files import MARK
@@ -183,3 +188,36 @@ def test_what_is_inline_is_there_after_a_stop_without_any_storage(small_cluster)
             assert (small_cluster.mount / path[1:]).read_bytes() == expected[path], path
             assert fs.read_file(path) == expected[path], path
     small_cluster.ember("umount", small_cluster.mount)
+
+
+@pytest.mark.parametrize("lend_bytes_min", ["as it is", "none"])
+def test_many_are_read_with_few_calls(small_cluster, lend_bytes_min):
+    """Their bytes come as payloads: out of the metadata service's memory, or over the socket."""
+    rng, folder = random.Random(154), f"/many-{lend_bytes_min[:2]}"
+    contents = {
+        f"{folder}/{n}": rng.randbytes(rng.choice([1, 500, 4096, 16_384, LENGTH_MAX]))
+        for n in range(400)
+    }
+    rpc = RpcSection() if lend_bytes_min == "as it is" else RpcSection(lend_bytes_min=0)
+    told = small_cluster.status()
+    made = partial(
+        connect_here,
+        [f"unix:{small_cluster.directory}/run/control.sock"],
+        told["cluster_id"],
+        runtime=real_runtime(SocketNetwork()),
+        config=ProcessConfig(rpc=rpc),
+    )
+    with BlockingFs(made) as fs:
+        fs.mkdir(folder)
+        assert not fs.write_files(contents)
+        assert inline_count(fs, list(contents)) == len(contents)
+        for pause_s in (0.0, 1.5):
+            files = fs.open_many(list(contents))
+            time.sleep(pause_s)
+            buffers = [bytearray(len(data) + 1) for data in contents.values()]
+            reads = [(file, 0, memoryview(b)) for file, b in zip(files, buffers, strict=True)]
+            assert fs.read_batch(reads) == [len(data) for data in contents.values()]
+            for buffer, data in zip(buffers, contents.values(), strict=True):
+                assert buffer[:-1] == data
+            for file in files:
+                file.close()

@@ -16,6 +16,7 @@ import trio
 
 from ...kernels.batches import FILE_END, are_within
 from ...rpc.api import UnderWay
+from ...runtime.ports import Buffer
 from ...runtime.tracing import Tracer
 from ...schema.ids import ChainTableId, InodeId
 from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
@@ -37,8 +38,6 @@ NO_FILE: Final = FileRef(InodeId(0), Layout(ChainTableId(0), 0, CHUNK_SIZE_BYTES
 _AT_ONCE_COUNT_MAX: Final = 1024
 """Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop with so many takes some 0.1 s,
 and each write is compared with all that are under way."""
-_ASKED_AT_ONCE_MAX: Final = 64
-"""Inline files of which meta is asked for the bytes side by side."""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
@@ -165,8 +164,7 @@ class Batches:
                 reads.append(FileRead(ref, offset, buffer[: length - offset]))
                 owners.append(io)
         if inline:
-            calls = [partial(self._read_inline, *pair) for pair in inline.items()]
-            await each_or_error(calls, at_once_max=_ASKED_AT_ONCE_MAX)
+            await self._read_inline(inline)
         if reads:
             await self._read_owned(owners, reads, is_relaxed=is_relaxed)
 
@@ -185,23 +183,38 @@ class Batches:
         for io, read in zip(owners, reads, strict=True):
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
 
-    async def _read_inline(self, state: InodeState, ios: Sequence[BatchIo]) -> None:
-        """Fill what lies within one inline file, with bytes that meta has now, or told a moment ago to who opened it."""
+    async def _read_inline(self, inline: Mapping[InodeState, Sequence[BatchIo]]) -> None:
+        """Fill what lies within inline files, with bytes that meta has now, or told a moment ago to who opened them."""
+        found: dict[InodeState, Buffer | FsError] = {}
+        unknown = []
+        for state, ios in inline.items():
+            data = self._core.inline_now(state, age_s_max=_age_s_max(state, ios))
+            if data is None:
+                unknown.append(state)
+            else:
+                found[state] = data
+        if unknown:
+            asked = await self._core.ask_inline(unknown)
+            found.update(zip(unknown, asked, strict=True))
+        for state, ios in inline.items():
+            try:
+                await self._fill_inline(state, ios, found[state])
+            except FsError as error:
+                for io in ios:
+                    io.error, io.count = _own_error(error), 0
+
+    async def _fill_inline(
+        self, state: InodeState, ios: Sequence[BatchIo], data: Buffer | FsError
+    ) -> None:
+        """Fill what lies within one inline file; raises as `InlineFiles.read_inline`, and `data` if it is an error."""
+        if isinstance(data, FsError):
+            raise data
         end = max(io.offset + io.count for io in ios)
-        # Who has closed one meanwhile has his read done all the same, as of bytes that storage has.
-        found = [state.handles.get(io.handle_id) for io in ios]
-        handles = [handle for handle in found if handle is not None]
-        age_s_max = OF_OPEN_S if all(handle.is_new for handle in handles) else 0.0
-        for handle in handles:
-            handle.is_new = False
-        try:
-            data = await self._core.read_inline(state, 0, end, age_s_max=age_s_max)
-        except FsError as error:
-            for io in ios:
-                io.error, io.count = _own_error(error), 0
-            return
+        if end > len(data):
+            await self._core.meet_short(state, data, end)
+        view = memoryview(data)
         for io in ios:
-            io.buffer[: io.count] = memoryview(data)[io.offset : io.offset + io.count]
+            io.buffer[: io.count] = view[io.offset : io.offset + io.count]
 
     async def read_table(
         self, table: ReadTable, handles: Mapping[bytes, int], *, is_relaxed: bool
@@ -322,6 +335,17 @@ class Batches:
             changed[state.inode_id] = state
         except FsError as error:
             io.error = same_error(error)
+
+
+def _age_s_max(state: InodeState, ios: Sequence[BatchIo]) -> float:
+    """Return how long ago bytes may have been told that these reads show; who opens a file reads what came with that once."""
+    # Who has closed one meanwhile has his read done all the same, as of bytes that storage has.
+    found = [state.handles.get(io.handle_id) for io in ios]
+    handles = [handle for handle in found if handle is not None]
+    age_s_max = OF_OPEN_S if all(handle.is_new for handle in handles) else 0.0
+    for handle in handles:
+        handle.is_new = False
+    return age_s_max
 
 
 def _own_error(error: FsError) -> FsError:

@@ -11,7 +11,9 @@ Invariants:
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import trio
 
@@ -19,9 +21,11 @@ from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.inode import FilePart, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
+from ...schema.proto.common_pb2 import FilePartPb
 from ...schema.status import FsError, Status
 from ..holes import CutMeanwhileError
 from ..inline_report import InlineReport
+from ..many_inline import Told, Wanted, ask_many
 from ..patience import same_error
 from .inline_bytes import InlineBytes, checksum_of, overlaid, require_intact
 from .open_file import InodeState
@@ -70,10 +74,13 @@ class InlineFiles(Reports):
             self.note_empty(state, inode)
         if not reply.inline_data:
             return
+        told, data = reply.inode.file, reply.inline_data
         try:
-            self._take_bytes(state, reply, asked_s)
+            require_intact(state.inode_id, told.length, data, reply.inline_checksum)
         except FsError as error:
             _log.error("%s", error)
+        else:
+            self._take_bytes(state, told, data, asked_s)
 
     def note_empty(self, state: InodeState, inode: Inode) -> None:
         """Know a file to have no bytes, where meta says so in `inode`, which is absorbed, and none can be on their way."""
@@ -90,15 +97,10 @@ class InlineFiles(Reports):
             self.know_inline(state, known)
 
     def _take_bytes(
-        self,
-        state: InodeState,
-        reply: meta_pb2.InodeRsp | meta_pb2.CreateRsp,
-        asked_s: float,
+        self, state: InodeState, file: FilePartPb, data: bytes, asked_s: float
     ) -> InlineBytes | None:
-        """Take in, and return, bytes as those of the attributes that came with them; None: others were told of since."""
-        file = reply.inode.file
-        require_intact(state.inode_id, file.length, reply.inline_data, reply.inline_checksum)
-        told = InlineBytes(reply.inline_data, file.truncate_ver, file.data_ver, asked_s)
+        """Take in, and return, intact bytes as those of the attributes that came with them; None: others were told of since."""
+        told = InlineBytes(data, file.truncate_ver, file.data_ver, asked_s)
         if not told.are_of(state.file):
             return None
         self.know_inline(state, told)
@@ -136,11 +138,15 @@ class InlineFiles(Reports):
             CutMeanwhileError: it is inline no more, or shorter, which `state` knows by then: the read has to be done again.
             FsError: CHECKSUM_MISMATCH, STALE, and whatever meta says.
         """
-        data = self.inline_now(state, age_s_max=age_s_max)
+        data: Buffer | None = self.inline_now(state, age_s_max=age_s_max)
         if data is None:
             data = await self._asked(state)
-        if end <= len(data):
-            return memoryview(data)[offset:end]
+        if end > len(data):
+            await self.meet_short(state, data, end)
+        return memoryview(data)[offset:end]
+
+    async def meet_short(self, state: InodeState, data: Buffer, end: int) -> NoReturn:
+        """Find out why the bytes that meta told of an inline file do not reach `end`; raises as `read_inline`."""
         if state.is_dirty or state.has_unreported:
             # Something of this mount lies behind.  With that in its place it is told what lies between.
             await self.drain(state)
@@ -150,17 +156,40 @@ class InlineFiles(Reports):
             raise FsError(Status.IO_ERROR, what)
         raise CutMeanwhileError(state.inode_id)
 
-    async def _asked(self, state: InodeState) -> bytes:
+    async def _asked(self, state: InodeState) -> Buffer:
         """Ask meta for all bytes of a file; raises as `read_inline`."""
+        (found,) = await self.ask_inline([state])
+        if isinstance(found, FsError):
+            raise found
+        return found
+
+    async def ask_inline(self, states: Sequence[InodeState]) -> list[Buffer | FsError]:
+        """Ask meta for all bytes of files, of many with few calls; return those of each, not to be kept, or what `read_inline` raises."""
         # Who reads was allowed to when he opened it.
-        caller, asked_s = Caller(0, 0).to_pb(), self.now_s()
-        request = meta_pb2.GetAttrReq(caller=caller, inode_id=state.inode_id, takes_inline=True)
-        reply = await self.call(services.META_GET_ATTR, request)
-        inode = inode_from_pb(reply.inode)
-        self.note_inode(state, inode)
-        assert inode.file is not None
-        told = self._take_bytes(state, reply, asked_s) if inode.file.is_inline else None
-        known = told or state.inline  # there may be no room to keep them
+        asked_s, found = self.now_s(), list[Buffer | FsError]()
+        wanted = [Wanted(s.inode_id, s.file.length) for s in states]
+        for state, told in zip(
+            states, await ask_many(self.meta, Caller(0, 0).to_pb, wanted), strict=True
+        ):
+            try:
+                found.append(
+                    told if isinstance(told, FsError) else self._told(state, told, asked_s)
+                )
+            except CutMeanwhileError as error:
+                found.append(error.with_traceback(None))
+        return found
+
+    def _told(self, state: InodeState, told: Told, asked_s: float) -> Buffer:
+        """Take in what meta tells of a file, with all its bytes if it is inline, and return these; raises CutMeanwhileError as `read_inline`."""
+        file, data, known = told.inode.file, told.data, state.inline
+        if data is not None and known is not None and known.are_of(state.file):
+            versions = file.truncate_ver, file.data_ver
+            is_as_known = versions == (known.truncate_ver, known.data_ver)
+            if is_as_known and told.inode.ctime_ns == state.inode.ctime_ns:
+                return data  # mostly there is nothing to learn
+        self.note_inode(state, inode_from_pb(told.inode))
+        taken = None if data is None else self._take_bytes(state, file, bytes(data), asked_s)
+        known = taken or state.inline  # there may be no room to keep them
         if known is None or not state.file.is_inline or not known.are_of(state.file):
             raise CutMeanwhileError(state.inode_id)
         return known.data
