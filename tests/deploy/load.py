@@ -1,6 +1,6 @@
 """A program on a mount: makes, syncs, reads back and replaces files until told to stop; every byte is checked.
 
-python load.py PATH        files PATH.N; PATH.stop ends it; PATH.round says how many it has written
+python load.py PATH PAUSE_S        files PATH.N, each PAUSE_S after the one before; PATH.stop ends it; PATH.round says how many it has written
 """
 
 import os
@@ -12,7 +12,7 @@ FILE_COUNT = 12
 FILE_BYTES = 300_000
 
 
-def main(path: str) -> None:
+def main(path: str, pause_s: float) -> None:
     kept: dict[str, bytes] = {}  # what was written last
     before: dict[str, bytes] = {}  # what it replaced
     done = 0
@@ -29,6 +29,7 @@ def main(path: str) -> None:
             check(other, kept[other], before.get(other, b""))
         done += 1
         Path(f"{path}.round").write_text(str(done))
+        time.sleep(pause_s)
     for other, content in kept.items():
         check(other, content, before.get(other, b""))
     print(done)
@@ -60,4 +61,4 @@ def difference(found: bytes, content: bytes, before: bytes = b"") -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], float(sys.argv[2]))

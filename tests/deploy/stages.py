@@ -51,8 +51,10 @@ def raise_wire_version(frame):
 class Life:
     """A cluster on hosts, and the program that works on it."""
 
-    def __init__(self, hosts, members):
+    def __init__(self, hosts, members, *, pause_s=0.0):
+        """The program rests for `pause_s` after each file that it writes."""
         self.hosts = hosts
+        self.pause_s = pause_s
         self.members = dict(members)
         self.load = None
         self.is_restored = False
@@ -97,7 +99,7 @@ class Life:
 
     def begin_load(self):
         Path(f"{self.path}.round").unlink(missing_ok=True)  # the one before counted, too
-        self.load = subprocess.Popen([sys.executable, LOAD, self.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        self.load = subprocess.Popen([sys.executable, LOAD, self.path, str(self.pause_s)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     def rounds(self):
         path = Path(f"{self.path}.round")

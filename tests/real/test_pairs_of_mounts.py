@@ -205,8 +205,10 @@ def of_held(fd: int) -> list[object]:
     return [facts(at), hashlib.sha256(data).hexdigest()[:16]]
 
 
-def seen(changed: Path, seen_from: Path, names: list[str]) -> dict[str, list[object]]:
-    """Make each change below one directory; return what was found below the other: at once, afterwards, and by what had been open."""
+def seen(
+    changed: Path, seen_from: Path, names: list[str], wait_s: float
+) -> dict[str, list[object]]:
+    """Make each change below one directory; return what was found below the other: at once, `wait_s` later, and by what had been open."""
     found: dict[str, list[object]] = {}
     held: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -219,7 +221,7 @@ def seen(changed: Path, seen_from: Path, names: list[str]) -> dict[str, list[obj
         # A directory may for a second be found by the name that it had: nothing is asked by way of one, nor where one was.
         asked = [n for n in FILES if "/" not in n and (n != "f" or name != "exchange f d")]
         found[name].append([outcome(content, there / n) for n in asked])
-    time.sleep(OLDEST_S)
+    time.sleep(wait_s)
     for number, name in enumerate(names):
         found[name] += [tree(seen_from / str(number)), [of_held(fd) for fd in held[name]]]
         for fd in held[name]:
@@ -241,7 +243,7 @@ def test_the_other_mount_sees_what_a_local_program_would(place, other_mount, dis
     names = list(CHANGES)
     for start in range(0, len(names), AT_ONCE):
         some = names[start : start + AT_ONCE]
-        local = seen(disk_path, disk_path, some)
-        there = seen(place, other_mount / place.name, some)
+        local = seen(disk_path, disk_path, some, 0.0)
+        there = seen(place, other_mount / place.name, some, OLDEST_S)
         for name, expected in local.items():
             assert there[name] == expected, name

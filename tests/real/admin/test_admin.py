@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -169,10 +170,20 @@ def test_many_commands_come_from_a_file(cluster, tmp_path):
     assert "connected" not in told
 
 
+LESS_PATIENT = """
+from fs.app import where
+where.TIMEOUT_S = 3.0
+from fs.app.main import main
+main()
+"""
+"""The command `ember`, but for how long it asks a manager."""
+
+
 def test_a_manager_that_is_away_is_one_line(cluster):
     pid = cluster.pid_of("control")
     os.kill(pid, signal.SIGSTOP)
-    command = [EMBER, "admin", "chain", "list", "--dir", str(cluster.directory)]
+    words = ["admin", "chain", "list", "--dir", str(cluster.directory)]
+    command = [sys.executable, "-P", "-c", LESS_PATIENT, *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     finally:
