@@ -16,12 +16,15 @@ from typing import Final, NoReturn
 from ..schema.status import FsError, Status
 from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
-FULL_OPTIONS: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Two files at a time, in the order of tests/conftest.py: much of the time of tests with real processes is spent waiting."""
+BY_FILES: Final = ("--dist", "loadfile", "--no-loadscope-reorder")
+"""Whole files, in the order of tests/conftest.py."""
+FULL_OPTIONS: Final = ("-n", "3", *BY_FILES)
+"""One file more at a time than the two cores that this is for: of the time of tests with real processes two fifths are spent waiting."""
 FAST_OPTIONS: Final = (
     *("-m", "not slow and not thorough and not mount", "--hypothesis-profile=few"),
-    *FULL_OPTIONS,
+    *("-n", "2", *BY_FILES),
 )
+"""The rest wait for nothing but a processor."""
 SOME_FAILED: Final = 1
 """What pytest ends with when it ran all tests and some of them failed; what else than 0 is an interruption or a wrong option."""
 MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - a folder with a random name is made in it
