@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from inspect import iscoroutinefunction
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from hypothesis import HealthCheck, settings
 from fs.app.entry import NO_ENTRY, set_entry
 
 FIGURE = "figure"
+WORKER_ENDS = pytest.StashKey[dict[str, float]]()
+"""When each worker had nothing left to do."""
 LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
 CLOCKS = {"mock_clock", "autojump_clock"}
@@ -113,8 +116,14 @@ def report_figure(record_property):
     return lambda text: record_property(FIGURE, text)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Note when a worker ends."""
+    node.config.stash.setdefault(WORKER_ENDS, {})[node.gateway.id] = time.monotonic()
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Print the figures, in the order in which the tests ended."""
+    """Print the figures, in the order in which the tests ended, and how long workers were idle at the end."""
     figures = [
         text
         for outcome in ("passed", "failed")
@@ -127,3 +136,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("figures")
     for text in figures:
         terminalreporter.write_line(text)
+    ends = terminalreporter.config.stash.get(WORKER_ENDS, {})
+    if len(ends) > 1:
+        idle = ", ".join(f"{name} {max(ends.values()) - end:.0f} s" for name, end in ends.items())
+        terminalreporter.write_line(f"idle before the last worker ended: {idle}")
