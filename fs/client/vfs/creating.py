@@ -136,6 +136,9 @@ class Creating(Handles):
         """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
         core, inode = self._core, inode_from_pb(reply.inode)
         core.changes.note_inode(inode.inode_id)
+        known = core.known.get(inode.inode_id)
+        if request.is_truncate and known is not None:
+            known.own_length = 0
         core.note_told(reply.directories, mark)
         session = request.session if request.HasField("session") else None
         opened, must_forget = self._handed_out(inode, flags, session, caller)

@@ -230,6 +230,7 @@ class Files(Creating, Reading, Writing, Closing):
         known = self._core.known.get(inode_id)
         if known is None:
             return
+        known.own_length = length
         before = max(before, known.told_length)
         if length < before:
             known.note_truncated(before, length, self._core.now_s())

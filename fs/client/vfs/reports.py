@@ -354,6 +354,9 @@ class Reports(WriteBack):
     def note_reported(self, state: InodeState, seq: int, before_ver: int, inode: Inode) -> None:
         """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""
         self.changes.note_inode(state.inode_id)
+        known = self.known.get(state.inode_id)
+        if known is not None:
+            known.own_length = max(known.own_length, state.acked_end, state.written_end)
         has_stepped = seq > state.reported_seq
         state.reported_seq = max(state.reported_seq, seq)
         self.note_inode(state, inode)

@@ -79,6 +79,8 @@ class Known(ToldLengths):
     """Until then the kernel may show another length or time of change than those; see `note_content`."""
     given_count: int = 0
     """How often any were handed out: the same ones again are news, too, to whoever has them forgotten meanwhile."""
+    own_length: int = -1
+    """That the kernel knows of by itself: as it took it last, for all that is known, cut and lengthened by its own programs since; -1: none."""
     own_mtime_ns: int = -1
     """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
@@ -121,6 +123,8 @@ class Known(ToldLengths):
         is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
         if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s
+        else:
+            self.own_length = inode.length
         self.given_length, self.given_mtime_ns = inode.length, inode.mtime_ns
         self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
@@ -395,7 +399,8 @@ class Shared:
             # Another mount may have made it longer at the same time; where records have no place yet, nobody can tell.
             own_end = -1 if state.append.length else max(state.acked_end, state.written_end)
             is_own = inode.length in (known.given_length, own_end)
-        is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
+        if inode.length == known.own_length:
+            is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
         # Own truncations are told by their answers: what is shorter by itself another mount has cut, whatever was reported here since.
         is_own = is_own and inode.length >= known.told_length
         known.note_content(inode, self.now_s(), valid_s, is_own=is_own)

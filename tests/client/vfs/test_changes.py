@@ -198,6 +198,48 @@ async def test_what_another_mount_has_cut_is_not_taken_for_what_was_written_here
         await here.close(handle_id)
 
 
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_what_another_mount_writes_behind_own_bytes_is_not_taken_for_them(
+    mounts, autojump_clock, is_closed
+):
+    """The kernel may take nothing from the listing that tells of both, since it has written meanwhile itself."""
+    async with mounts(2) as (here, there):
+        await there.write_file(b"f", b"old")
+        h = (await here.open(b"f")).handle_id
+        inode_id = here.files.open_state(h).inode_id
+        await here.files.write(h, 0, b"own bytes")
+        if is_closed:
+            await here.close(h)
+        else:
+            await here.files.fsync(h, is_data_only=False)
+        theirs = (await there.open(b"f")).handle_id
+        await there.files.write(theirs, 20, b"theirs")
+        await there.close(theirs)
+        here.names.give_listed(InodeId(1), b"f", await there.stat(b"f"))
+        here.kernel.attributes.clear()
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id]
+        await here.files.release_all()
+
+
+@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_TRUNC])
+async def test_who_writes_a_file_alone_has_nothing_to_forget(mounts, autojump_clock, flags):
+    async with mounts() as mount:
+        await mount.write_file(b"f", bytes(100))
+        inode_id = (await mount.stat(b"f")).inode_id
+        whole = 100
+        for length in (50, 150, 20):
+            whole = length if flags & os.O_TRUNC else max(length, whole)
+            h = (await mount.open(b"f", flags)).handle_id
+            await mount.files.write(h, 0, bytes(length))
+            mount.kernel.attributes.clear()
+            await mount.close(h)
+            assert (await mount.stat(b"f")).length == whole
+            await mount.files.open(inode_id, os.O_RDONLY, ROOT)
+            assert not mount.kernel.attributes
+        await mount.files.release_all()
+
+
 async def test_the_kernel_knows_of_changes_through_its_own_mount(mounts, autojump_clock):
     async with mounts() as mount:
         await mount.write_file(b"f", b"old")
