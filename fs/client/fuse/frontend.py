@@ -6,12 +6,15 @@ Two exist: `direct`, which speaks the kernel's protocol itself, and `libfuse`, b
 import errno
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+import outcome
 import trio
 
 from ...runtime.figures import Figures
+from ...runtime.ports import OnEnd, Runtime
 from ...schema.ids import InodeId
 from ..vfs.ports import KernelCache
 
@@ -51,20 +54,28 @@ THREAD_PAUSE_S: Final = 0.1
 ATTRIBUTES_ALONE: Final = -1
 """The start of an invalidation that leaves content as it is."""
 
+_NOTHING_TO_FORGET: Final = (errno.ENOENT, errno.ENOTCONN, errno.ENODEV)
+"""The inode is not cached, or there is no mount any more."""
+
 
 class KernelNotifier:
-    """Invalidation notices to the kernel, sent from a worker thread because they may block.
+    """Invalidation notices to the kernel, sent from worker threads because they may block.
+
+    The threads are its own: some are begun for every batch of writes and for many changes of attributes, and trio's way into
+    a thread costs more than the notice (`ThreadRunBlocking`); and those that the kernel keeps waiting take none from anybody else.
 
     A failed notice (the inode is not cached) means that there was nothing to forget.  Where the machine has no more threads it waits for one:
     what the kernel was not told to forget it would show for ever.
     """
 
-    def __init__(self, invalidate: Callable[[InodeId, int, int], None]) -> None:
+    def __init__(self, invalidate: Callable[[InodeId, int, int], None], runtime: Runtime) -> None:
         """`invalidate(inode_id, start, length)` blocks, and raises OSError.
 
         `start` is ATTRIBUTES_ALONE, or where the content to be forgotten begins; its `length` is 0 for all that follows.
         """
+        assert runtime.own_threads is not None, "notices are sent by processes with threads only"
         self._invalidate = invalidate
+        _, self._begin = runtime.own_threads()
 
     async def invalidate_attributes(self, inode_id: InodeId) -> None:
         """See KernelCache."""
@@ -75,19 +86,46 @@ class KernelNotifier:
         await self._notify(inode_id, start, length)
 
     async def _notify(self, inode_id: InodeId, start: int, length: int) -> None:
+        """Send a notice; who is cancelled leaves it to its thread, whatever the kernel makes it wait for."""
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+
+        def ended(error: BaseException | None) -> None:
+            if task is not None:
+                trio.lowlevel.reschedule(task, outcome.Value(error))
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            nonlocal task
+            task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        send = partial(self._invalidate, inode_id, start, length)
+        await self._give_to_thread(inode_id, send, ended)
+        error = await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            if isinstance(error, OSError):
+                _note_failure(inode_id, error)
+            elif error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame
+
+    async def _give_to_thread(
+        self, inode_id: InodeId, send: Callable[[], None], ended: OnEnd
+    ) -> None:
+        """Have a thread `send`, as soon as one is to be had."""
         is_told = False
         while True:
             try:
-                await trio.to_thread.run_sync(
-                    self._invalidate, inode_id, start, length, abandon_on_cancel=True
-                )
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV):
-                    _log.warning("inode %d: invalidation failed: %s", inode_id, error)
-            except (RuntimeError, MemoryError) as error:  # no thread is to be had
+                self._begin(send, ended)
+            except (RuntimeError, MemoryError) as error:
                 if not is_told:
                     _log.warning("inode %d: invalidation waits for a thread: %r", inode_id, error)
                 is_told = True
                 await trio.sleep(THREAD_PAUSE_S)
                 continue
             return
+
+
+def _note_failure(inode_id: InodeId, error: OSError) -> None:
+    if error.errno not in _NOTHING_TO_FORGET:
+        _log.warning("inode %d: invalidation failed: %s", inode_id, error)

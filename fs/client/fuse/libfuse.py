@@ -29,7 +29,7 @@ class LibfuseFrontend:
     """See Frontend."""
 
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
-        self.kernel_cache = KernelNotifier(_invalidate)
+        self.kernel_cache = KernelNotifier(_invalidate, runtime)
         self._operations = Operations(vfs, runtime)
         self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
 

@@ -22,6 +22,7 @@ from fs.client.fuse.mount import run_mount
 from fs.client.vfs.vfs import Vfs
 from fs.kernels.device import READ_REQUEST
 from fs.runtime.ports import Runtime
+from fs.runtime.real import real_runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError
 from tests.client.fakes import FakeCluster, run_inline
@@ -76,7 +77,8 @@ async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
     cluster.inline.bytes_max = int(os.environ.get("INLINE_BYTES_MAX", "0"))
-    runtime = Runtime(clock, None, run_inline, random.Random(1))
+    own_threads = real_runtime(None).own_threads
+    runtime = Runtime(clock, None, run_inline, random.Random(1), own_threads=own_threads)
     if os.environ.get("INJECT_BUG"):
         cluster.chunks.write_faults.append(AssertionError("injected bug"))
     if os.environ.get("HANG_READS"):

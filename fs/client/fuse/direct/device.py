@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 _DEVICE = Path("/dev/fuse")
 _MS_NOSUID, _MS_NODEV = 2, 4
 _ROOT_MODE = "40000"
+_CLOSED = -1
+"""No descriptor."""
+
 _HEADER_BYTES = IN_HEADER.size
 _HEAD_BYTES = IN_HEADER.size + WRITE_IN.size
 """Of a WRITE, what comes before its bytes."""
@@ -191,7 +194,8 @@ class Device:
         """Close the descriptor: what is still mounted answers ENOTCONN from now on.  Nobody receives any more."""
         if self._watch is not None:
             self._watch.close(EOFError("unmounted"))
-        os.close(self._fd)
+        fd, self._fd = self._fd, _CLOSED  # a late notice must not go into what gets its number next
+        os.close(fd)
 
 
 def mount_device(mount_point: Path, options: Sequence[str], source: str) -> int:

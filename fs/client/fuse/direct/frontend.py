@@ -21,7 +21,7 @@ class DirectFrontend:
     """See Frontend."""
 
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
-        self.kernel_cache = KernelNotifier(self._invalidate)
+        self.kernel_cache = KernelNotifier(self._invalidate, runtime)
         self._vfs = vfs
         self._runtime = runtime
         self._scope = trio.CancelScope()
