@@ -8,12 +8,14 @@ import pytest
 import trio
 
 from fs.client.inline_report import OUTCOMES_KEPT_S
-from fs.client.meta_client import MetaClient
+from fs.client.meta_client import _HARMLESS, MetaClient
 from fs.rpc.api import Lending, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
+from fs.schema import services
 from fs.schema.config import ClientSection
 from fs.schema.ids import ClientId, NodeId
+from fs.schema.method import Method
 from fs.schema.proto import meta_pb2
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role, RoutingInfo
@@ -253,3 +255,8 @@ async def test_a_change_from_before_a_long_sleep_is_not_repeated(
     services.failures.append((lost, slept_s))
     await get_attr(client)
     assert services.repeats[-2:] == [False, True]
+
+
+def test_what_may_always_be_repeated_are_methods_of_metadata():
+    known = {name: m for name, m in vars(services).items() if isinstance(m, Method)}
+    assert {m.name for name, m in known.items() if name.startswith("META_")} > _HARMLESS
