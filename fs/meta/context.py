@@ -123,6 +123,14 @@ class LengthUnknownError(Exception):
         self.inode = inode
 
 
+class NamesLeasedError(Exception):
+    """A client may take names of a directory for absent; when that is over, the operation is run again.  Nothing was changed."""
+
+    def __init__(self, directory_id: int) -> None:
+        super().__init__(f"directory {directory_id:#x}")
+        self.directory_id = directory_id
+
+
 class UsageFencedError(Exception):
     """A directory is about to be moved; when it has been, the operation is run again.  Nothing was changed."""
 

@@ -22,6 +22,7 @@ from .fsck_facts import Finding
 from .inode_ids import take_block
 from .inodes import store_inode
 from .lineage import begin_epoch
+from .name_leases import end_at_once
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ async def _adopt(tr: Transaction, finding: Finding, now_ns: int) -> bool:
         prefix = records.link_prefix(finding.inode_id)
         tr.clear_range(prefix, prefix + b"\xff")
     tr.set(records.inode_key(finding.inode_id), inode.SerializeToString())
+    await end_at_once(tr, folder)
     store_dentry(tr, folder, name, inode)
     return True
 

@@ -13,6 +13,7 @@ from .inodes import (
     stamp_directory,
     store_inode,
 )
+from .name_leases import require_unleased
 from .usage import charge, usage_of
 
 
@@ -72,7 +73,12 @@ def new_inode(
 async def put_uncounted(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
-    """Store a new inode under its name; the caller counts it."""
+    """Store a new inode under its name; the caller counts it.
+
+    Raises:
+        NamesLeasedError: another client may take the name for absent.
+    """
+    require_unleased(ctx, parent)
     store_inode(tr, inode)
     store_dentry(tr, parent.inode_id, name, inode)
     await stamp_directory(tr, ctx, parent)

@@ -113,6 +113,9 @@ class Meta:
         self.service.driver.tally.say("meta", figures)
         figures.note(metrics.FILE_SESSIONS, self.sessions.seen_count)
         figures.note(metrics.INLINE_BYTES, self._inline_bytes)
+        leases = self.service.name_leases
+        figures.note(metrics.NAME_LEASES_ENDED, leases.ended_count)
+        figures.note(metrics.NAME_LEASES_WAITED, leases.waited_count)
         figures.note(metrics.EVENTS_DROPPED, self.service.events.lost_count)
 
     async def _watch_format(self) -> None:

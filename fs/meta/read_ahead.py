@@ -41,6 +41,12 @@ def _of_change(caller: Caller, request: Any) -> Iterator[bytes]:
     yield from directory_keys(request.parent_inode_id)  # for fs/meta/told.py
 
 
+def _of_mkdir(caller: Caller, request: meta.MkdirReq) -> Iterator[bytes]:
+    yield from _of_change(caller, request)
+    if request.wants_name_lease:
+        yield records.FORMAT_KEY
+
+
 def _of_trash(caller: Caller, request: meta.MoveToTrashReq) -> Iterator[bytes]:
     yield from _of_change(caller, request)
     yield records.dentry_key(TRASH_ROOT_INODE_ID, b"%d" % caller.uid)
@@ -126,7 +132,7 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.GetAttrReq: _of_attributes,
     meta.LookupReq: _of_name,
     meta.CreateReq: _of_change,
-    meta.MkdirReq: _of_change,
+    meta.MkdirReq: _of_mkdir,
     meta.MakeDirectoriesReq: _of_path,
     meta.MknodReq: _of_change,
     meta.SymlinkReq: _of_change,

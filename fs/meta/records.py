@@ -78,12 +78,14 @@ USAGE_STATE_KEY: Final = SINGLETON + b"usage-state"
 GC_PAUSE_KEY: Final = SINGLETON + b"gc-pause"
 OUTCOME_TICK_KEY: Final = SINGLETON + b"outcome-tick"
 INLINE_BYTES_KEY: Final = SINGLETON + b"inline-bytes"
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 """2: usage is counted.  A service that does not count must not serve it.
 3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids.
-4: may hold inline files.  A store that was made before keeps its format, and has none."""
+4: may hold inline files.  A store that was made before keeps its format, and has none.
+5: may hold leases of directories; as above."""
 COUNTED_FORMAT: Final = 2
 INLINE_FORMAT: Final = 4
+LEASED_FORMAT: Final = 5
 
 TOGETHER_ID_MIN: Final = 1 << 52
 """Of keys of inodes with ids from here on, the lowest byte comes behind the five others, so that runs of 256 lie together; the two

@@ -34,6 +34,7 @@ from .context import (
     REQUEST_ID_BYTES,
     Caller,
     LayoutSource,
+    NamesLeasedError,
     OpContext,
     PreciseLength,
     StillInlineError,
@@ -47,6 +48,7 @@ from .inline import is_emptied_inline
 from .inode_ids import InodeIds
 from .inodes import load_inode
 from .lineage import Lineages
+from .name_leases import NameLeases
 from .ops.fence_tree import fence_tree
 from .outcome_ticks import OutcomeTicks
 from .ports import ChunkPort
@@ -96,7 +98,7 @@ def _begun(
         await tr.prefetch(request_keys(ctx.caller, request))
         reply = await op(tr, ctx, request)
         if is_told(kind):
-            await tell_directories(tr, request, reply)
+            await tell_directories(tr, ctx, request, reply)
         return reply
 
     return run
@@ -125,6 +127,7 @@ class RequestRunner:
         self.inode_ids = InodeIds(engine, runtime, self._retry_time_s_max)
         self.ticks = OutcomeTicks(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
+        self.name_leases = NameLeases(self.driver.transact, self.now_ns)
         self._last_now_ns = 0
         self._behind_since_s: float | None = None
         """When time was last asked for, while the wall clock is behind; None: it is not."""
@@ -229,11 +232,15 @@ class RequestRunner:
         return await self._past_fences(attempt)
 
     async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
-        """Run an operation again while a directory above is about to be moved."""
+        """Run an operation again while a directory above is about to be moved, or names are leased to another client."""
         deadline_s = None
         while True:
             try:
                 return await attempt()
+            except NamesLeasedError as error:
+                await in_task()
+                await self.name_leases.end(error.directory_id)
+                continue
             except UsageFencedError as error:
                 now_s = self._runtime.clock.monotonic_s()
                 deadline_s = deadline_s or now_s + self._retry_time_s_max

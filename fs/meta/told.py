@@ -13,7 +13,9 @@ from google.protobuf.message import Message
 
 from ..kv.api import Transaction
 from ..schema.proto import meta_pb2 as meta
+from .context import OpContext
 from .inodes import find_directory
+from .name_leases import hide_old
 
 _OF_ONE: Final[frozenset[type[Message]]] = frozenset(
     {
@@ -50,9 +52,10 @@ def _directory_ids(request: Any) -> tuple[int, ...]:
     return (old_id,) if old_id == new_id else (old_id, new_id)
 
 
-async def tell_directories(tr: Transaction, request: Message, reply: Any) -> None:
+async def tell_directories(tr: Transaction, ctx: OpContext, request: Message, reply: Any) -> None:
     """Put into a reply the directories whose names the request changed, or found as they were."""
     for directory_id in _directory_ids(request):
         directory = await find_directory(tr, directory_id)
         if directory is not None:  # a repeat may come when the directory is gone
+            hide_old(directory, ctx.now_ns)
             reply.directories.append(directory)

@@ -263,6 +263,8 @@ class ClientSection(Section, frozen=True):
     listed_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
     """Of names that a listing showed: stat may use them for so long, open makes sure that they still hold."""
     negative_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
+    leased_names_max: Annotated[int, Meta(ge=0, le=16_777_216)] = 65_536
+    """Names kept of directories that this mount has made, so that a name not among them is known to be absent without a call; 0: none."""
     verify_reads: bool = True
     """Check the checksum of every read again on arrival."""
     max_background: Count = 64

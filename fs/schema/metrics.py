@@ -294,6 +294,16 @@ INLINE_BYTES: Final = gauge(
     _META,
     "Of files whose bytes are in the metadata store, in the whole cluster, as this service saw last.",
 )
+NAME_LEASES_ENDED: Final = counter(
+    "ember_meta_name_leases_ended_total",
+    _META,
+    "Leases of directories that were taken from one client since another one was about to add a name.",
+)
+NAME_LEASES_WAITED: Final = counter(
+    "ember_meta_name_leases_waited_total",
+    _META,
+    "Those of them for whose end somebody waited, 0.3 s each.",
+)
 EVENTS_DROPPED: Final = counter(
     "ember_meta_events_dropped_total",
     _META,
@@ -464,7 +474,7 @@ MOUNT_BATCH_OPEN: Final = gauge(
 MOUNT_CACHE_HITS: Final = counter(
     "ember_mount_cache_hits_total",
     _MOUNT,
-    "Answered from what the mount has: attributes that a reply had told of, or bytes read ahead. What the kernel has in its caches it does not ask for.",
+    "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or that a name is absent in a directory of which it has the lease. What the kernel has in its caches it does not ask for.",
     "cache",
 )
 MOUNT_CACHE_MISSES: Final = counter(

@@ -79,6 +79,7 @@ LIVE: Final = frozenset(
         "client.dirty_bytes_max",
         "client.write_back_interval_s",
         "client.unmount_time_s_max",
+        "client.leased_names_max",
         "client.readahead_bytes_max",
         "client.readahead_total_bytes_max",
         "client.verify_reads",

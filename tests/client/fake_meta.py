@@ -17,11 +17,14 @@ from fs.schema.inode import (
     inode_to_pb,
 )
 from fs.schema.layout import MAX_FILE_LENGTH_BYTES
+from fs.schema.name_lease import WAIT_S
 from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
 from .fake_inline import end_inline, fetched
 
+ENDING = "nobody's"
+ADDING = {"Create", "Mkdir", "Symlink", "Mknod", "Link", "Rename"}
 DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
 
@@ -43,6 +46,7 @@ class FakeMeta:
         faults = self.cluster.meta_faults.get(method.name)
         if faults:
             raise faults.pop(0)
+        await self._end_lease(method, request)
         name = re.sub(r"(?<!^)([A-Z])", r"_\1", method.name).lower()
         reply = await getattr(self, name)(request)
         if isinstance(reply, Inode):
@@ -56,6 +60,16 @@ class FakeMeta:
     async def fetch(self, method, request):
         return await fetched(self, method, request)
 
+    async def _end_lease(self, method, request):
+        """Who may add a name to what another client has the lease of waits for its end."""
+        if method.name in ADDING:
+            field = "new_parent_inode_id" if method.name == "Rename" else "parent_inode_id"
+            leases, directory_id = self.cluster.leases, getattr(request, field)
+            if leases.get(directory_id, self.client_id) != self.client_id:
+                leases[directory_id] = ENDING
+                await trio.sleep(WAIT_S)
+                leases.pop(directory_id, None)
+
     def _tell_directories(self, method, request, reply):
         ids = [
             getattr(request, field)
@@ -63,7 +77,9 @@ class FakeMeta:
             if hasattr(request, field) and method.name != "Lookup"
         ]
         for inode_id in dict.fromkeys(ids):
-            reply.directories.append(inode_to_pb(self.cluster.get(inode_id)))
+            told = inode_to_pb(self.cluster.get(inode_id))
+            told.directory.lease_client_id = self.cluster.leases.get(inode_id, "")
+            reply.directories.append(told)
 
     async def lookup(self, r):
         return self.cluster.child(r.parent_inode_id, r.name)
@@ -106,7 +122,7 @@ class FakeMeta:
 
     async def mkdir(self, r):
         part = DirectoryPart(InodeId(r.parent_inode_id), r.name)
-        return self.cluster.add(
+        made = self.cluster.add(
             r.caller,
             r.parent_inode_id,
             r.name,
@@ -114,6 +130,11 @@ class FakeMeta:
             r.mode & ~r.umask,
             directory=part,
         )
+        reply = meta_pb2.InodeRsp(inode=inode_to_pb(made))
+        if r.wants_name_lease:
+            self.cluster.leases[made.inode_id] = self.client_id
+            reply.inode.directory.lease_client_id = self.client_id
+        return reply
 
     async def symlink(self, r):
         return self.cluster.add(

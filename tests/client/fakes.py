@@ -71,6 +71,8 @@ class FakeCluster:
         self.sessions: dict[int, set[str]] = {}
         self.owners: dict[str, str] = {}
         """Of sessions: whose client's."""
+        self.leases: dict[int, str] = {}
+        """Of directories: which client alone adds names to each, and is told so."""
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
         self.knows_bare = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""

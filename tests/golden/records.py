@@ -90,6 +90,7 @@ async def make_names(world: World) -> None:
     trashed = meta.MoveToTrashReq(parent_inode_id=d, name=b"thrown away", expire_s=3600)
     await other.call("move_to_trash", trashed)
     await other.call("set_lock", meta.SetLockReq(inode_id=f, lock=LOCK))
+    await other.mkdir(d, b"leased", wants_name_lease=True)
     take = meta.LockDirectoryReq(inode_id=locked, action=meta.LOCK_TAKE)
     await other.call("lock_directory", take)
 

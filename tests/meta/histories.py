@@ -248,6 +248,8 @@ class History:
             begin = next(self._clock)
             self.world.meta = meta  # taken up before the next checkpoint
             name, request = request_of(deed)
+            if deed.kind == "mkdir":  # who adds a name in it as another client waits
+                request.wants_name_lease = True
             reply = await user.call(name, request)
             call.answer = said(deed, reply)
             if deed.kind in {"attr", "lookup"}:

@@ -2,12 +2,15 @@
 
 import fcntl
 import hashlib
+import itertools
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from emberfs.rereading import BLOCK_BYTES, Rereader
@@ -292,6 +295,34 @@ def test_a_directory_that_is_held_is_used_on_after_it_was_moved_elsewhere(
     assert os.listdir(other / new_name) == ["g"]
     os.close(below)
     os.close(held)
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("there")])
+def test_a_name_made_on_one_mount_is_there_on_the_one_that_has_made_the_directory(
+    second_mount, place, make
+):
+    """That one knows which names are absent, for as long as it makes others there itself (decision 0152)."""
+    for number in range(5):
+        own = place / f"{number}"
+        own.mkdir()
+        is_over = threading.Event()
+
+        def work(own=own, is_over=is_over):
+            for other in itertools.count():
+                (own / f"{other}").touch()
+                os.path.lexists(own / "new")  # asked for all the time, and mostly absent
+                if is_over.is_set():
+                    return
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            time.sleep(0.05)
+            make(second_mount / place.name / own.name / "new")
+            assert os.path.lexists(own / "new")
+        finally:
+            is_over.set()
+            worker.join()
 
 
 def test_a_hole_punched_on_one_mount_is_zeros_on_the_other(second_mount, place):

@@ -1,6 +1,6 @@
 """Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--inline BYTES] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--inline BYTES] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
@@ -27,7 +27,7 @@ from tests.client.fakes import FakeClock, run_inline
 from tests.client.vfs.unreliable import Service, UnreliableMeta
 
 from .coherence_cluster import run_over_cluster
-from .coherence_programs import Programs
+from .coherence_programs import Programs, absent_count
 from .determinism import run_deterministic
 from .kernel_calls import ModelKernel
 from .page_cache import ModelDevice
@@ -67,11 +67,12 @@ async def run(
     told: list[Programs] | None = None,
     *,
     with_cuts: bool = False,
+    with_names: bool = False,
     inline_bytes_max: int | None = None,
 ) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be."""
     source, service = random.Random(seed), Service(seed, inline_bytes_max=inline_bytes_max)
-    kernels, callers = list[ModelKernel](), list[SomeMeta]()
+    kernels, callers, mounts = list[ModelKernel](), list[SomeMeta](), list[Vfs]()
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
@@ -88,9 +89,12 @@ async def run(
                 nursery.start_soon(Server(device, vfs, runtime).run)  # type: ignore[arg-type]
                 kernels.append(kernel)
                 callers.append(caller)
+                mounts.append(vfs)
             programs = Programs(kernels, source)
             if with_cuts:
                 programs.cut_a_file()
+            if with_names:
+                programs.change_names()
             if told is not None:
                 programs.tell_all(told)
             async with trio.open_nursery() as shaking:
@@ -98,6 +102,7 @@ async def run(
                 await programs.run(lambda done_count: done_count >= ROUND_COUNT)
                 shaking.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
+    programs.absent_count = absent_count(mounts)
     return programs
 
 
@@ -109,6 +114,7 @@ def main() -> int:
     parser.add_argument("--story", action="store_true", help="what the programs did")
     parser.add_argument("--faults", action="store_true", help="over a cluster, with its faults")
     parser.add_argument("--cuts", action="store_true", help="without faults: see coherence_cuts")
+    parser.add_argument("--names", action="store_true", help="see coherence_names")
     parser.add_argument(
         "--inline", type=int, help="of files that meta keeps, bytes; default: drawn"
     )
@@ -116,16 +122,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
-    failed, checked = list[int](), 0
+    failed, checked, absent = list[int](), 0, 0
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
         else partial(run, with_cuts=arguments.cuts, inline_bytes_max=arguments.inline)
     )
+    if arguments.names:
+        run_one = partial(run_one, with_names=True)
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         told: list[Programs] | None = [] if arguments.story else None
         try:
-            checked += run_deterministic(partial(run_one, seed, told), seed).checked_count
+            programs = run_deterministic(partial(run_one, seed, told), seed)
+            checked += programs.checked_count
+            absent += programs.absent_count
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -139,7 +149,10 @@ def main() -> int:
                 if told:
                     print("\n".join(told[0].story[-4000:]))
                 raise
-    print(f"{arguments.count} seeds, {checked} contents as they must be, failed: {failed}")
+    told_absent = f", {absent} names told absent by mounts" if arguments.names else ""
+    print(
+        f"{arguments.count} seeds, {checked} contents as they must be{told_absent}, failed: {failed}"
+    )
     return 1 if failed else 0
 
 

@@ -24,7 +24,7 @@ from fs.schema.config import ClientSection
 from .checkers import Observer
 from .cluster import SimCluster
 from .coherence_power import LastingPrograms
-from .coherence_programs import Programs
+from .coherence_programs import Programs, absent_count
 from .faults import Faults
 from .kernel_calls import ModelKernel
 from .page_cache import ModelDevice
@@ -85,7 +85,9 @@ class _MountsMemory(Memory):
 
 
 class _Run:
-    def __init__(self, seed: int, only: Sequence[str], inline_bytes_max: int | None) -> None:
+    def __init__(
+        self, seed: int, only: Sequence[str], inline_bytes_max: int | None, *, with_names: bool
+    ) -> None:
         self.random = random.Random(f"{seed}/coherence")
         shape = Shape.draw(seed)
         if inline_bytes_max is not None:
@@ -95,6 +97,8 @@ class _Run:
         self.kinds = only or self.random.sample(KINDS, KIND_COUNT)
         self.faults = Faults(self.cluster, self.memory, self.kinds)
         self.over = trio.Event()
+        self.with_names = with_names
+        self.mounts: list[Vfs] = []
 
     async def main(self, told: list[Programs] | None) -> Programs:
         boxed: list[Programs] = []
@@ -107,6 +111,8 @@ class _Run:
                 programs = kind(kernels, self.random, clocks_agree=clocks_agree)
                 if isinstance(programs, LastingPrograms):
                     self.memory.programs.append(programs)
+                if self.with_names:
+                    programs.change_names()
                 boxed.append(programs)
                 if told is not None:
                     programs.tell_all(told)
@@ -117,6 +123,7 @@ class _Run:
         observer = Observer(self.cluster, self.memory, self.faults.world.count)
         with trio.fail_after(3600):
             await self.cluster.run(scenario, observer.run)
+        boxed[0].absent_count = absent_count(self.mounts)
         return boxed[0]
 
     async def _work(self, programs: Programs) -> None:
@@ -141,6 +148,7 @@ class _Run:
                 settings = structs.replace(settings, durable_close=True)
             vfs = Vfs(fs._meta, fs._chunks, runtime, settings)
             vfs.connect_kernel(kernel)
+            self.mounts.append(vfs)
             server: Any = Server(device, vfs, runtime)  # type: ignore[arg-type]
             async with trio.open_nursery() as serving:
                 await serving.start(vfs.run)
@@ -156,9 +164,10 @@ async def run_over_cluster(
     *,
     only: Sequence[str] = (),
     inline_bytes_max: int | None = None,
+    with_names: bool = False,
 ) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be.
 
     Files of up to `inline_bytes_max` bytes are kept in the metadata store; None: as the seed says.
     """
-    return await _Run(seed, only, inline_bytes_max).main(told)
+    return await _Run(seed, only, inline_bytes_max, with_names=with_names).main(told)

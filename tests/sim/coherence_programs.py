@@ -19,7 +19,10 @@ from typing import Final
 
 import trio
 
+from fs.client.vfs.vfs import Vfs
+
 from .coherence_cuts import CutFile, threads_are_late
+from .coherence_names import WORKER_COUNT, Names, leases_are_long
 from .kernel_calls import ModelKernel
 from .page_cache import OpenFile
 
@@ -54,8 +57,12 @@ class Programs:
         self.kernels = kernels
         self._clocks_agree = clocks_agree
         self.random = source
+        self.story: list[str] = []
         self.names = [b"file-%d" % i for i in range(FILE_COUNT)]
         self.cut_file: CutFile | None = None
+        self.directories: Names | None = None
+        self.absent_count = 0
+        """Look-ups that the mounts have answered by themselves, once all is over."""
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
         self.mtimes: dict[bytes, int] = {}
         """As whoever looked first after a change saw them, or as they were set."""
@@ -64,7 +71,6 @@ class Programs:
         self.may_fail = False
         """Who reads while something is being lost may be told of it."""
         self._version = 0
-        self.story: list[str] = []
         self.closed = set[bytes]()
         """What was closed last with all that was changed."""
         self.lengthened = set[bytes]()
@@ -78,6 +84,12 @@ class Programs:
         """Have a file cut while others read it."""
         self.cut_file = CutFile(self.kernels, self.random, self.say)
 
+    def change_names(self) -> None:
+        """Have names made and taken away in directories of their own, too."""
+        self.directories = Names(
+            self.kernels, self.random, self.say, clocks_agree=self._clocks_agree
+        )
+
     def tell_all(self, told: list["Programs"]) -> None:
         """Have the kernels tell what they do, too; whoever looks finds all that happened."""
         told.append(self)
@@ -86,12 +98,19 @@ class Programs:
 
     async def run(self, is_over: Callable[[int], bool]) -> None:
         """Work until each of those who agree has done so many rounds that `is_over` says so."""
-        with threads_are_late() if self.cut_file else nullcontext():
+        with (
+            threads_are_late() if self.cut_file else nullcontext(),
+            leases_are_long() if self.directories else nullcontext(),
+        ):
             await self._run(is_over)
 
     async def _run(self, is_over: Callable[[int], bool]) -> None:
         await self.prepare()
         async with trio.open_nursery() as disturbing:
+            if self.directories is not None:
+                await self.directories.prepare()
+                for _ in range(WORKER_COUNT):
+                    disturbing.start_soon(self.directories.work)
             for kernel in self.kernels:
                 for _ in range(DISTURBER_COUNT):
                     disturbing.start_soon(self.disturb, kernel)
@@ -464,6 +483,11 @@ class Programs:
             await kernel.drop_cache(name)
         else:
             kernel.evict(name)
+
+
+def absent_count(mounts: list[Vfs]) -> int:
+    """Return how many look-ups mounts have answered by themselves."""
+    return sum(vfs._core.leased.hit_count for vfs in mounts)
 
 
 def difference(found: bytes, content: bytes) -> str:

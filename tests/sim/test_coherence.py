@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from . import coherence_names
 from .coherence import run
 from .coherence_cluster import POWER, run_over_cluster
 from .coherence_power import LastingPrograms
@@ -27,6 +28,28 @@ def test_so_they_do_when_machines_vanish_and_services_restart(seed):
     """Seed 201: a further name could not be given by one that a listing had shown, and that had been replaced since.  Seed 77128: an open
     that was under way while its file was truncated by name went on with the length of before."""
     assert run_deterministic(partial(run_over_cluster, seed), seed).checked_count > 50
+
+
+@pytest.mark.parametrize("seed", [101, 102])
+def test_names_are_there_or_not_on_both_mounts_at_once(seed):
+    programs = run_deterministic(partial(run, seed, with_names=True), seed)
+    assert programs.directories.checked_count > 100
+    assert programs.absent_count > 30
+
+
+def test_so_they_are_when_machines_vanish_and_services_restart():
+    seed = 5000
+    programs = run_deterministic(partial(run_over_cluster, seed, with_names=True), seed)
+    assert programs.directories.checked_count > 100
+    assert programs.absent_count > 30
+
+
+def test_who_does_not_wait_for_the_end_of_a_lease_is_found_out(monkeypatch):
+    monkeypatch.setitem(coherence_names.LENGTHS, "WAIT_S", 0.001)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(AssertionError, match="is there: False"), flatten_subgroups=True
+    ):
+        run_deterministic(partial(run, 1, with_names=True), 1)
 
 
 def test_what_was_closed_is_there_after_a_loss_of_all_power():

@@ -84,17 +84,19 @@ class Creating(Handles):
     ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
         core = self._core
         place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
-        asked_s = core.now_s()
+        asked = core.leased.ask(caller, (place,))
 
         # Quoted: it would be evaluated for every file.
         def take(
             reply: "meta_pb2.CreateRsp",
         ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
             core.changes.note_name(*place)
-            opened, inode, must_forget = self._take_created(request, flags, caller, mark, reply)
+            core.note_told(reply.directories, mark)
+            core.leased.note_told(reply.directories, asked)
+            opened, inode, must_forget = self._take_created(request, flags, caller, reply)
             state = core.states[inode.inode_id]
             can_write = request.HasField("session")
-            core.note_opened(state, inode, reply, asked_s, can_write=can_write)
+            core.note_opened(state, inode, reply, asked.asked_s, can_write=can_write)
             if must_forget:
                 return self._created_anew(opened, inode)
             return opened, state.present(state.inode)
@@ -130,7 +132,6 @@ class Creating(Handles):
         request: meta_pb2.CreateReq,
         flags: int,
         caller: Caller,
-        mark: int,
         reply: meta_pb2.CreateRsp,
     ) -> tuple[Opened, Inode, bool]:
         """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
@@ -139,7 +140,6 @@ class Creating(Handles):
         known = core.known.get(inode.inode_id)
         if request.is_truncate and known is not None:
             known.own_length = 0
-        core.note_told(reply.directories, mark)
         session = request.session if request.HasField("session") else None
         opened, must_forget = self._handed_out(inode, flags, session, caller)
         state = core.states[inode.inode_id]

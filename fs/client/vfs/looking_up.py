@@ -94,8 +94,18 @@ class LookingUp(ExtendedAttributes):
 
     # -- lookup and attributes ----------------------------------------------------------------------
 
+    def require_maybe_name(self, parent: InodeId, name: bytes, caller: Caller) -> None:
+        """Raise NOT_FOUND if meta would certainly do so, and need not be asked."""
+        if self._core.leased.is_absent(parent, name, caller):
+            raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
+
+    def may_know_absent(self, parent: InodeId) -> bool:
+        """Return whether `require_maybe_name` may raise anything for some names of a directory."""
+        return self._core.leased.may_know(parent)
+
     async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
         """Return what a name refers to; "." and ".." are allowed."""
+        self.require_maybe_name(parent, name, caller)
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         while True:
             mark = self._core.changes.mark()

@@ -25,6 +25,7 @@ from .ports import Caller
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
 )
+MadeRspT = TypeVar("MadeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp)
 T = TypeVar("T")
 
 Place = tuple[InodeId, bytes]
@@ -47,12 +48,13 @@ class Namespace(ChangingAttributes):
         self,
         method: Method[ReqT, ChangeRspT],
         request: ReqT,
+        caller: Caller,
         places: Sequence[Place],
         take: Callable[[ChangeRspT], T | Coroutine[Any, Any, T]],
     ) -> Change[ReqT, ChangeRspT, T]:
         """Return a change of the names at `places`, whose reply `take` makes something of."""
         core = self._core
-        mark = core.told.mark()
+        mark, asked = core.told.mark(), core.leased.ask(caller, places)
 
         def note_places() -> None:
             for place in places:
@@ -62,21 +64,24 @@ class Namespace(ChangingAttributes):
         def take_in(reply: "ChangeRspT") -> "T | Coroutine[Any, Any, T]":
             note_places()
             core.note_told(reply.directories, mark)
+            core.leased.note_told(reply.directories, asked)
             return take(reply)
 
         return Change(method, request, take_in, note_places)
 
     def _making(
         self,
-        method: Method[ReqT, meta_pb2.InodeRsp],
+        method: Method[ReqT, MadeRspT],
         request: ReqT,
         parent: InodeId,
         name: bytes,
-    ) -> Change[ReqT, meta_pb2.InodeRsp, Inode]:
-        place = parent, name
-        return self._change(
-            method, request, (place,), lambda reply: self._entry(parent, name, reply.inode)
-        )
+        caller: Caller,
+    ) -> Change[ReqT, MadeRspT, Inode]:
+        # Quoted: it would be evaluated for every change.
+        def take(reply: "MadeRspT") -> Inode:
+            return self._entry(parent, name, reply.inode)
+
+        return self._change(method, request, caller, ((parent, name),), take)
 
     async def make(self, change: Change[ReqT, RspT, T]) -> T:
         """Make what another method has returned; raises what meta says."""
@@ -96,8 +101,16 @@ class Namespace(ChangingAttributes):
             name=name,
             mode=mode & 0o7777,
             umask=umask,
+            wants_name_lease=self._core.leased.is_wanted,
         )
-        return self._making(services.META_MKDIR, request, parent, name)
+        asked = self._core.leased.ask(caller, ())
+
+        # Quoted: it would be evaluated for every change.
+        def take(reply: "meta_pb2.InodeRsp") -> Inode:
+            self._core.leased.note_made(reply.inode, asked)
+            return self._entry(parent, name, reply.inode)
+
+        return self._change(services.META_MKDIR, request, caller, ((parent, name),), take)
 
     async def mkdir(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
@@ -112,7 +125,7 @@ class Namespace(ChangingAttributes):
         request = meta_pb2.SymlinkReq(
             caller=caller.to_pb(), parent_inode_id=parent, name=name, target=target
         )
-        return self._making(services.META_SYMLINK, request, parent, name)
+        return self._making(services.META_SYMLINK, request, parent, name, caller)
 
     async def symlink(self, parent: InodeId, name: bytes, target: bytes, caller: Caller) -> Inode:
         """Create a symbolic link."""
@@ -143,7 +156,7 @@ class Namespace(ChangingAttributes):
             rdev=rdev,
             umask=umask,
         )
-        return await self.make(self._making(services.META_MKNOD, request, parent, name))
+        return await self.make(self._making(services.META_MKNOD, request, parent, name, caller))
 
     async def _create_closed(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int
@@ -156,15 +169,7 @@ class Namespace(ChangingAttributes):
             umask=umask,
             is_exclusive=True,
         )
-        place = parent, name
-        return await self.make(
-            self._change(
-                services.META_CREATE,
-                request,
-                (place,),
-                lambda reply: self._entry(parent, name, reply.inode),
-            )
-        )
+        return await self.make(self._making(services.META_CREATE, request, parent, name, caller))
 
     async def link(self, inode_id: InodeId, parent: InodeId, name: bytes, caller: Caller) -> Inode:
         """Give an inode one more name, or the first one to what was made without."""
@@ -177,12 +182,12 @@ class Namespace(ChangingAttributes):
         request = meta_pb2.LinkReq(
             caller=caller.to_pb(), inode_id=inode_id, parent_inode_id=parent, name=name
         )
-        entry = await self._call_link(request)
+        entry = await self._call_link(request, caller)
         if unnamed is not None:
             await self._files.secure_left(unnamed)  # a close that did not know of the name yet
         return entry
 
-    async def _call_link(self, request: meta_pb2.LinkReq) -> Inode:
+    async def _call_link(self, request: meta_pb2.LinkReq, caller: Caller) -> Inode:
         # The kernel tries again once: looks the name up, if it came by one, and finds what that leads to by now; or comes by the descriptor again.
         core, inode_id = self._core, InodeId(request.inode_id)
         known = core.known.get(inode_id)
@@ -198,7 +203,9 @@ class Namespace(ChangingAttributes):
             return entry_of(reply)
 
         try:
-            entry = await self.make(self._change(services.META_LINK, request, (place,), take))
+            entry = await self.make(
+                self._change(services.META_LINK, request, caller, (place,), take)
+            )
         except FsError as error:
             if known is not None:
                 known.is_link_refused = bool(request.expected_name) and error.status is Status.STALE
@@ -225,7 +232,7 @@ class Namespace(ChangingAttributes):
                 return None
             return self._note_removed(place, reply.removed, state, caller)
 
-        return self._change(services.META_UNLINK, request, (place,), take)
+        return self._change(services.META_UNLINK, request, caller, (place,), take)
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove a name; content stays readable through files that this mount has open."""
@@ -245,7 +252,7 @@ class Namespace(ChangingAttributes):
             self._note_gone(inode_from_pb(reply.removed))
             self._dentries.pop(place, None)
 
-        return self._change(services.META_RMDIR, request, (place,), take)
+        return self._change(services.META_RMDIR, request, caller, (place,), take)
 
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""
@@ -282,7 +289,7 @@ class Namespace(ChangingAttributes):
                 return None
             return self._note_removed(new, reply.replaced, state, caller)
 
-        return self._change(services.META_RENAME, request, (old, new), take)
+        return self._change(services.META_RENAME, request, caller, (old, new), take)
 
     async def rename(
         self,

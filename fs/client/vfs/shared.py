@@ -28,6 +28,7 @@ from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .given import GivenAttributes
 from .inline_bytes import InlineBytes
+from .leased_names import LeasedNames
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
@@ -194,6 +195,7 @@ class Shared:
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
         self.changes = Changes(self.given.forget)
+        self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)
         self.listings = Listings()
         self.kept: deque[tuple[float, InodeState]] = deque()
         """Files with times that wait for a report, and until when they may."""
@@ -220,6 +222,7 @@ class Shared:
         self.retry_time_s_longest = max(self.retry_time_s_longest, longest_s(section))
         self.budget.adopt(section.dirty_bytes_max)
         self.space.adopt(section.dirty_bytes_max)
+        self.leased.adopt(section.leased_names_max)
 
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest."""

@@ -150,6 +150,7 @@ class Vfs:
         figures.note(metrics.MOUNT_AHEAD_BYTES, core.fetched_ahead_bytes)
         for cache, hits, misses in (
             ("attributes", core.told.hit_count, core.told.miss_count),
+            ("absent names", core.leased.hit_count, core.leased.miss_count),
             ("readahead", core.ahead_hit_count, core.ahead_miss_count),
         ):
             figures.note(metrics.MOUNT_CACHE_HITS, hits, cache)

@@ -13,6 +13,7 @@ from ..homes import add_name
 from ..idempotency import once
 from ..inodes import advance_ctime, load_inode, stamp_directory, store_inode
 from ..making import find_place
+from ..name_leases import require_unleased
 from .unnamed import give_first_name
 
 
@@ -33,6 +34,7 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     permissions.require_linkable(ctx.caller, inode)
     if inode.nlink >= NLINK_MAX:
         raise FsError(Status.TOO_MANY_LINKS, f"inode {inode.inode_id:#x}: {inode.nlink}")
+    require_unleased(ctx, parent)
     if inode.nlink == 0:
         await give_first_name(tr, ctx, inode, parent.inode_id)
     else:

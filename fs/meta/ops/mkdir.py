@@ -8,6 +8,7 @@ from ...schema.services import META_MKDIR
 from ..context import OpContext
 from ..idempotency import once
 from ..making import find_place, new_inode, put
+from ..name_leases import grant
 
 
 def new_directory(
@@ -47,7 +48,7 @@ async def make_directory(  # noqa: PLR0917 - who, where, what
 
 @once(META_MKDIR)
 async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta.InodeRsp:
-    """Make a directory.
+    """Make a directory; whoever makes it may get the lease of its names.
 
     Raises:
         FsError: as `find_place`, and INVALID_ARGUMENT for a layout out of range.
@@ -57,7 +58,7 @@ async def mkdir(tr: Transaction, ctx: OpContext, request: meta.MkdirReq) -> meta
     if request.HasField("default_layout"):
         layout = request.default_layout
         layout_from_pb(layout).check()
-    inode = await make_directory(
-        tr, ctx, parent, request.name, request.mode, layout, umask=request.umask
-    )
+    inode = new_directory(ctx, parent, request.name, request.mode, layout, umask=request.umask)
+    await grant(tr, ctx, request, inode)
+    await put(tr, ctx, parent, request.name, inode)
     return meta.InodeRsp(inode=inode)

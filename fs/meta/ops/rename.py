@@ -44,6 +44,7 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
+from ..name_leases import require_unleased
 from ..read_ahead import name_keys
 from ..usage import Change, charge, whole_tree
 from .trash_mark import mark_after_rename
@@ -208,7 +209,9 @@ async def relocate(  # noqa: PLR0917 - what, from where, to where
 
     Raises:
         FsError: as `charge`.
+        NamesLeasedError: another client may take the new name for absent.
     """
+    require_unleased(ctx, new.parent)
     await charge(tr, ctx, *changes, *await _move_usage(tr, ctx, inode, old, new))
     _settle(tr, ctx, inode, new, trash)
     await stamp_directory(tr, ctx, old.parent)

@@ -769,11 +769,17 @@ class DirectoryPartPb(_message.Message):
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
     DEFAULT_ACL_FIELD_NUMBER: _builtins.int
     LOCK_CLIENT_ID_FIELD_NUMBER: _builtins.int
+    LEASE_CLIENT_ID_FIELD_NUMBER: _builtins.int
+    IS_LEASE_ENDING_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     """its name in the parent"""
     lock_client_id: _builtins.str
     """the one client that may change names in it; empty: any"""
+    lease_client_id: _builtins.str
+    """the client that has added all names so far and is told of it; others wait before they add any; empty: nobody"""
+    is_lease_ending: _builtins.bool
+    """somebody waits for its end: nothing renews it any more; in a reply also: this one does not"""
     @_builtins.property
     def default_layout(self) -> Global___LayoutPb:
         """of new files below; unset: the parent's"""
@@ -790,10 +796,12 @@ class DirectoryPartPb(_message.Message):
         default_layout: Global___LayoutPb | None = ...,
         default_acl: Global___AclPb | None = ...,
         lock_client_id: _builtins.str = ...,
+        lease_client_id: _builtins.str = ...,
+        is_lease_ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout", "lock_client_id", b"lock_client_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_acl", b"default_acl", "default_layout", b"default_layout", "is_lease_ending", b"is_lease_ending", "lease_client_id", b"lease_client_id", "lock_client_id", b"lock_client_id", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

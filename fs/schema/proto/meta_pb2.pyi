@@ -399,11 +399,13 @@ class MkdirReq(_message.Message):
     DEFAULT_LAYOUT_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
+    WANTS_NAME_LEASE_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     mode: _builtins.int
     umask: _builtins.int
     directory: _builtins.bytes
+    wants_name_lease: _builtins.bool
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -418,10 +420,11 @@ class MkdirReq(_message.Message):
         default_layout: _common_pb2.LayoutPb | None = ...,
         umask: _builtins.int = ...,
         directory: _builtins.bytes = ...,
+        wants_name_lease: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "directory", b"directory", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "umask", b"umask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "default_layout", b"default_layout", "directory", b"directory", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "umask", b"umask", "wants_name_lease", b"wants_name_lease"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,6 +19,7 @@ import trio
 from fs.client.fuse.direct.device import Device
 from fs.client.fuse.direct.protocol import Opcode
 from fs.client.fuse.mount import run_mount
+from fs.client.vfs import leased_names
 from fs.client.vfs.vfs import Vfs
 from fs.kernels.device import READ_REQUEST
 from fs.runtime.ports import Runtime
@@ -77,6 +78,7 @@ async def main(mount_point, section):
     clock = RealClock()
     cluster = FakeCluster(clock, chunk_size_bytes=1 << 20)
     cluster.inline.bytes_max = int(os.environ.get("INLINE_BYTES_MAX", "0"))
+    leased_names.LEASE_S = float(os.environ.get("NAME_LEASE_S", str(leased_names.LEASE_S)))
     own_threads = real_runtime(None).own_threads
     runtime = Runtime(clock, None, run_inline, random.Random(1), own_threads=own_threads)
     if os.environ.get("INJECT_BUG"):

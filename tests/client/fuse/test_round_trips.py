@@ -42,9 +42,10 @@ class Counter:
 
 
 @pytest.fixture
-def counter(tmp_path):
+def counter(tmp_path, monkeypatch):
     (tmp_path / "mnt").mkdir()
-    # Attributes must not grow old while the test is counting.
+    # Attributes and leases must not grow old while the test is counting.
+    monkeypatch.setenv("NAME_LEASE_S", "600")
     server = Server(tmp_path / "mnt", "attr_timeout_s=600", "dir_entry_timeout_s=600")
     assert server.first_line == "ready"
     yield Counter(server)
@@ -115,7 +116,7 @@ def ask_when_made(*paths):
 
 
 def measured(counter):
-    """Return the rows: system call, requests of the kernel, calls of meta; each in a directory that just changed."""
+    """Return the rows: system call, requests of the kernel, calls of meta; each in a directory of the mount that just changed."""
     d = counter.mnt / "d"
     d.mkdir()
     create(d / "before")

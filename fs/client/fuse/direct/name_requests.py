@@ -102,6 +102,19 @@ class NameRequests:
         for node_id, lookup_count in p.FORGET_ONE.iter_unpack(items):
             self._names.forget(InodeId(node_id), lookup_count)
 
+    def _lookup_now(self, request: Request) -> Reply | None:
+        parent = InodeId(request.node_id)
+        if not self._names.may_know_absent(parent):
+            return None
+        (name,) = names_in(request.body, 0, 1)
+        try:
+            self._names.require_maybe_name(parent, name, self._caller(request))
+        except FsError:
+            if not self._keeps_negatives:
+                raise
+            return (self._replies.no_entry(),)
+        return None
+
     async def _lookup(self, request: Request) -> Reply:
         (name,) = names_in(request.body, 0, 1)
         caller = self._caller(request)

@@ -61,6 +61,7 @@ class Operations(DirectoryRequests):
         self.handlers = MappingProxyType(self._table())
         self.quick: MappingProxyType[int, Quick] = MappingProxyType(
             {
+                Opcode.LOOKUP: self._lookup_now,
                 Opcode.GETATTR: self._getattr_now,
                 Opcode.STATX: self._statx_now,
                 Opcode.SETATTR: self._setattr_now,
