@@ -20,7 +20,7 @@ from fs.schema.status import FsError, Status
 from .test_begun_writes import begun  # noqa: F401 - a fixture
 from .test_read_table import FILES, Nodes, Routing
 from .test_routing_math import CHUNK, ref
-from .vfs.conftest import autojump_clock, cluster, mounts  # noqa: F401 - fixtures
+from .vfs.conftest import autojump_clock, cluster, inline_bytes_max, mounts  # noqa: F401 - fixtures
 
 TRANSIENT = [Status.RPC_CONNECTION_LOST, Status.ROUTING_MISMATCH]
 

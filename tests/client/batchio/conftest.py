@@ -23,9 +23,9 @@ from fs.client.batchio.descriptors import Closer
 from fs.client.batchio.memory import new_memory
 from fs.client.batchio.ring import Ring
 from fs.client.batchio.turns import Turns
-from tests.client.vfs.conftest import autojump_clock, cluster, mounts
+from tests.client.vfs.conftest import autojump_clock, cluster, inline_bytes_max, mounts
 
-__all__ = ["autojump_clock", "cluster", "mounts", "program"]
+__all__ = ["autojump_clock", "cluster", "inline_bytes_max", "mounts", "program"]
 ENTRY_COUNT = 16
 
 

@@ -18,6 +18,22 @@ from tests.client.fakes import FakeClock, FakeCluster, run_inline
 ROOT = Caller(0, 0)
 RW = os.O_RDWR
 A = os.O_WRONLY | os.O_APPEND
+INLINE_BYTES_MAX = 65_536
+BOTH_WAYS = {
+    "test_allocation",
+    "test_appends",
+    "test_copying",
+    "test_files",
+    "test_quota",
+    "test_removed_elsewhere",
+    "test_seeking",
+    "test_vfs",
+}
+"""Modules about what programs see, wherever their bytes are: with small files in chunks, and in the metadata store.
+
+The others set it themselves, or say what is asked of chunks and when, which inline files do not need: durable closes, failed writes, cuts that
+are taken for holes, lengths that only the chains know.
+"""
 
 
 class RecordingKernel:
@@ -104,9 +120,26 @@ def autojump_clock():
     return MockClock(autojump_threshold=0)
 
 
+def pytest_generate_tests(metafunc):
+    if (
+        metafunc.module.__name__.rpartition(".")[2] in BOTH_WAYS
+        and "cluster" in metafunc.fixturenames
+    ):
+        ways = {"in chunks": 0, "inline": INLINE_BYTES_MAX}
+        metafunc.parametrize("inline_bytes_max", ways.values(), ids=ways)
+
+
 @pytest.fixture
-def cluster(autojump_clock):
-    return FakeCluster(FakeClock())
+def inline_bytes_max():
+    """How long files may be whose bytes the metadata service keeps; 0: none are."""
+    return 0
+
+
+@pytest.fixture
+def cluster(autojump_clock, inline_bytes_max):
+    cluster = FakeCluster(FakeClock())
+    cluster.inline.bytes_max = inline_bytes_max
+    return cluster
 
 
 @pytest.fixture
