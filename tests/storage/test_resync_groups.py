@@ -20,6 +20,7 @@ from fs.storage import resync, resync_groups, service
 from fs.storage.local_state import Hold
 from fs.storage.resync_groups import grouped
 from fs.storage.resync_plan import Item, Need
+from fs.storage.update_notes import read_note
 
 from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 from .test_resync import hold_resync, state_of
@@ -324,6 +325,34 @@ async def test_whole_chunks_are_no_group_of_writes(mock_clock):
         made, method = replacements(client), services.STORAGE_UPDATE_GROUP
         refused = await status_of(send, client, made, method=method, node_id=2)
         assert refused is Status.RPC_BAD_REQUEST
+
+
+async def test_what_a_group_says_of_clients_is_stored_once_more_after_its_commit(
+    mock_clock, monkeypatch
+):
+    """A batch of the predecessor's older results may have replaced the notes of the commit."""
+    async with missed() as (cluster, client), hold_resync(cluster, 1):
+        await cluster.start_node(2)
+        await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+        engine, target_id = cluster.nodes[2].engine, cluster.nodes[2].target.target_id
+        prepare = engine.prepare_writes
+
+        def prepare_and_lose_notes(*args, **options):
+            states = prepare(*args, **options)
+            engine.forget_notes(target_id, [n.key for n in engine.notes(target_id) if read_note(n)])
+            return states
+
+        monkeypatch.setattr(engine, "prepare_writes", prepare_and_lose_notes)
+        made = replacements(client)
+        for index, (request, _) in enumerate(made):
+            request.tag.CopyFrom(client.write_request(0, b"x", index).tag)
+            request.tag.channel_id = 1 + index
+        answers = await send(client, made, method=services.STORAGE_REPLACE_GROUP, node_id=2)
+        assert answers == [(Status.OK, 9)] * len(made)
+        left = [note for note in map(read_note, engine.notes(target_id)) if note]
+        assert [(n.tag.channel_id, n.result.update_ver) for n in left] == [
+            (i, 9) for i in range(1, 5)
+        ]
 
 
 async def test_a_serving_target_takes_no_chunks_of_resync(mock_clock):

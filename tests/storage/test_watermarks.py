@@ -1,6 +1,8 @@
 """What rises on a disk while its target serves, and only then."""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
+from dataclasses import replace
+
 import pytest
 import trio
 from msgspec import structs
@@ -119,6 +121,24 @@ async def test_it_rises_under_a_lease_alone(mock_clock, monkeypatch):
         await trio.sleep(2 * INTERVAL_S)
         assert told(node) == before
         monkeypatch.undo()
+        await trio.sleep(2 * INTERVAL_S)
+        assert told(node) > before
+
+
+async def test_it_does_not_rise_under_chains_of_another_store(mock_clock):
+    """The age of names is compared with it before disks are accepted (decision 0147): it says when their own store was last there."""
+    async with open_cluster(1) as cluster:
+        node = cluster.nodes[1]
+        own = replace(cluster.chain, chain_version=9, birth_ns=5)
+        cluster.publish(own)
+        await trio.sleep(2)
+        cluster.is_frozen = True
+        cluster.publish(replace(own, chain_version=10, birth_ns=6))
+        before = told(node)
+        await trio.sleep(2 * INTERVAL_S)
+        assert cluster.local_states[101] is LocalState.UPTODATE  # else it would not rise anyway
+        assert told(node) == before
+        cluster.publish(replace(own, chain_version=11))
         await trio.sleep(2 * INTERVAL_S)
         assert told(node) > before
 
