@@ -19,7 +19,7 @@ from ..kv.foundationdb import FoundationDbEngine
 from ..kv.local import LocalEngine
 from ..kv.pause import PausableEngine
 from ..kv.remote_server import KvService
-from ..meta.init import initialise
+from ..meta.init import initialise, storage_level_min
 from ..meta.meta import Meta
 from ..mgmtd.main import Mgmtd
 from ..node.membership import Membership
@@ -83,6 +83,9 @@ async def make_meta(
         gid=gid,
     )
     await wait_for_store(process, make)
+    membership.require_storage(
+        await wait_for_store(process, partial(storage_level_min, engine, config.process.cluster_id))
+    )
     return Meta(engine, process.runtime, config, membership.routing, chunks, membership.caller)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
 from ..node.user_guard import ask_manager
 from ..schema.config import DiskSection
-from ..schema.routing import Role
+from ..schema.routing import STORAGE_LEVEL, Role
 from ..schema.status import FsError, Status
 from ..storage.disk_calls import DiskCalls, watched
 from ..storage.storage import Storage
@@ -161,7 +162,8 @@ async def serve_storage(
         engines[index] = await open_disk(index)
         return engines[index]
 
-    config, node = process.config, process.node(frozenset({Role.STORAGE}))
+    config = process.config
+    node = replace(process.node(frozenset({Role.STORAGE})), storage_level=STORAGE_LEVEL)
     membership = Membership(process.runtime, config, node, process.channels)
     process.margins_s.append(lambda: membership.lease.margin_s)
     storage = Storage(

@@ -9,6 +9,7 @@ from ..schema.config import MetaSection
 from ..schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FormatRecordPb
+from ..schema.routing import FILLS_LEVEL
 from ..schema.status import FsError, Status
 from . import records
 from .inode_ids import begin_ids
@@ -82,11 +83,21 @@ async def _say_counted(tr: Transaction, cluster_id: str) -> None:
     _set_format(tr, cluster_id, max(version, records.COUNTED_FORMAT))
 
 
-async def require_format(engine: KvEngine, cluster_id: str) -> None:
-    """Raise FsError(KV_BAD_FORMAT) unless the store holds this cluster's file system."""
+async def require_format(engine: KvEngine, cluster_id: str) -> int:
+    """Return the store's format; raises FsError(KV_BAD_FORMAT) unless it holds this cluster's file system."""
     value = await snapshot_read(engine, lambda tr: tr.get(records.FORMAT_KEY, snapshot=True))
-    if not check_format_record(value, cluster_id):
+    if value is None or not check_format_record(value, cluster_id):
         raise FsError(Status.KV_BAD_FORMAT, "the metadata store has not been initialised")
+    return FormatRecordPb.FromString(value).format_version
+
+
+async def storage_level_min(engine: KvEngine, cluster_id: str) -> int:
+    """Return what storage processes have to know beside this store, a `STORAGE_LEVEL`; raises FsError as `require_format`.
+
+    A store that may hold inline files has their bytes moved to chunks by fills.
+    """
+    version = await require_format(engine, cluster_id)
+    return FILLS_LEVEL if version >= records.INLINE_FORMAT else 0
 
 
 async def initialise(

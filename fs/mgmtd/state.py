@@ -67,6 +67,8 @@ class NodeHealth:
     """Counts as failed since it was last heard."""
     is_beyond: bool = False
     """It acts on a routing version that this store has never had."""
+    is_too_old: bool = False
+    """Its storage process knows less than it has to (levels.py)."""
     refused: list[str] = field(default_factory=list)
     """Incarnations whose heartbeats are not taken."""
     disks: Mapping[int, Disk] = field(default_factory=dict)

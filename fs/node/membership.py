@@ -129,6 +129,10 @@ class Membership:
         figures.note(metrics.NODE_LEASE_MARGIN, self.lease.margin_s)
         figures.note(metrics.NODE_ROUTING_VERSION, self.routing.info.routing_version)
 
+    def require_storage(self, level: int) -> None:
+        """Have the managers let no storage process serve that knows less; before `run`."""
+        self._node.storage_level_min = level
+
     def trigger(self) -> None:
         """Send a heartbeat soon, because something changed that the manager should judge."""
         self._triggered.set()

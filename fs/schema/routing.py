@@ -32,6 +32,13 @@ DOMAIN_TAGS: Final = ("zone", "rack", "host")
 """Tags of nodes that fail together, widest first."""
 
 
+FILLS_LEVEL: Final = 1
+"""Of storage processes that know writes which do nothing once a later truncation has been done (`UpdateReq.is_fill`)."""
+STORAGE_LEVEL: Final = FILLS_LEVEL
+"""Of those of this release; raised with everything that a metadata service's store may make them be asked for, and that an earlier
+release would take for something else."""
+
+
 class PublicState(IntEnum):
     """What clients and peers may do with a target; numbers as on the wire."""
 
@@ -100,6 +107,10 @@ class Node:
     """Of its machine, new at every start of the kernel; empty: not known."""
     maintenance_until_ns: int = 0
     """Wall time until which its targets are not replaced, however long they are away."""
+    storage_level: int = 0
+    """Of a storage process: what it knows; 0: of a release that does not say."""
+    storage_level_min: int = 0
+    """Of a metadata service: what every storage process has to know beside its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +304,8 @@ def node_to_pb(node: Node) -> pb.NodePb:
         tags=dict(node.tags),
         boot_id=node.boot_id,
         maintenance_until_ns=node.maintenance_until_ns,
+        storage_level=node.storage_level,
+        storage_level_min=node.storage_level_min,
     )
 
 
@@ -313,6 +326,8 @@ def node_from_pb(message: pb.NodePb) -> Node:
         dict(message.tags),
         message.boot_id,
         message.maintenance_until_ns,
+        message.storage_level,
+        message.storage_level_min,
     )
 
 

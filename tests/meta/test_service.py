@@ -6,13 +6,16 @@ import pytest
 import trio
 
 from fs.kv.faulty import CommitFault, Fate, ScriptedFaults
+from fs.kv.transact import transact
 from fs.meta import records
-from fs.meta.init import initialise, require_format
+from fs.meta.init import initialise, require_format, storage_level_min
 from fs.meta.inode_ids import BLOCK_COUNT, SHARD_COUNT, InodeIds, block_ids
 from fs.meta.service import MetaService
 from fs.schema.ids import FIRST_INODE_ID
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import CallerPb
+from fs.schema.proto.record_pb2 import FormatRecordPb
+from fs.schema.routing import FILLS_LEVEL, STORAGE_LEVEL
 from fs.schema.status import Status
 from tests.meta.harness import CALL, ROOT, SECOND_NS, World, hint, refused, session
 
@@ -116,11 +119,24 @@ async def test_initialising_twice_changes_nothing(world):
     arguments = {"runtime": world.runtime, "config": world.config.meta}
     assert not await initialise(world.engine, cluster_id="emberfs", **arguments)
     assert await world.dump() == before
-    await require_format(world.engine, "emberfs")
+    assert await require_format(world.engine, "emberfs") == records.FORMAT_VERSION
     with refused(Status.KV_BAD_FORMAT):
         await initialise(world.engine, cluster_id="other", **arguments)
     with refused(Status.KV_BAD_FORMAT):
         await require_format(world.engine, "other")
+
+
+@pytest.mark.parametrize(("version", "level"), [(1, 0), (3, 0), (4, FILLS_LEVEL)])
+async def test_storage_has_to_know_fills_beside_a_store_that_may_hold_inline_files(
+    world, version, level
+):
+    async def age(tr):
+        stored = FormatRecordPb.FromString(await tr.get(records.FORMAT_KEY))
+        stored.format_version = version
+        tr.set(records.FORMAT_KEY, stored.SerializeToString())
+
+    await transact(world.engine, age, runtime=world.runtime)
+    assert await storage_level_min(world.engine, "emberfs") == level <= STORAGE_LEVEL
 
 
 async def test_a_newer_or_missing_format_is_refused(world, open_lab, monkeypatch):

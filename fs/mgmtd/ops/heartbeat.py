@@ -7,6 +7,7 @@ from ...schema.proto.common_pb2 import StoredSettingsPb
 from ...schema.proto.mgmtd_pb2 import HeartbeatReq, HeartbeatRsp, OlderImagePb
 from ...schema.routing import LocalState, node_from_pb
 from ...schema.status import FsError, Status
+from ..levels import too_old
 from ..node_lease import granted_s
 from ..primary import Primary
 
@@ -19,13 +20,15 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     """Take the heartbeat in, judge the chains it changes, and only then grant the lease.
 
     Raises:
-        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY.
+        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY; NOT_SUPPORTED: a
+            storage process that is too old.
     """
     if not request.node.incarnation or not request.node.address:
         detail = f"heartbeat of node {request.node.node_id} without incarnation or address"
         raise FsError(Status.RPC_BAD_REQUEST, detail)
     _check_known(request)
     node_id = NodeId(request.node.node_id)
+    _check_level(primary, request)
     arrived_s = primary.now_s
     primary.state.note_arrival(node_id, request.node.incarnation, arrived_s)
     async with primary.lock:
@@ -44,6 +47,20 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
             settings=_settings(primary, request),
             older_images=_older_images(primary, request),
         )
+
+
+def _check_level(primary: Primary, request: HeartbeatReq) -> None:
+    """Refuse a storage process that is too old, and say so once of each; only that it stops is heard of it."""
+    health = primary.state.health.get(NodeId(request.node.node_id))
+    refusal = too_old(primary.info, request.node)
+    if health is None or request.is_stopping:
+        return
+    was_too_old, health.is_too_old = health.is_too_old, refusal is not None
+    if refusal is None:
+        return
+    if not was_too_old:
+        logger.error("%s", refusal)
+    raise refusal
 
 
 def _lease_s(primary: Primary, request: HeartbeatReq) -> float:

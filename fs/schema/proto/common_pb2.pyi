@@ -205,6 +205,8 @@ class NodePb(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
     MAINTENANCE_UNTIL_NS_FIELD_NUMBER: _builtins.int
+    STORAGE_LEVEL_FIELD_NUMBER: _builtins.int
+    STORAGE_LEVEL_MIN_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     address: _builtins.str
     """where its services listen"""
@@ -217,6 +219,10 @@ class NodePb(_message.Message):
     """of its machine, new at every start of the kernel; empty: not known"""
     maintenance_until_ns: _builtins.int
     """until then its targets are not replaced, however long they are away; 0: they are"""
+    storage_level: _builtins.int
+    """of a storage process: what it knows of what it may be asked for; 0: of a release that does not say"""
+    storage_level_min: _builtins.int
+    """of a metadata service: what every storage process has to know, by its store's format; 0: nothing in particular"""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___NodeRole.ValueType]: ...
     @_builtins.property
@@ -234,10 +240,12 @@ class NodePb(_message.Message):
         tags: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         boot_id: _builtins.str = ...,
         maintenance_until_ns: _builtins.int = ...,
+        storage_level: _builtins.int = ...,
+        storage_level_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "host_name", b"host_name", "incarnation", b"incarnation", "maintenance_until_ns", b"maintenance_until_ns", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "boot_id", b"boot_id", "host_name", b"host_name", "incarnation", b"incarnation", "maintenance_until_ns", b"maintenance_until_ns", "node_id", b"node_id", "release", b"release", "roles", b"roles", "state", b"state", "storage_level", b"storage_level", "storage_level_min", b"storage_level_min", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
