@@ -6,8 +6,8 @@ kernel has filled up where a READ was answered short.
 One exception, which no mount can prevent (decision 0138): a reply that told attributes while a READ was under way makes Linux overlook
 that its answer is short, and the mount of a reader cannot know before that the file is being cut on another one.
 
-Not part of the usual runs: 80 seeds ended well, half of them with inline files, but mounts hold answers back for so long only, and look-ups, opens and
-READs of one file may be under way for longer.
+Not part of the usual runs, but for seeds that failed once: mounts hold answers back for a second at the most, and look-ups, opens and READs of
+one file may be under way for longer.
 """
 
 import os

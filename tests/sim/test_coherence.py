@@ -23,6 +23,18 @@ def test_all_see_what_was_written(seed):
     assert run_deterministic(partial(run, seed), seed).checked_count > 50
 
 
+@pytest.mark.parametrize(
+    ("seed", "inline_bytes_max"), [(180104, 300), (180116, 300), (180141, 0), (180240, 65_536)]
+)
+def test_nobody_reads_zeros_from_a_file_that_is_cut_all_the_time(seed, inline_bytes_max):
+    """Seeds that failed: short answers were given before those to READs that began before them in the file, and before the kernel had acted on
+    a truncation; what another mount had cut counted as this one's change (decision 0151)."""
+    one = partial(run, seed, with_cuts=True, inline_bytes_max=inline_bytes_max)
+    programs = run_deterministic(one, seed)
+    assert programs.checked_count > 50
+    assert programs.cut_file.read_count > 20
+
+
 @pytest.mark.parametrize("seed", [1, 201, 77128])
 def test_so_they_do_when_machines_vanish_and_services_restart(seed):
     """Seed 201: a further name could not be given by one that a listing had shown, and that had been replaced since.  Seed 77128: an open
