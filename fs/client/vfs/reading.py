@@ -69,7 +69,8 @@ class Reading(Handles):
             now_s = core.now_s()
             if not known.may_show_longer(length, now_s):
                 return found
-            if self._is_counted(known, mark, offset, length):
+            # Not at once: READs that the kernel sent before may be about to arrive.
+            if patience is not None and self._is_counted(known, mark, offset, length):
                 return found
             patience = patience or Patience()
             is_last = patience.has_ended(known, offset, length, now_s)
@@ -99,12 +100,13 @@ class Reading(Handles):
         return partial(known.held.remove, offset)
 
     def _is_counted(self, known: Known, mark: int, offset: int, length: int) -> bool:
-        """Return whether the kernel will go by a short answer; it is given at once then."""
+        """Return whether the kernel will go by a short answer, which is given at once then, to a READ from `offset` on of a file of `length` bytes."""
         core = self._core
         known.note_short(length)
         if not known.may_answer(mark, offset, core.now_s()):
             return False
-        known.note_told(length, core.now_s())
+        # It shows the file no shorter than up to where the answer ends.
+        known.note_told(max(offset, length), core.now_s())
         core.touch(known)
         return True
 

@@ -24,6 +24,7 @@ from fs.client.vfs.told_lengths import (
     ToldLengths,
 )
 from fs.schema import services
+from fs.schema.inode import inode_to_pb
 from tests.sim.page_cache import ModelDevice
 
 from .conftest import ROOT, RW
@@ -191,12 +192,50 @@ async def cut(here, there):
     return handle_id
 
 
-async def test_a_short_answer_that_counts_is_given_at_once(autojump_clock, mounts):
+async def test_a_short_answer_that_counts_is_given_in_a_moment(autojump_clock, mounts):
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         handle_id = await cut(here, there)
         began_s = trio.current_time()
         assert bytes(await here.files.read(handle_id, 0, 4096)) == b""
-        assert trio.current_time() == began_s
+        assert 0.9 * LOOK_AGAIN_S < trio.current_time() - began_s <= 2 * LOOK_AGAIN_S
+        began_s = trio.current_time()
+        await trio.sleep(ACTED_ON_S)
+        assert bytes(await here.files.read(handle_id, 0, 4096)) == b""
+        assert trio.current_time() - began_s == pytest.approx(ACTED_ON_S), "it was told"
+        await here.close(handle_id)
+
+
+async def test_it_waits_for_a_read_that_was_sent_before_and_arrives_after(
+    autojump_clock, mounts, monkeypatch
+):
+    """Seed 180506 of the simulation: of what lies behind the kernel asks first."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 50_000)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode, core, answered = await here.stat(b"f"), here.vfs._core, []
+        usual, known = core.store.read, core.known[inode.inode_id]
+
+        async def slow(reads, **others):
+            await trio.sleep(0.05)
+            await usual(reads, **others)
+
+        async def read(offset):
+            answered.append((offset, len(await here.files.read(handle_id, offset, 4096))))
+
+        await there.names.setattr(inode.inode_id, AttrChange(length=5000), None, ROOT)
+        core.absorbed(inode_to_pb(await there.stat(b"f")))
+        assert core.states[inode.inode_id].local_length() == 5000
+        monkeypatch.setattr(core.store, "read", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, 32_768)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(read, 4096)
+        assert answered == [(4096, 904), (32_768, 0)]
+
+        # What has ended the file behind its end is not taken for having told that.
+        known.note_told(50_000, core.now_s())
+        await read(32_768)
+        assert known.told_length == 32_768
         await here.close(handle_id)
 
 
