@@ -302,7 +302,7 @@ NAME_LEASES_ENDED: Final = counter(
 NAME_LEASES_WAITED: Final = counter(
     "ember_meta_name_leases_waited_total",
     _META,
-    "Those of them for whose end somebody waited, 0.3 s each.",
+    "Those of them for whose end somebody waited, 0.12 s each.",
 )
 EVENTS_DROPPED: Final = counter(
     "ember_meta_events_dropped_total",

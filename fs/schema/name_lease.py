@@ -5,9 +5,9 @@ Invariant: WAIT_S is longer than LEASE_S by more than two clocks drift apart in 
 
 from typing import Final
 
-LEASE_S: Final = 0.25
+LEASE_S: Final = 0.1
 """From when the client sent the request whose reply tells of the lease."""
-WAIT_S: Final = 0.3
+WAIT_S: Final = 0.12
 """From when the mark that ends it is committed, or was seen, until others may add names."""
 TOLD_AGE_S_MAX: Final = 1.0
 """A lease is told of only right after a change of the directory, which stamped it with the time."""
