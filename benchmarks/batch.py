@@ -26,7 +26,7 @@ from .machine import direct_reads, direct_writes, loopback_mib_s
 from .native import BATCH_COUNTS, FULL, LARGE_BATCH_COUNT, QUICK, SMALL_BYTES, WARM_COUNT, Sizes
 from .relay import wake_ups_us
 from .table import Row
-from .used import GB, Meter
+from .used import GB, Meter, Used
 from .workloads import MIB, drop_page_cache
 
 THREADS = 2
@@ -34,6 +34,10 @@ THREADS = 2
 COLD_WAYS = ((64, THREADS, 0.5), (64, 2 * THREADS, None), (256, THREADS, 0.5))
 """Reads in a batch, threads, and the goal.  Whoever waits for whole batches has ever fewer in flight until the next one; with more
 batches the disk is kept at work, as io_uring keeps it in the figure beside."""
+WRITTEN_COUNTS = (8, 32)
+"""MiB in a batch.  Three replicas in a row share what is in flight: of two batches of 8 MiB each has five."""
+WRITE_ROUNDS = 3
+"""Each writes a new file, which takes some tenths of a second: others may have the processors for that long."""
 REPLICAS = 3
 LATENCY_COUNT = 2000
 LATENCY_GOAL_US = 250.0
@@ -51,24 +55,30 @@ def in_threads(work: Callable[[int], None], count: int = THREADS) -> float:
     return time.perf_counter() - began
 
 
-def sequential(client: RingClient, file: RingFile, sizes: Sizes, *, is_write: bool) -> float:
-    """Return MiB/s of moving the file once in batches of 1 MiB, durable at the end if it is written."""
-    offsets = iter(range(0, sizes.file_mib * MIB, LARGE_BATCH_COUNT * MIB))
+def buffers(client: RingClient, count: int) -> list[memoryview]:
+    """Return memory for batches of `count` MiB of noise, one for each thread."""
+    views = [client.allocate(count * MIB).view for _ in range(THREADS)]
+    for number, view in enumerate(views):
+        view[:] = random.Random(number).randbytes(len(view))  # noqa: S311 - not a secret
+    return views
+
+
+def sequential(
+    client: RingClient, file: RingFile, sizes: Sizes, views: list[memoryview], *, is_write: bool
+) -> float:
+    """Return MiB/s of moving the file once in batches as long as each of the views, durable at the end if it is written."""
+    step = len(views[0])
+    offsets = iter(range(0, sizes.file_mib * MIB, step))
     lock = threading.Lock()
 
     def work(number: int) -> None:
-        iov = client.allocate(LARGE_BATCH_COUNT * MIB)
-        if is_write:
-            iov.view[:] = random.Random(number).randbytes(len(iov.view))  # noqa: S311 - not a secret
+        view = views[number]
         while True:
             with lock:
                 offset = next(offsets, None)
             if offset is None:
                 return
-            batch = [
-                Transfer(file, offset + i * MIB, iov.view[i * MIB : (i + 1) * MIB])
-                for i in range(LARGE_BATCH_COUNT)
-            ]
+            batch = [Transfer(file, offset + at, view[at : at + MIB]) for at in range(0, step, MIB)]
             if is_write:
                 client.write(batch)
             else:
@@ -117,30 +127,53 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes, pause_s: float)
     return statistics.median(taken) * 1e6
 
 
+def measure_written(
+    client: RingClient, path: Path, meter: Meter, local: Path, sizes: Sizes
+) -> list[Row]:
+    """Measure batches that are written, each way several times, in turn; the last file stays."""
+    disks: list[float] = []
+    paces: dict[int, list[float]] = {count: [] for count in WRITTEN_COUNTS}
+    used = {count: Used() for count in WRITTEN_COUNTS}
+    views = {count: buffers(client, count) for count in WRITTEN_COUNTS}
+    for _ in range(WRITE_ROUNDS):
+        disks.append(direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS)
+        for count in WRITTEN_COUNTS:
+            path.unlink(missing_ok=True)
+            with client.open(str(path), "x") as file, meter.used() as used_now:
+                paces[count].append(sequential(client, file, sizes, views[count], is_write=True))
+            used[count].add(used_now)
+    disk, moved = statistics.median(disks), WRITE_ROUNDS * sizes.file_mib * MIB
+    beside = bare.write_row(local, sizes.file_mib, disk)
+    rows = []
+    for count in WRITTEN_COUNTS:
+        name, pace = f"1 MiB in batches of {count}, written", statistics.median(paces[count])
+        each = used[count].per_gb(moved)
+        rows.append(Row(f"{name} (of disk / 3)", pace, "MiB/s", disk, goal=0.8, used=each))
+        rows.append(bare.limited_row(name, pace, beside))
+    return [*rows, beside]
+
+
 def measure_large(
     client: RingClient, path: Path, cluster: Path, local: Path, sizes: Sizes
 ) -> list[Row]:
     """Measure batches of 1 MiB, of a file that stays."""
     meter = Meter(cluster)
     stream, size = loopback_mib_s(sizes.seconds / 2), sizes.file_mib * MIB
-    disk = direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS
-    with client.open(str(path), "x") as file, meter.used() as used:
-        written = sequential(client, file, sizes, is_write=True)
-    name = "1 MiB batches, written (of disk / 3)"
-    rows = [Row(name, written, "MiB/s", disk, goal=0.8, used=used.per_gb(size))]
-    rows.append(bare.write_row(local, sizes.file_mib, disk))
-    rows.append(bare.limited_row("1 MiB batches, written", written, rows[-1]))
+    rows = measure_written(client, path, meter, local, sizes)
+    views = buffers(client, LARGE_BATCH_COUNT)
     with client.open(str(path)) as file:
         drop_page_cache()
         disk = min(stream, direct_reads(local, MIB, sizes.seconds, is_random=False))
         with meter.used() as used:
-            cold = sequential(client, file, sizes, is_write=False)
+            cold = sequential(client, file, sizes, views, is_write=False)
         name = "1 MiB batches, cold (of disk, stream)"
         rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=used.per_gb(size)))
         rows.append(bare.read_row(local, sizes.file_mib, disk))
         warm_up(cluster, path)
         with meter.used() as used:
-            best = max(sequential(client, file, sizes, is_write=False) for _ in range(WARM_COUNT))
+            best = max(
+                sequential(client, file, sizes, views, is_write=False) for _ in range(WARM_COUNT)
+            )
         name = "1 MiB batches, cached (of stream)"
         rows.append(Row(name, best, "MiB/s", stream, used=used.per_gb(WARM_COUNT * size)))
     return rows

@@ -28,7 +28,7 @@ from fs.app.progress import Progress
 from . import bare
 from .cluster import fresh_cluster
 from .command import bench_command
-from .machine import direct_reads, direct_writes
+from .machine import TOUCHED_COPIES, direct_reads, direct_writes, touch_memory
 from .table import Row
 from .used import Meter, Used
 from .workloads import MIB, drop_page_cache
@@ -228,6 +228,8 @@ def measure_torch(mounted: Path, sizes: Sizes, meter: Meter) -> Paces:
 
 def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     """Measure the disk, and the checkpoint."""
+    progress.step("checkpoint: using memory for the first time")
+    touch_memory(TOUCHED_COPIES * sizes.mib * MIB)
     progress.step("checkpoint: starting a cluster")
     with (
         tempfile.NamedTemporaryFile(prefix="ember-checkpoint-", dir=parent) as local,

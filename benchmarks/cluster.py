@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .machine import io_bytes
+from .machine import TOUCHED_COPIES, io_bytes, touch_memory
 from .workloads import MIB
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,8 +80,10 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
 def cluster_beside_file(parent: Path | None, mib: int) -> Iterator[tuple[Path, Path, Path]]:
     """Bring up a cluster next to a local file that says what its disk does.
 
-    Yield (cluster directory, mount point, a file of that many MiB of noise on the same disk); all go when we do.
+    Yield (cluster directory, mount point, a file of that many MiB of noise on the same disk); all go when we do.  Memory for several
+    such files has been used before.
     """
+    touch_memory(TOUCHED_COPIES * mib * MIB)
     with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, at):
         for _ in range(mib):
             local.write(random.Random(2).randbytes(MIB))  # noqa: S311 - not a secret

@@ -31,6 +31,10 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+TOUCHED_COPIES = 4
+"""So many times what is moved is in memory, or nearly, while it is measured: in the page caches of mounts and disks, and in processes."""
+
+
 def touch_memory(byte_count: int) -> None:
     """Write to so much memory, but no more than half of what is free, and give it back.
 

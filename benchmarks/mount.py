@@ -20,7 +20,7 @@ from fs.app.progress import Progress
 
 from .cluster import ROOT, fresh_cluster, warm_up
 from .command import bench_command
-from .machine import touch_memory
+from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
 from .workloads import (
@@ -41,8 +41,6 @@ MOUNT_TIMEOUT_S = 10.0
 REPLICAS = 3
 READ_ROUNDS = 5
 """Of large reads, each some tenths of a second: others may have the processors for that long."""
-TOUCHED_FILES = 4
-"""So many times what a file has is in memory, or nearly, while it is measured: in the page caches of mounts and disks, and in processes."""
 
 
 @contextmanager
@@ -71,7 +69,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     """Measure every workload."""
     rows = []
     progress.step("mount: using memory for the first time")
-    touch_memory(TOUCHED_FILES * sizes.file_mib * MIB)
+    touch_memory(TOUCHED_COPIES * sizes.file_mib * MIB)
     progress.step("mount: starting a cluster")
     with (
         tempfile.TemporaryDirectory(prefix="ember-local-", dir=parent) as local,
