@@ -219,6 +219,18 @@ async def test_a_chain_that_is_held_up_holds_up_those_of_its_nodes_at_most_until
         assert together.due(state, now_s) == {11, 12}
 
 
+async def test_all_that_have_ended_are_judged_before_a_successor_of_one_is_heard(autojump_clock):
+    async with cluster_of() as cluster:
+        await cluster.up()
+        primary = cluster.managers[1].mgmtd.service.primary
+        state = primary.state
+        for node_id in (12, 13):  # no look has judged them yet
+            state.note_ended(node_id, state.info.node(node_id).incarnation)
+        async with primary.lock:
+            await primary.make_way(state.info.node(11))
+        assert len(state.info.chain(1).candidates) == 3
+
+
 def test_half_of_the_silence_is_longer_than_a_few_heartbeats():
     section = MgmtdSection()
     assert together.FRESH_PART * section.node_failed_after_s > 2 * section.heartbeat_interval_s
