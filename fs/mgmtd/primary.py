@@ -50,6 +50,9 @@ WATCH_INTERVAL_S = 0.5
 GATHER_S = 0.02
 """Proofs that come within this are judged together: of several that ended at once any may go on with their chains, not only one."""
 
+FIRST_LOOK_S = 0.25
+"""A reign's first probes of all may take so long; who does not answer in that time is watched like everybody."""
+
 SOFT_INTERVAL_S = 5.0
 """How long changes that nobody acts on (space used) are collected."""
 
@@ -336,6 +339,12 @@ class Primary:
 
     async def probe_node(self, node: Node) -> Proof:
         """Probe a node's incarnation and act on what is proved."""
+        proof = await self._prove(node)
+        if proof is Proof.GONE:
+            await self.judge_gone(node.node_id, node.incarnation)
+        return proof
+
+    async def _prove(self, node: Node) -> Proof:
         proof, found = await probe(
             self._channels,
             node.address,
@@ -345,8 +354,6 @@ class Primary:
         )
         if found:
             self.state.confirm(node.node_id, found, self.now_s)
-        if proof is Proof.GONE:
-            await self.judge_gone(node.node_id, node.incarnation)
         return proof
 
     async def look_around(self) -> None:
@@ -360,9 +367,22 @@ class Primary:
     # ---- loops ---------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Publish a routing version of this reign's own; raises FsError(NOT_PRIMARY)."""
+        """Publish a routing version of this reign's own, and judge who has ended by now; raises FsError(NOT_PRIMARY).
+
+        Before anybody is answered: else whoever starts a cluster would be told that those serve who have ended.
+        """
         async with self.lock:
             await self.publish(Change())
+        with trio.move_on_after(FIRST_LOOK_S):
+            async with trio.open_nursery() as nursery:
+                for node in self._watched():
+                    nursery.start_soon(self._look_at, node)
+        async with self.lock:
+            await self.judge_due()
+
+    async def _look_at(self, node: Node) -> None:
+        if await self._prove(node) is Proof.GONE:
+            self.state.note_ended(node.node_id, node.incarnation)
 
     async def run(self) -> None:
         """Run the loops until cancelled or the reign is over."""

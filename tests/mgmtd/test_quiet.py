@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.mgmtd.primary import Primary
 from tests.mgmtd.harness import L, O, S, cluster_of
 
 
@@ -58,6 +59,24 @@ async def test_a_stop_that_does_not_come_is_forgotten(autojump_clock):
         await trio.sleep(8)
         assert cluster.states(await cluster.info()) == [S, S, S]
         await cluster.until(lambda i: cluster.state_of(i, 12) is O)
+
+
+async def test_a_reign_tells_nobody_that_those_serve_who_have_ended(autojump_clock, monkeypatch):
+    begin, told = Primary.begin, []
+
+    async def look(primary):
+        await begin(primary)
+        told.append(cluster.states(primary.info))  # from now on it answers
+
+    async with cluster_of() as cluster:
+        await cluster.up()
+        await trio.sleep(5)
+        for process in [*cluster.storages.values(), *cluster.managers.values()]:
+            await process.kill()
+        monkeypatch.setattr(Primary, "begin", look)
+        manager = await cluster.start_manager(1)
+        await cluster.wait_primary(manager)
+        assert told == [[L, O, O]]
 
 
 async def test_who_is_killed_with_all_others_is_judged_with_them(autojump_clock):
