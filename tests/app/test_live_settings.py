@@ -62,7 +62,7 @@ OF_CALLS = (*RETRIES, "call_timeout_s", "requests_per_node_max")
 OF_READS = ("batch_count_max", "batch_bytes_max", "verify_reads")
 OF_MOUNTS = (
     "write_buffer_bytes", "dirty_bytes_max", "write_back_interval_s", "unmount_time_s_max", "readahead_bytes_max",
-    "readahead_total_bytes_max",
+    "readahead_total_bytes_max", "leased_names_max",
 )  # fmt: skip
 OF_META = (
     "gc_delay_s", "gc_interval_s", "gc_batch_count", "session_scan_interval_s", "session_grace_s", "trash_expiry_s",
@@ -282,10 +282,12 @@ async def test_of_mounts(autojump_clock):
     caller, cluster = Caller(0, 0), FakeCluster(FakeClock())
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
     vfs = Vfs(cluster.meta("c"), cluster.store(), runtime, ClientSection())
-    section = ClientSection(write_buffer_bytes=65536, dirty_bytes_max=1 << 20, write_back_interval_s=1.0)  # fmt: skip
+    section = ClientSection(write_buffer_bytes=65536, dirty_bytes_max=1 << 20, write_back_interval_s=1.0, leased_names_max=0)  # fmt: skip
     async with trio.open_nursery() as nursery:
         await nursery.start(vfs.run)
+        assert vfs._core.leased.is_wanted
         change = Change("client", vfs.adopt, ClientSection(), section)
+        assert not vfs._core.leased.is_wanted
         opened, _ = await vfs.files.create(1, b"f", 0o644, os.O_RDWR | os.O_CREAT, caller)
         for offset in range(0, 200_000, 10_000):
             await vfs.files.write(opened.handle_id, offset, b"x" * 10_000)
