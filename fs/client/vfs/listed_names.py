@@ -18,8 +18,8 @@ from ...schema.inode import Inode, InodeType
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError
 from .core import VfsCore
+from .known import Known
 from .ports import Caller
-from .shared import Known
 from .shown_names import ShownNames
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .handles import TakesTaskError
+from .known import Known
 from .open_file import InodeState
 from .ports import Caller
-from .shared import Known
 from .shown_names import ShownNames
 
 DENTRY_COUNT_MAX = 65_536

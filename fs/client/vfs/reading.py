@@ -17,10 +17,10 @@ from ..holes import CutMeanwhileError
 from ..read_table import ReadTable
 from .handles import Handles
 from .inline_files import OF_OPEN_S
+from .known import Known
 from .open_file import FetchedBlock, FileHandle, InodeState
 from .ports import Caller
 from .readahead import Block
-from .shared import Known
 from .told_lengths import LOOK_AGAIN_S, Patience
 
 _log = logging.getLogger(__name__)
