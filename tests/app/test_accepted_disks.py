@@ -8,12 +8,13 @@ import time
 
 import pytest
 
-from tests.app.by_hand import EMBER, SERVERS, TIMEOUT_S, ByHand
+from tests.app.by_hand import EMBER, SERVERS, TIMEOUT_S
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.mount,
     pytest.mark.timeout(600),
+    pytest.mark.usefixtures("key_on_mount"),
     pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse"),
 ]
 
@@ -25,14 +26,6 @@ adoption.NAMESPACE_AGE_S_MIN = {age_s}
 main(mgmtd.run)
 """
 """A manager to which a namespace is old enough after so long."""
-
-
-@pytest.fixture
-def by_hand(tmp_path):
-    made = ByHand(tmp_path)
-    made.mount_with_the_key()
-    yield made
-    made.end()
 
 
 def _admin(by_hand, *words):

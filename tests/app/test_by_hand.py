@@ -16,7 +16,7 @@ from fs.client.native import Identity
 from fs.schema.config import AuthSection
 from fs.schema.status import FsError
 from placement.table_file import from_json
-from tests.app.by_hand import EMBER, SERVERS, ByHand
+from tests.app.by_hand import EMBER, SERVERS
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,13 +24,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse"),
 ]
-
-
-@pytest.fixture
-def by_hand(tmp_path):
-    made = ByHand(tmp_path)
-    yield made
-    made.end()
 
 
 def check_fsspec(by_hand, token_file):
