@@ -24,9 +24,8 @@ from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .one_start import in_turn
 from .process_id import open_pidfd, send_signal
-from .running import Command, left_running, mount_daemon_at, supervisor_of
+from .running import Command, left_running, mount_daemon_at, read_state, supervisor_of
 from .supervisor import Supervisor, take_over
-from .supervisor_link import read_state
 from .waits import wait_running
 
 FOREGROUND_POLL_S: Final = 0.5

@@ -9,8 +9,8 @@ import typer
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
-from .running import chosen_directory
 from .scraped import fetch
+from .which_cluster import chosen_directory
 
 metrics = typer.Typer(help="What the processes of a cluster measure.", no_args_is_help=True)
 

@@ -46,7 +46,7 @@ def directory_of(given: Path | None) -> ClusterDir:
 
 def running_cluster(given: Path | None) -> ClusterDir:
     """Return the cluster to look at: without --dir, also the only one that runs elsewhere."""
-    from .running import chosen_directory  # noqa: PLC0415
+    from .which_cluster import chosen_directory  # noqa: PLC0415
 
     return chosen_directory(given)
 

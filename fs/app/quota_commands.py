@@ -23,8 +23,8 @@ from .entry import NO_ENTRY, current_entry
 from .errors import named
 from .mount_point import is_mounted
 from .options import PauseOption
-from .running import chosen_directory
 from .status_view import bytes_text
+from .which_cluster import chosen_directory
 
 quota = typer.Typer(help="Limits on what lies below directories.", no_args_is_help=True)
 

@@ -1,10 +1,10 @@
 """Which clusters and mount daemons run on this machine: read from the command lines in /proc.
 
-Answers "which one does the user mean" when no --dir is given, and what runs of a cluster whose folder of sockets and state was
-removed.  Only processes that the caller may signal count.  Does not talk to any of them (supervisor_link.py), and starts and
-stops nothing.
+Tells what runs of a cluster also when its folder of sockets and state was removed.  Only processes that the caller may signal count.
+Does not talk to any of them (supervisor_link.py), and starts and stops nothing.
 """
 
+import json
 import os
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,11 +13,8 @@ from typing import Any, Final
 
 from ..runtime.config_file import readable_config
 from ..schema.config import ProcessConfig
-from ..schema.status import FsError, Status
-from . import supervisor_link
-from .cluster_dir import RECORD_NAME, ClusterDir, default_directory
+from .cluster_dir import RECORD_NAME, ClusterDir
 from .process_id import ProcessId, is_alive, process_id
-from .supervisor_link import read_state
 
 PROC: Final = Path("/proc")
 _SERVICES: Final = ("control", "kv", "mgmtd", "meta", "storage", "mountd")
@@ -100,6 +97,15 @@ def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
     return None
 
 
+def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
+    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
+    try:
+        state = json.loads(directory.state_path.read_text())
+        return {service["name"]: service for service in state["services"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def left_running(directory: ClusterDir) -> dict[str, dict[str, Any]]:
     """Return the services of a cluster that run, by name, in the form of the state file.
 
@@ -137,22 +143,3 @@ def _of_cluster(directory: ClusterDir) -> list[Command]:
 def cluster_directories() -> list[Path]:
     """Return the directories of all clusters of which anything runs."""
     return sorted({path for command in commands() if (path := command.directory) is not None})
-
-
-def chosen_directory(given: Path | None) -> ClusterDir:
-    """Return the cluster that is meant: --dir, else the default one, else the only one that runs.
-
-    Raises:
-        FsError: BAD_CLUSTER_DIR when none is given and several others run.
-    """
-    default = ClusterDir((given or default_directory()).absolute())
-    if given is not None or supervisor_link.is_answering(default):
-        return default
-    found = [path for path in cluster_directories() if path != default.path]
-    if len(found) > 1:
-        listed = ", ".join(map(str, found))
-        raise FsError(
-            Status.BAD_CLUSTER_DIR,
-            f"{default.path} does not run, and there are several others; choose with --dir: {listed}",
-        )
-    return ClusterDir(found[0]) if found else default

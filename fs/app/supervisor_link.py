@@ -64,15 +64,6 @@ def answering_pid(directory: ClusterDir) -> int | None:
     return json.loads(line)["supervisor_pid"] if line else None
 
 
-def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
-    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
-    try:
-        state = json.loads(directory.state_path.read_text())
-        return {service["name"]: service for service in state["services"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
 def has_orphans(directory: ClusterDir) -> bool:
     """True if services of a cluster run, of which no supervisor answers."""
     from .running import left_running  # noqa: PLC0415 - it reads configurations, which takes long

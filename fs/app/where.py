@@ -42,7 +42,6 @@ from .entry import current_entry
 from .errors import first_error
 from .mgmtd_link import newest_routing, run_with_mgmtd
 from .release import RELEASE
-from .running import chosen_directory
 from .store_access import (
     OpenStore,
     StoreChoice,
@@ -52,6 +51,7 @@ from .store_access import (
     parse_store,
     store_of_cluster,
 )
+from .which_cluster import chosen_directory
 
 TIMEOUT_S: Final = 20.0
 """For the manager to answer; it may be changing just now."""

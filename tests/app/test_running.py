@@ -1,14 +1,12 @@
-"""Command lines are told apart, and "the cluster" is only assumed where there is just one."""
+"""Command lines of EmberFS are told from others, and the daemon of a mount is found."""
 
 from pathlib import Path
 
 import pytest
 
 from fs.app import running
-from fs.app.cluster_dir import ClusterDir
 from fs.app.process_id import ProcessId
-from fs.app.running import Command, chosen_directory, mount_daemon_at, parse_command
-from fs.schema.status import FsError, Status
+from fs.app.running import Command, mount_daemon_at, parse_command
 
 
 @pytest.mark.parametrize(
@@ -28,27 +26,6 @@ from fs.schema.status import FsError, Status
 )  # fmt: skip
 def test_command_lines(line, expected):
     assert parse_command(line.split(" ")) == expected
-
-
-def test_the_given_directory_is_never_second_guessed(monkeypatch, tmp_path):
-    monkeypatch.setattr(running, "cluster_directories", lambda: [Path("/other")])
-    assert chosen_directory(tmp_path) == ClusterDir(tmp_path)
-
-
-@pytest.mark.parametrize("others", [[], ["/one"]])
-def test_the_only_running_cluster_is_found(monkeypatch, tmp_path, others):
-    monkeypatch.setattr(running, "default_directory", lambda: tmp_path)
-    monkeypatch.setattr(running, "cluster_directories", lambda: [Path(o) for o in others])
-    assert chosen_directory(None) == ClusterDir(Path(others[0]) if others else tmp_path)
-
-
-def test_several_running_clusters_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(running, "default_directory", lambda: tmp_path)
-    monkeypatch.setattr(running, "cluster_directories", lambda: [Path("/one"), Path("/two")])
-    with pytest.raises(FsError) as caught:
-        chosen_directory(None)
-    assert caught.value.status is Status.BAD_CLUSTER_DIR
-    assert "--dir: /one, /two" in caught.value.detail
 
 
 def test_the_daemon_of_a_mount_is_found_beside_one_of_another_release(monkeypatch, tmp_path):

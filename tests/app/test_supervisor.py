@@ -14,8 +14,9 @@ import trio
 from fs.app import supervisor as module
 from fs.app.cluster_dir import ClusterDir
 from fs.app.process_id import ProcessId, is_alive, process_id
+from fs.app.running import read_state
 from fs.app.supervisor import Supervisor, serve, take_lock
-from fs.app.supervisor_link import has_orphans, read_state
+from fs.app.supervisor_link import has_orphans
 from fs.schema.status import FsError, Status
 
 SERVES = """

@@ -12,7 +12,7 @@ from ...schema.routing import RoutingInfo
 from ...schema.status import FsError
 from ..cluster_dir import need_record
 from ..mgmtd_link import fetch_routing
-from ..running import chosen_directory
+from ..which_cluster import chosen_directory
 
 TIMEOUT_S: Final = 1.0
 
