@@ -214,16 +214,16 @@ class ChangingAttributes(LookingUp):
         except FsError as error:
             if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
                 raise
-            reply = await self._set_times_now(request, change)
+            reply = await self._set_times_now(request, change, caller)
         return self.give(await self._newest_of(reply.inode, mark))
 
     async def _set_times_now(
-        self, request: meta_pb2.SetAttrReq, change: AttrChange
+        self, request: meta_pb2.SetAttrReq, change: AttrChange, caller: Caller
     ) -> meta_pb2.InodeRsp:
         # Who may write but does not own may set times to "now" only.  FUSE shows us "now" as a value;
-        # meta checks the permission for it again.
+        # meta checks the permission for it again, of another request: it may remember that it has refused the first one.
         again = meta_pb2.SetAttrReq(
-            caller=request.caller,
+            caller=caller.to_pb(),
             inode_id=request.inode_id,
             atime_now=change.atime_ns is not None,
             mtime_now=change.mtime_ns is not None,

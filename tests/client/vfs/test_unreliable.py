@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from fs.client.vfs.changing_attributes import AttrChange
+from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from tests.client.fake_chunks import CHUNK
@@ -157,3 +158,32 @@ async def explore(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lost_repeated_and_late_requests_show_nowhere(seed):
     assert run_deterministic(partial(explore, seed), seed) > STEP_COUNT
+
+
+async def touch_by_others(seed):
+    """Who may write to a file of somebody else sets its times to now, which the kernel asks for as values, while connections break."""
+    rng = random.Random(seed)
+    now_ns = 1_700_000_000_000_000_000
+    async with trio.open_nursery() as nursery:
+        service = Service(seed)
+        await nursery.start(service.run)
+        meta = UnreliableMeta(service, nursery, seed)
+        runtime = Runtime(FakeClock(), None, run_inline, rng)
+        vfs = Vfs(meta, service.store(), runtime, small_section(), RecordingKernel())
+        await nursery.start(vfs.run)
+        opened, inode = await vfs.files.create(1, b"f", 0o666, RW | os.O_CREAT, ROOT)
+        await vfs.files.flush(opened.handle_id)
+        await vfs.files.release(opened.handle_id)
+        nursery.start_soon(resets, meta, rng)
+        for number in range(20):
+            change = AttrChange(atime_ns=now_ns + number, mtime_ns=now_ns + number)
+            await vfs.namespace.setattr(inode.inode_id, change, None, Caller(1000, 1000))
+        await vfs.shut_down()
+        nursery.cancel_scope.cancel()
+    return meta.try_count
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_may_write_touches_others_files_whatever_is_repeated(seed):
+    # A request that was refused as a repeat is refused for good: what is asked for instead is another one.
+    assert run_deterministic(partial(touch_by_others, seed), seed) > 20

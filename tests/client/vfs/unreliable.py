@@ -86,7 +86,8 @@ class UnreliableMeta:
     async def call(self, method: Method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
         holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync
         holder.caller.client_id = self.client_id
-        holder.caller.request_id = self._random.randbytes(16)
+        if not holder.caller.request_id:
+            holder.caller.request_id = self._random.randbytes(16)
         holder.caller.is_repeat = False
         while True:
             text = request.SerializeToString()
