@@ -2,7 +2,8 @@
 
 `python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
 All three are measured in turn for each workload, so that a busy machine slows them alike; large reads, which are over soon, several
-times, and the medians count.  Memory that a host would have to find first is found before.
+times, and the medians count.  Memory that a host would have to find first is found before.  Each has a folder for it that it has made,
+as programs work in: of the root, which it has not made, a mount does not know which names are absent.
 `--at DIRECTORY` instead: the same in a folder of its own there, which goes afterwards, on any mounted file system.
 """
 
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fs.app.progress import Progress
+from fs.client.fuse.mount_point import set_read_ahead
+from fs.schema.config import ClientSection
 
 from .cluster import ROOT, fresh_cluster, warm_up
 from .command import bench_command
@@ -39,18 +42,20 @@ from .workloads import (
 
 MOUNT_TIMEOUT_S = 10.0
 REPLICAS = 3
+FOLDER = "mount-benchmark"
 READ_ROUNDS = 5
 """Of large reads, each some tenths of a second: others may have the processors for that long."""
 
 
 @contextmanager
 def empty_mount() -> Iterator[Path]:
-    """Mount the do-nothing file system; yield where."""
+    """Mount the do-nothing file system, read ahead as ours is; yield where."""
     with tempfile.TemporaryDirectory(prefix="ember-empty-") as folder:
         command = [sys.executable, "-m", "benchmarks.empty_fuse", folder]
         with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
             try:
                 _wait_mounted(folder)
+                set_read_ahead(Path(folder), ClientSection().kernel_readahead_bytes)
                 yield Path(folder)
             finally:
                 subprocess.run(["umount", folder], check=True)  # noqa: S603, S607
@@ -77,10 +82,13 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         fresh_cluster(parent) as (directory, mounted),
     ):
         meter = Meter(directory)
+        ours, beside = mounted / FOLDER, empty / FOLDER
+        ours.mkdir()
+        beside.mkdir()
         for kind in WORKLOADS:
             progress.step(f"mount: {kind[0]}")
             is_large_read = kind[4] in (sequential_read, sequential_read_warm)
-            folders = directory, mounted, empty, Path(local)
+            folders = directory, ours, beside, Path(local)
             rows.append(_measured(kind, sizes, meter, folders, READ_ROUNDS if is_large_read else 1))
     return rows
 

@@ -211,6 +211,8 @@ def test_any_file_system_is_measured_in_a_folder_that_goes(tmp_path):
 def test_what_is_called_warm_on_the_mount_has_been_warmed(tmp_path, monkeypatch):
     steps = []
     places = {name: tmp_path / name for name in ("empty", "cluster", "mounted")}
+    for place in places.values():
+        place.mkdir()
 
     @contextmanager
     def at(*names):
@@ -218,7 +220,7 @@ def test_what_is_called_warm_on_the_mount_has_been_warmed(tmp_path, monkeypatch)
         yield tuple(found) if len(found) > 1 else found[0]
 
     def reads(directory, _sizes):
-        steps.append(directory.name if directory in places.values() else "local")
+        steps.append(directory.parent.name)
         return 1.0
 
     def warm_up(directory, path):
@@ -235,7 +237,7 @@ def test_what_is_called_warm_on_the_mount_has_been_warmed(tmp_path, monkeypatch)
     ]
     monkeypatch.setattr(mount, "WORKLOADS", kinds)
     assert len(mount.measure(Sizes(2, 64, 10, 4), tmp_path, Progress())) == 2
-    warmed = ("warm up", "cluster", places["mounted"] / BIG_FILE)
+    warmed = ("warm up", "cluster", places["mounted"] / mount.FOLDER / BIG_FILE)
     assert steps == [warmed, "mounted", "empty"] * mount.READ_ROUNDS
 
 
