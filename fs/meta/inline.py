@@ -68,11 +68,13 @@ async def load(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) ->
     """Return the bytes of an inline file and their checksum, which is not compared here.
 
     Raises:
-        FsError: METADATA_DAMAGED.
+        FsError: METADATA_DAMAGED; STALE: the file is gone, of which a remembered reply told.
     """
     key = records.inline_key(inode.inode_id)
     value = await tr.get(key, snapshot=snapshot)
     if value is None:
+        if await tr.get(records.inode_key(inode.inode_id), snapshot=snapshot) is None:
+            raise FsError(Status.STALE, f"inode {inode.inode_id:#x}")
         raise no_bytes(inode)
     record = decoded(InlineRecordPb, key, value)
     if len(record.data) != inode.file.length:
@@ -216,7 +218,7 @@ async def tell(
 
     Raises:
         StillInlineError: the caller knows of no inline files, and is about to read or write.
-        FsError: METADATA_DAMAGED.
+        FsError: as `load`.
     """
     inode = reply.inode
     if not request.takes_inline:
@@ -237,7 +239,7 @@ async def give(
     inode: pb.InodePb,
     reply: meta.InodeRsp | meta.CreateRsp | meta.ResolvedPathPb,
 ) -> None:
-    """Put the bytes of an inline file into a reply; raises FsError(METADATA_DAMAGED)."""
+    """Put the bytes of an inline file into a reply; raises as `load`."""
     record = await load(tr, inode, snapshot=True)
     reply.inline_data, reply.inline_checksum = record.data, record.checksum
 

@@ -267,6 +267,22 @@ async def test_what_a_lost_writer_may_write_to_is_not_made_inline(
     assert (await send(other, file, **told)).is_inline_refused
 
 
+async def test_who_repeats_an_open_of_what_is_gone_is_told_so(
+    world, root, sender, file, autojump_clock
+):
+    root.request_id = b"s" * 16
+    await send(root, file)
+    root.request_id = None
+    await root.close(file, session(1).session_id)
+    sender.is_repeat = True  # its first try has been lost, so this one is remembered
+    assert (await sender.create_rsp(ROOT, b"f", wants_read=True, takes_inline=True)).inline_data
+    await root.unlink(ROOT, b"f")
+    await trio.sleep(61)
+    await world.meta.gc.step()
+    with refused(Status.STALE):  # not METADATA_DAMAGED: nothing is wrong with any record
+        await sender.create_rsp(ROOT, b"f", wants_read=True, takes_inline=True)
+
+
 async def test_who_knows_of_no_chunk_is_no_danger(world, root, sender, file, autojump_clock):
     """He has the stripe extended first, and the bytes moved with that."""
     await send(sender, file)
