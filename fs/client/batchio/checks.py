@@ -84,14 +84,15 @@ def sort_out(
             fault = group
         elif length > LENGTH_MAX:
             fault = errno.EINVAL
-        elif offset + length > MAX_FILE_LENGTH_BYTES:
-            fault = errno.EFBIG if op == WRITE else errno.EINVAL
+        elif op == WRITE and offset + length > MAX_FILE_LENGTH_BYTES:
+            fault = errno.EFBIG
         elif place + length > group.size:
             fault = errno.EFAULT
         elif group.block_size and place % group.block_size + length > group.block_size and length:
             fault = errno.EINVAL
-        elif length:
-            group.rows.append((user_data, offset, place, length))
+        elif length and offset < MAX_FILE_LENGTH_BYTES:  # no byte of a file lies behind that
+            length_in = min(length, MAX_FILE_LENGTH_BYTES - offset)
+            group.rows.append((user_data, offset, place, length_in))
             continue
         else:
             fault = 0

@@ -90,7 +90,7 @@ class Room(Protocol):
     """The memory of all programs together."""
 
     def take(self, count: int) -> None:
-        """Raise FsError(NO_SPACE) when there is no room for so many bytes."""
+        """Raise Refusal(ENOMEM) when there is no room for so many bytes."""
 
     def give_back(self, count: int) -> None:
         """They are not needed any more."""

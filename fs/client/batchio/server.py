@@ -20,7 +20,7 @@ from ...schema.config import ClientSection
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
 from .descriptors import Closer
-from .program import Program
+from .program import Program, Refusal
 from .turns import Turns
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,11 @@ class MemoryRoom:
     def take(self, count: int) -> None:
         """See Room."""
         if self.used_bytes + count > self._bytes_max:
-            what = f"{count} bytes more than {self.used_bytes} are beyond client.batch_memory_bytes_max"
-            raise FsError(Status.NO_SPACE, what)
+            what = (
+                f"{count} bytes of shared memory are not to be had: programs of this mount have {self.used_bytes} of "
+                f"{self._bytes_max} (client.batch_memory_bytes_max); close what is not used, or have it raised"
+            )
+            raise Refusal(errno.ENOMEM, what)
         self.used_bytes += count
 
     def give_back(self, count: int) -> None:

@@ -1,6 +1,18 @@
 """Which tests of this folder are looked at, and the mount that they share in a module."""
 
+import os
+import random
+from contextlib import asynccontextmanager
+
 import pytest
+from emberfs import native
+from emberfs.native import NativeClient
+
+from fs.client.blocking import BlockingFs
+from fs.client.native import EmberFs, Identity
+from fs.runtime.ports import Runtime
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+from tests.client.test_native import PathMeta
 
 from .serving import Server
 
@@ -25,3 +37,34 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mount_point(server):
     return server.mount_point
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture
+def native_client(cluster, monkeypatch):
+    """A client inside the process whose connections, one for each process, are to the model of a cluster."""
+    made = {}
+
+    def connection(place):
+        assert place.addresses == ("tcp:host:1",)
+        pid = os.getpid()
+        if pid not in made:
+
+            @asynccontextmanager
+            async def connected():
+                runtime = Runtime(cluster.clock, None, run_inline, random.Random(pid))
+                meta, store = PathMeta(cluster, f"client{pid}"), cluster.store()
+                yield EmberFs(meta, store, runtime=runtime, identity=Identity(0, 0))
+
+            made[pid] = BlockingFs(connected).__enter__()
+        return made[pid]
+
+    monkeypatch.setattr(native, "connection", connection)
+    with NativeClient.of_url("ember://test@host:1/") as client:
+        yield client
+    for fs in made.values():
+        fs.close()

@@ -4,7 +4,6 @@ import errno
 import os
 import random
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 from emberfs import native, opening
@@ -14,43 +13,12 @@ from emberfs.kvcache import KVCache
 from emberfs.native import NativeClient
 from emberfs.posix import PosixClient
 
-from fs.client.blocking import BlockingFs
-from fs.client.native import EmberFs, Identity
-from fs.runtime.ports import Runtime
 from fs.schema.status import FsError, Status
-from tests.client.fakes import FakeClock, FakeCluster, run_inline
-from tests.client.test_native import PathMeta
 
 
 @pytest.fixture
-def cluster():
-    return FakeCluster(FakeClock())
-
-
-@pytest.fixture
-def client(cluster, monkeypatch):
-    """A client whose connections, one for each process, are to the model."""
-    made = {}
-
-    def connection(place):
-        assert place.addresses == ("tcp:host:1",)
-        pid = os.getpid()
-        if pid not in made:
-
-            @asynccontextmanager
-            async def connected():
-                runtime = Runtime(cluster.clock, None, run_inline, random.Random(pid))
-                meta, store = PathMeta(cluster, f"client{pid}"), cluster.store()
-                yield EmberFs(meta, store, runtime=runtime, identity=Identity(0, 0))
-
-            made[pid] = BlockingFs(connected).__enter__()
-        return made[pid]
-
-    monkeypatch.setattr(native, "connection", connection)
-    with NativeClient.of_url("ember://test@host:1/") as client:
-        yield client
-    for fs in made.values():
-        fs.close()
+def client(native_client):
+    return native_client
 
 
 def test_batches_over_several_files(client):

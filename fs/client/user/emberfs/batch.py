@@ -9,15 +9,38 @@ Invariants every implementation keeps:
     - A client made before a fork opens itself anew in the child at its first use there.
     - Calls come from any number of threads.
 
-What this module does not do: anything; it declares.
+What this module does not do: anything but refuse what none of them takes; it declares.
 """
 
+import operator
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Final, Literal, NamedTuple, Protocol, Self, SupportsIndex, get_args
 
 OpenMode = Literal["r", "r+", "w", "x"]
 """Read; read and write; write a new or emptied file; write a file that must not exist."""
+
+OFFSET_MAX: Final = 2**63 - 1
+"""What system calls take."""
+
+
+def need_mode(mode: str) -> None:
+    """Raise ValueError for a mode that is no `OpenMode`."""
+    modes = get_args(OpenMode)
+    if mode not in modes:
+        raise ValueError(f"mode {mode!r} is none of {', '.join(modes)}")
+
+
+def need_size(size: SupportsIndex) -> None:
+    """Raise for so many bytes of memory: TypeError: no integer; ValueError: none."""
+    if operator.index(size) < 1:
+        raise ValueError(f"{size} bytes of memory")
+
+
+def need_offset(path: str, offset: SupportsIndex) -> None:
+    """Raise for a place that no file has: TypeError: no integer; ValueError: before the beginning, or beyond `OFFSET_MAX`."""
+    if not 0 <= operator.index(offset) <= OFFSET_MAX:
+        raise ValueError(f"offset {offset} of {path!r}")
 
 
 def need_view(path: str, buffer: object) -> None:
@@ -100,6 +123,7 @@ class BatchClient(Protocol):
 
         Raises:
             OSError: as `open` of the standard library, with errno and path.
+            ValueError: a mode that does not exist.
         """
         ...
 
@@ -107,7 +131,7 @@ class BatchClient(Protocol):
         """Return `size` (>= 1) zeroed bytes.
 
         Raises:
-            OSError: ENOMEM, ENOSPC.
+            OSError: ENOMEM.
         """
         ...
 
@@ -116,6 +140,7 @@ class BatchClient(Protocol):
 
         Raises:
             OSError: the first failure by position, with errno and the file's path.
+            TypeError, ValueError: a file of another client, a buffer or an offset that cannot be; nothing was done.
         """
         ...
 

@@ -53,7 +53,8 @@ class Connection:
 
     def __init__(self, path: str) -> None:
         """Connect to the daemon of the mount that `path` is on; raises OSError."""
-        self._path = path
+        self.path = path
+        """By which the mount was found; named in errors."""
         self._lock = threading.Lock()
         self._heard = threading.Condition(self._lock)
         self._is_receiving = False
@@ -96,7 +97,7 @@ class Connection:
             raise self._gone() from error
         answer = self._wait(serial)
         if answer.error_number:
-            raise OSError(answer.error_number, answer.detail)
+            raise OSError(answer.error_number, answer.detail, self.path)
         return answer
 
     def _wait(self, serial: int) -> Answer:
@@ -143,7 +144,7 @@ class Connection:
 
     def _gone(self) -> OSError:
         self.has_ended = True
-        return OSError(errno.ENOTCONN, _GONE, self._path)
+        return OSError(errno.ENOTCONN, _GONE, self.path)
 
     def abandon(self) -> None:
         """Close this process's copy; threads that wait for an answer are not woken."""

@@ -168,9 +168,9 @@ class Ior(Closing):
             self._submitted += 1
             heard = self._ear.receive(_BELL_BYTES)
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise _gone() from error
+            raise self._gone() from error
         if not heard:
-            raise _gone()
+            raise self._gone()
         number = self._heard_count
         self._heard_count = self._collected = number + 1
         place = entry_count * ENTRY.size + number % entry_count * COMPLETION.size
@@ -213,7 +213,7 @@ class Ior(Closing):
             try:
                 self._bell.send(COUNT.pack(count), socket.MSG_NOSIGNAL)
             except (BrokenPipeError, ConnectionResetError) as error:
-                raise _gone() from error
+                raise self._gone() from error
             self._submitted += count
         return count
 
@@ -288,9 +288,9 @@ class Ior(Closing):
         except BlockingIOError:
             return
         except ConnectionResetError as error:
-            raise _gone() from error
+            raise self._gone() from error
         if not heard:
-            raise _gone()
+            raise self._gone()
         count = sum(count for (count,) in COUNT.iter_unpack(heard))
         while count:  # one run, or two around the end of the memory
             run = min(count, self.entry_count - self._heard_count % self.entry_count)
@@ -327,6 +327,6 @@ class Ior(Closing):
         self._words.release()
         self._memory.close()
 
-
-def _gone() -> OSError:
-    return OSError(errno.ENOTCONN, "the mount daemon has ended this ring")
+    def _gone(self) -> OSError:
+        what = "the mount daemon has ended this ring"
+        return OSError(errno.ENOTCONN, what, self.connection.path)

@@ -19,7 +19,7 @@ from fs.client.blocking import BlockingFile, BlockingFs
 from fs.client.entries import Identity
 from fs.schema.status import FsError
 
-from .batch import BatchFile, OpenMode, Transfer, need_view
+from .batch import BatchFile, OpenMode, Transfer, need_mode, need_offset, need_size, need_view
 from .closing import Closing
 from .clusters import connection, find_place, os_error, os_errors, split_url
 
@@ -145,8 +145,7 @@ class NativeClient(Closing):
 
     def open(self, path: str, mode: OpenMode = "r") -> NativeFile:
         """See `BatchClient`."""
-        if mode not in {"r", "r+", "w", "x"}:
-            raise ValueError(f"mode {mode!r}")
+        need_mode(mode)
         if self._is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
         file = NativeFile(self, path, mode)
@@ -155,8 +154,9 @@ class NativeClient(Closing):
 
     def allocate(self, size: int) -> NativeIov:
         """See `BatchClient`."""
-        if size < 1:
-            raise ValueError(f"{size} bytes of memory")
+        need_size(size)
+        if self._is_closed:
+            raise OSError(errno.EBADF, "this client is closed")
         return NativeIov(size)
 
     def read(self, transfers: Sequence[Transfer]) -> list[int]:
@@ -231,6 +231,7 @@ def _own(file: BatchFile) -> NativeFile:
 def _checked(transfer: Transfer) -> Transfer:
     buffer, path = transfer.buffer, _own(transfer.file).path
     need_view(path, buffer)
+    need_offset(path, transfer.offset)
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
         raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
     return transfer

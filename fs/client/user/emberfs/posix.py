@@ -15,13 +15,14 @@ What this module does not do: share memory with another process, buffer, read ah
 import errno
 import mmap
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .batch import BatchFile, OpenMode, Transfer, need_view
+from .batch import BatchFile, OpenMode, Transfer, need_mode, need_offset, need_size, need_view
 from .closing import Closing
 
 HELPERS_DEFAULT = 7
@@ -36,6 +37,14 @@ _FLAGS = {
     "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
     "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
 }
+NEW_FILE_MODE = 0o666
+"""Less what the umask takes."""
+
+
+def open_flags(mode: OpenMode) -> int:
+    """Return the flags of open(2); raises ValueError: no such mode."""
+    need_mode(mode)
+    return _FLAGS[mode] | os.O_CLOEXEC
 
 
 def close_descriptor(descriptor: int, path: str) -> None:
@@ -52,7 +61,10 @@ class PosixFile(Closing):
     def __init__(self, path: str, mode: OpenMode, forget: Callable[["PosixFile"], None]) -> None:
         self.path = path
         self._forget = forget
-        self._descriptor = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, open_flags(mode), NEW_FILE_MODE)
+        if mode == "r" and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
+            os.close(self._descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._is_unsynced = mode in {"w", "x"}
 
     def descriptor(self) -> int:
@@ -98,6 +110,7 @@ class PosixIov(Closing):
     """Memory of this process alone: a forked child has a copy of its own."""
 
     def __init__(self, size: int) -> None:
+        need_size(size)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self._map)
 
@@ -165,11 +178,11 @@ def _own(file: BatchFile) -> PosixFile:
 
 def _bytes_of(transfer: Transfer) -> memoryview:
     buffer = transfer.buffer
-    need_view(_own(transfer.file).path, buffer)
-    if transfer.offset < 0:  # preadv and pwritev take -1 for where the descriptor stands
-        raise ValueError(f"offset {transfer.offset} of {transfer.file.path!r}")
+    path = _own(transfer.file).path
+    need_view(path, buffer)
+    need_offset(path, transfer.offset)  # preadv and pwritev take -1 for where the descriptor stands
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-        raise ValueError(f"a buffer for {transfer.file.path!r} is no contiguous view of bytes")
+        raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
     return buffer
 
 
@@ -265,15 +278,18 @@ class PosixClient(Closing):
 
         Raises:
             OSError: as `open` of the standard library, with errno and path.
+            ValueError: a mode that does not exist.
         """
         if self._is_closed:
-            raise OSError(errno.EBADF, "the client is closed", path)
+            raise OSError(errno.EBADF, "this client is closed", path)
         file = PosixFile(path, mode, self._files.discard)
         self._files.add(file)
         return file
 
     def allocate(self, size: int) -> PosixIov:
-        """Return `size` (>= 1) zeroed bytes."""
+        """Return `size` (>= 1) zeroed bytes; raises OSError."""
+        if self._is_closed:
+            raise OSError(errno.EBADF, "this client is closed")
         return PosixIov(size)
 
     def read(self, transfers: Sequence[Transfer]) -> list[int]:
@@ -284,7 +300,7 @@ class PosixClient(Closing):
         """
         for transfer in transfers:
             if _bytes_of(transfer).readonly:
-                raise TypeError("a buffer to be filled is read-only")
+                raise TypeError(f"a buffer for {transfer.file.path!r} is read-only")
         counts = [0] * len(transfers)
         ended = [False] * len(transfers)
         for piece, done in self._run(_read_piece, transfers):

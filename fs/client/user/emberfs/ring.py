@@ -18,13 +18,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from .batch import OpenMode, Transfer
+from .batch import OpenMode, Transfer, need_size
 from .closing import Closing
 from .connection import Connection
 from .ior import Ior
 from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
+from .posix import NEW_FILE_MODE, open_flags
 from .protocol import LENGTH_MAX, Call, EntryFlag, Op, Priority
 from .ring_file import RingFile, checked_buffers, is_plain_read, own_file
 from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
@@ -33,13 +34,6 @@ T = TypeVar("T")
 
 _ROWS_MIN: Final = 4
 """Columns do not pay for fewer."""
-_MODE: Final = 0o666
-_OPEN_FLAGS: Final[dict[OpenMode, int]] = {
-    "r": os.O_RDONLY,
-    "r+": os.O_RDWR,
-    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
-    "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
-}
 _NO_FLAGS: Final = EntryFlag(0)
 _NO_MEMORY: Final = {errno.ENOMEM, errno.ENOSPC, errno.EMFILE}
 
@@ -184,12 +178,10 @@ class RingClient(Closing):
 
     def open(self, path: str, mode: OpenMode = "r") -> RingFile:
         """See `BatchClient`."""
-        flags = _OPEN_FLAGS.get(mode)
-        if flags is None:
-            raise ValueError(f"mode {mode!r} is none of {', '.join(_OPEN_FLAGS)}")
+        flags = open_flags(mode)
         if self.is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
-        return self.adopt(path, os.open(path, flags | os.O_CLOEXEC, _MODE))
+        return self.adopt(path, os.open(path, flags, NEW_FILE_MODE))
 
     def adopt(self, path: str, fd: int) -> RingFile:
         """Return a file for a descriptor that is open on the mount, which is taken over also if this fails.
@@ -210,8 +202,7 @@ class RingClient(Closing):
     def allocate(self, size: int, *, block_size: int = 0) -> SharedIov:
         """See `BatchClient`; with `block_size` no single entry crosses a multiple of it."""
         self.drop_ended()
-        if size < 1:
-            raise ValueError(f"{size} bytes of memory")
+        need_size(size)
         answer = self.ask(
             lambda connection: connection.call(Call.NEW_MEMORY, first=size, second=block_size)
         )

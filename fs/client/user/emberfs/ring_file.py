@@ -5,9 +5,9 @@ import fcntl
 import os
 import stat
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from .batch import BatchFile, Transfer, need_view
+from .batch import OFFSET_MAX, BatchFile, Transfer, need_offset, need_view
 from .closing import Closing
 from .connection import Connection
 from .posix import close_descriptor
@@ -15,8 +15,6 @@ from .protocol import IOCTL_TICKET, TICKET, Call, Op
 
 if TYPE_CHECKING:
     from .ring import RingClient
-
-OFFSET_MAX: Final = 2**63 - 1
 
 
 class RingFile(Closing):
@@ -71,8 +69,10 @@ class RingFile(Closing):
         try:
             return connection.call(Call.ADD_FILE, first=first, second=second).id
         except OSError as error:
-            number = errno.EISDIR if stat.S_ISDIR(os.fstat(self._fd).st_mode) else error.errno
-            raise OSError(number, error.strerror, self._path) from error
+            if stat.S_ISDIR(os.fstat(self._fd).st_mode):
+                number = errno.EISDIR
+                raise OSError(number, os.strerror(number), self._path) from error
+            raise OSError(error.errno, error.strerror, self._path) from error
 
     def after_fork(self) -> None:
         """In the child of a fork: what the parent registered is the parent's to drop."""
@@ -141,8 +141,8 @@ def checked_buffers(
             raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
         if op is Op.READ and buffer.readonly:
             raise TypeError(f"a buffer for {file.path!r} is read-only")
-        if not 0 <= offset <= OFFSET_MAX:
-            raise ValueError(f"offset {offset} of {file.path!r}")
+        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+            need_offset(file.path, offset)
         buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
     return buffers
 
@@ -156,5 +156,6 @@ def is_plain_read(file: RingFile, offset: int, buffer: memoryview, client: "Ring
         and buffer.ndim == 1
         and buffer.contiguous
         and not buffer.readonly
+        and type(offset) is int
         and 0 <= offset <= OFFSET_MAX
     )

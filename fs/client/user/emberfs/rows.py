@@ -25,10 +25,10 @@ from itertools import accumulate
 from operator import add, eq
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from .batch import BatchClient, BatchFile, Transfer
+from .batch import OFFSET_MAX, BatchClient, BatchFile, Transfer
 from .memory import Region, Regions
 from .protocol import LENGTH_MAX, EntryFlag, Op
-from .ring_file import OFFSET_MAX, RingFile
+from .ring_file import RingFile
 
 if TYPE_CHECKING:
     from .lanes import Lane

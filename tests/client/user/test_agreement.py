@@ -1,0 +1,162 @@
+"""Rings, plain system calls and the client inside the process refuse the same, with the same words where users see them."""
+
+import errno
+import os
+from contextlib import suppress
+
+import pytest
+from emberfs.batch import Transfer
+from emberfs.posix import PosixClient
+from emberfs.protocol import Op
+from emberfs.ring import RingClient
+
+from tests.client.user.serving import NEEDS_MOUNT, Server
+
+NATIVE = "ember://test@host:1"
+
+
+@pytest.fixture(params=["posix", "native", pytest.param("ring", marks=NEEDS_MOUNT)])
+def at(request, tmp_path):
+    """(a client, its folder)."""
+    if request.param == "native":
+        yield request.getfixturevalue("native_client"), NATIVE
+        return
+    if request.param == "posix":
+        with PosixClient() as client:
+            yield client, str(tmp_path)
+        return
+    folder = request.getfixturevalue("mount_point") / tmp_path.name
+    folder.mkdir()
+    with RingClient(folder) as client:
+        yield client, str(folder)
+
+
+def made(client, path, content=b"0123456789"):
+    with client.open(path, "w") as file:
+        client.write([Transfer(file, 0, memoryview(content))])
+    return client.open(path, "r+")
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one", "many"])
+def test_behind_the_end_is_nothing_however_far(at, count):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(100 * count)
+    for offset in (10, 2**40, 2**46 - 50, 2**46, 2**47, 2**62):
+        batch = [Transfer(file, offset, iov.view[i * 100 :][:100]) for i in range(count)]
+        assert client.read(batch) == [0] * count
+        assert client.read([Transfer(file, offset, memoryview(bytearray(100)))]) == [0]
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one", "many"])
+@pytest.mark.parametrize("offset", [-1, 2**63, 2**64, 2**70])
+def test_places_that_no_file_has(at, offset, count):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(count)
+    batch = [Transfer(file, offset, iov.view[i : i + 1]) for i in range(count)]
+    with pytest.raises(ValueError, match=f"offset {offset} of "):
+        client.read(batch)
+    with pytest.raises(ValueError, match=f"offset {offset} of "):
+        client.write(batch)
+    assert file.length() == 10
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one", "many"])
+def test_numbers_that_are_no_integers(at, count):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(count)
+    batch = [Transfer(file, 1.5, iov.view[i : i + 1]) for i in range(count)]
+    for call in (client.read, client.write):
+        with pytest.raises(TypeError, match="integer"):
+            call(batch)
+    with pytest.raises(TypeError, match="integer"):
+        client.allocate(1e6)
+
+
+def test_integers_of_numpy_are_integers(at):
+    numpy = pytest.importorskip("numpy")
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(int(numpy.int64(8)))
+    for count in (1, 8):
+        batch = [Transfer(file, numpy.int64(i), iov.view[i : i + 1]) for i in range(count)]
+        assert client.read(batch) == [1] * count
+        assert bytes(iov.view[:count]) == b"01234567"[:count]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_memory_has_a_size(at, size):
+    with pytest.raises(ValueError, match=f"{size} bytes of memory"):
+        at[0].allocate(size)
+
+
+def test_modes(at):
+    with pytest.raises(ValueError, match="mode 'rb' is none of r, r\\+, w, x"):
+        at[0].open(f"{at[1]}/f", "rb")
+
+
+def test_a_directory_is_no_file(at):
+    client, folder = at
+    if folder == NATIVE:
+        client.fs().mkdir("/d")
+    else:
+        os.mkdir(f"{folder}/d")
+    for mode in ("r", "r+", "w"):
+        with pytest.raises(IsADirectoryError) as failed:
+            client.open(f"{folder}/d", mode)
+        assert failed.value.filename == f"{folder}/d"
+        assert "directory" in failed.value.strerror
+        assert "not opened for this" not in failed.value.strerror
+
+
+def test_a_buffer_that_is_read_only_is_named_by_its_file(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    with pytest.raises(TypeError, match="/f' is read-only"):
+        client.read([Transfer(file, 0, memoryview(b"abc"))])
+
+
+def test_a_client_that_was_closed(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(1)
+    client.close()
+    client.close()
+    for call in (
+        lambda: client.open(f"{folder}/f"),
+        lambda: client.allocate(1),
+        lambda: client.read([Transfer(file, 0, iov.view)]),
+        lambda: client.write([Transfer(file, 0, iov.view)]),
+        file.length,
+    ):
+        with pytest.raises(OSError, match="is closed") as failed:
+            call()
+        assert failed.value.errno == errno.EBADF
+
+
+@pytest.mark.mount
+@pytest.mark.skipif(*NEEDS_MOUNT[1].args, **NEEDS_MOUNT[1].kwargs)
+def test_errors_of_the_daemon_say_the_mount(tmp_path):
+    """Also what it does not lend says how much there is, and what to do."""
+    server = Server(tmp_path / "mnt", f"batch_memory_bytes_max={64 << 20}")
+    mount = str(server.mount_point)
+    client = RingClient(mount)
+    try:
+        with pytest.raises(OSError, match=r"client\.batch_memory_bytes_max.*raised") as failed:
+            client.allocate(65 << 20)
+        assert (failed.value.errno, failed.value.filename) == (errno.ENOMEM, mount)
+        with pytest.raises(OSError, match="a ring of 0 entries") as failed:
+            client.ring(0)
+        assert failed.value.filename == mount
+        ring, file, iov = client.ring(1), made(client, f"{mount}/f"), client.allocate(1)
+        ring.prepare(Op.READ, file, 0, iov, 0, 1)
+        server.close()
+        with pytest.raises(OSError, match="has ended this ring") as failed:
+            ring.submit()
+        assert (failed.value.errno, failed.value.filename) == (errno.ENOTCONN, mount)
+    finally:
+        with suppress(OSError):  # the daemon has gone
+            client.close()
+        server.close()
