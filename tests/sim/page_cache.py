@@ -3,7 +3,8 @@
 It sends the requests that fs/fuse of Linux 6 sends, in the order in which it may send them, and does with the replies what that does:
 
     pages        are there, locked, before the READ that fills them is sent, and stay locked until its reply; a short one lowers the size
-                 that is shown and leaves zeros, but not where attributes have changed since it was sent: then zeros are shown.  Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
+                 that is shown and leaves zeros, but not where attributes have changed since the kernel made it, which is before it queues: then zeros are shown.
+                 Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
     attributes   are used until they expire; each change of this side counts up a version, and a reply whose request is older changes
                  nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA).
     opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the file once the reply is there.
@@ -337,9 +338,9 @@ class Caches:
             self._nursery.start_soon(self._send_read, file, first, pages)
 
     async def _send_read(self, file: OpenFile, first: int, pages: list[Page]) -> None:
+        version, size = self._version, len(pages) * PAGE_BYTES
         if self._random.random() < 0.3:  # others are in the queue before
             await self._pause()
-        version, size = self._version, len(pages) * PAGE_BYTES
         ended = trio.Event()
 
         def end(error_number: int, reply: bytes) -> None:

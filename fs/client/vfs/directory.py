@@ -49,6 +49,8 @@ class _OpenDirectory:
     """Of the moment when `page` was asked for; see `Changes`."""
     first_cookie: int = 0
     """The cookie after which `page` begins."""
+    asked_s: float = 0.0
+    """When the kernel asked last."""
     shown: ShownNames | None = None
     """The names of the reply that the kernel may still be taking in; None: it has asked for none, or has done so."""
     has_more: bool = True
@@ -82,6 +84,7 @@ class Directories:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
         """
         directory = self._directory(handle_id)
+        directory.asked_s = self._core.now_s()
         self._note_taken_in(directory)
         self._core.given.forget(
             directory.inode_id
@@ -107,6 +110,10 @@ class Directories:
         if directory.shown is None:
             directory.shown = ShownNames(self._core.now_s(), self._core.section.listed_timeout_s)
         return directory.shown
+
+    def asked_s(self, handle_id: int) -> float:
+        """Return when the kernel asked for what `readdir` has just returned."""
+        return self._directory(handle_id).asked_s
 
     def _note_taken_in(self, directory: _OpenDirectory) -> None:
         # The kernel lets one request after the other use the place where an open directory is read.

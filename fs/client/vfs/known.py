@@ -73,7 +73,6 @@ class Known(ToldLengths):
         it knows of.
         """
         given = self.given_length, self.given_mtime_ns
-        self.note_told(inode.length, now_s)
         is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
         if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s

@@ -3,6 +3,9 @@
 What the kernel is handed is noted: an open must know what the kernel may still show, and a removal what it may still ask for.
 """
 
+import math
+from typing import NamedTuple
+
 from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId
@@ -21,6 +24,14 @@ from .shown_names import ShownNames
 DENTRY_COUNT_MAX = 65_536
 
 
+class Moment(NamedTuple):
+    """When something was asked for."""
+
+    mark: int
+    """See `Changes`."""
+    at_s: float
+
+
 class LookingUp(ExtendedAttributes):
     """The part of `Namespace` that changes nothing."""
 
@@ -30,8 +41,22 @@ class LookingUp(ExtendedAttributes):
 
     # -- what the kernel holds ----------------------------------------------------------------------
 
-    def give(self, inode: Inode, *, lookup_count: int = 0, age_s: float = 0.0) -> Inode:
-        """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry."""
+    def give(
+        self,
+        inode: Inode,
+        *,
+        lookup_count: int = 0,
+        age_s: float = 0.0,
+        asked_s: float = math.inf,
+    ) -> Inode:
+        """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry.
+
+        Args:
+            inode: the attributes.
+            lookup_count: how often it is handed them as those of a name.
+            age_s: how long ago meta told them.
+            asked_s: see `Shared.note_given`.
+        """
         known = self._core.known.get(inode.inode_id)
         if known is None:
             known = self._core.known[inode.inode_id] = Known()
@@ -39,7 +64,7 @@ class LookingUp(ExtendedAttributes):
         known.note_names(inode)
         left_s = max(0.0, self._core.section.attr_timeout_s - age_s)
         if inode.file is not None:
-            self._core.note_given(known, inode, left_s)
+            self._core.note_given(known, inode, left_s, asked_s)
         else:
             known.symlink_target = inode.symlink_target
             self._core.told.forget(inode.inode_id)
@@ -55,15 +80,16 @@ class LookingUp(ExtendedAttributes):
         inode: Inode,
         *,
         age_s: float = 0.0,
+        asked_s: float = math.inf,
         shown: ShownNames | None = None,
     ) -> None:
-        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
+        """Note that a listing hands the kernel an entry that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
-        something else.  The kernel then looks the name up and opens again.
+        something else.  The kernel then looks the name up and opens again.  `age_s` and `asked_s`: see `give`.
         """
         may_use = self.listed.may_use(parent, name, inode)
-        self.give(inode, lookup_count=1, age_s=age_s)
+        self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
         if may_use:
             self.listed.note(parent, name, inode, shown)
 
@@ -77,12 +103,20 @@ class LookingUp(ExtendedAttributes):
             del self._core.known[inode_id]
             self._core.given.forget(inode_id)
 
-    def _entry(self, parent: InodeId, name: bytes, message: common_pb2.InodePb) -> Inode:
-        return self._entry_of(parent, name, self._core.absorbed(message))
+    def _entry(
+        self,
+        parent: InodeId,
+        name: bytes,
+        message: common_pb2.InodePb,
+        asked_s: float = math.inf,
+    ) -> Inode:
+        return self._entry_of(parent, name, self._core.absorbed(message), asked_s)
 
-    def _entry_of(self, parent: InodeId, name: bytes, inode: Inode) -> Inode:
+    def _entry_of(
+        self, parent: InodeId, name: bytes, inode: Inode, asked_s: float = math.inf
+    ) -> Inode:
         self.remember_dentry(parent, name, inode.inode_id)
-        self.give(inode, lookup_count=1)
+        self.give(inode, lookup_count=1, asked_s=asked_s)
         self.listed.expire(inode.inode_id)
         return inode
 
@@ -103,8 +137,11 @@ class LookingUp(ExtendedAttributes):
         """Return whether `require_maybe_name` may raise anything for some names of a directory."""
         return self._core.leased.may_know(parent)
 
-    async def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
-        """Return what a name refers to; "." and ".." are allowed."""
+    async def lookup(
+        self, parent: InodeId, name: bytes, caller: Caller, *, waited_s: float = 0.0
+    ) -> Inode:
+        """Return what a name refers to; "." and ".." are allowed.  The kernel has waited for `waited_s` already."""
+        asked_s = self._core.now_s() - waited_s
         self.require_maybe_name(parent, name, caller)
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         while True:
@@ -115,7 +152,7 @@ class LookingUp(ExtendedAttributes):
                 continue
             await self._learn_length(reply.inode)
             if not self._is_late(reply.inode, mark):
-                return self._entry(parent, name, reply.inode)
+                return self._entry(parent, name, reply.inode, asked_s)
 
     def _lacks_length(self, message: common_pb2.InodePb) -> InodeState | None:
         """Return the state of an open file whose length the chains have to tell, after what meta has just told of it."""
@@ -159,23 +196,27 @@ class LookingUp(ExtendedAttributes):
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         return begins.begin(services.META_LOOKUP, request, on_end)
 
-    def mark_now(self) -> int:
+    def mark_now(self) -> Moment:
         """Return what `looked_up` wants to know of the moment before a look-up is begun."""
-        return self._core.changes.mark()
+        return Moment(self._core.changes.mark(), self._core.now_s())
 
-    def looked_up(self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
-        """Return what a name refers to, as the reply to a look-up says that was begun at `mark`.
+    def looked_up(
+        self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, asked: Moment
+    ) -> Inode:
+        """Return what a name refers to, as the reply to a look-up says that was begun at `asked`.
 
         Raises:
             TakesTaskError: it may be from before a change of this mount, the kernel may take the inode by another name, or the chains
                 have to tell the length: `lookup` has to be done.
         """
         inode_id = InodeId(reply.inode.inode_id)
-        if self._is_late(reply.inode, mark) or self.listed.is_otherwise(parent, name, inode_id):
+        if self._is_late(reply.inode, asked.mark):
+            raise TakesTaskError
+        if self.listed.is_otherwise(parent, name, inode_id):
             raise TakesTaskError
         if self._lacks_length(reply.inode) is not None:
             raise TakesTaskError
-        return self._entry(parent, name, reply.inode)
+        return self._entry(parent, name, reply.inode, asked.at_s)
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
         """Return attributes, with what this mount wrote and has not reported yet.
@@ -183,6 +224,7 @@ class LookingUp(ExtendedAttributes):
         Of what the kernel holds and lost its last name, as far as this mount saw that, they stay when meta has
         forgotten it.
         """
+        asked_s = self._core.now_s()
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
         while True:
             mark = self._core.changes.mark()
@@ -196,7 +238,7 @@ class LookingUp(ExtendedAttributes):
             await self._learn_length(reply.inode)
             if self._is_late(reply.inode, mark):
                 continue
-            return self.give(self._core.absorbed(reply.inode))
+            return self.give(self._core.absorbed(reply.inode), asked_s=asked_s)
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
         """Return what `getattr` would, where that is known, and for how many seconds it may be used.
@@ -213,7 +255,7 @@ class LookingUp(ExtendedAttributes):
             return None
         core.told.hit_count += 1
         inode = state.present(state.inode)
-        self._give_again(known, inode, left_s)
+        self._give_again(known, inode, left_s, core.now_s())
         return inode, left_s
 
     def told_with_birth(self, inode_id: InodeId) -> tuple[Inode, float] | None:
@@ -243,10 +285,12 @@ class LookingUp(ExtendedAttributes):
             known.is_birth_told = True
         self._core.given.forget(inode_id)
 
-    def _give_again(self, known: Known, inode: Inode, left_s: float) -> None:
+    def _give_again(
+        self, known: Known, inode: Inode, left_s: float, asked_s: float = math.inf
+    ) -> None:
         # What they say is not there was noted when meta told them, and counts from then on.
         known.note_names(inode)
-        self._core.note_given(known, inode, left_s)
+        self._core.note_given(known, inode, left_s, asked_s)
 
     async def readlink(self, inode_id: InodeId, caller: Caller) -> bytes:
         """Return the target of a symbolic link."""

@@ -1,6 +1,7 @@
 """What all parts of the vfs share: the ports, the open inodes, what the kernel holds."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ class Shared:
     def touch(self, known: ToldLengths) -> None:
         """Attributes that the kernel has of a file are changed, or have just been."""
         self.touch_count += 1
-        known.touched_at = self.touch_count
+        known.touched_at, known.touched_s = self.touch_count, self.now_s()
 
     def attach(self, nursery: trio.Nursery | None) -> None:
         """Say where background work runs; None: nowhere any more."""
@@ -305,8 +306,13 @@ class Shared:
         if state.absorb(inode):
             state.told_until_s = self.now_s() + self.section.attr_timeout_s
 
-    def note_given(self, known: Known, inode: Inode, valid_s: float) -> None:
-        """Note that the kernel is handed attributes of a regular file that may be used for `valid_s`."""
+    def note_given(
+        self, known: Known, inode: Inode, valid_s: float, asked_s: float = math.inf
+    ) -> None:
+        """Note that the kernel, which asked by `asked_s` at the latest, is handed attributes of a regular file that may be used for `valid_s`.
+
+        What tells of a change that the kernel asked for it takes in any case: `asked_s` is inf.
+        """
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
         if is_own and state is not None:
@@ -317,7 +323,11 @@ class Shared:
             is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
         # Own truncations are told by their answers: what is shorter by itself another mount has cut, whatever was reported here since.
         is_own = is_own and inode.length >= known.told_length
-        known.note_content(inode, self.now_s(), valid_s, is_own=is_own)
+        # Nor does it help that this mount has reported something, where the kernel was told of that after it had asked.
+        is_own = is_own and asked_s >= known.touched_s
+        now_s, may_be_overlooked = self.now_s(), known.may_overlook(asked_s)
+        known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
+        known.note_content(inode, now_s, valid_s, is_own=is_own)
         known.given_mark = self.changes.mark()
         self.touch(known)
 

@@ -9,6 +9,7 @@ It cannot wait for ever: nobody may ask, and a READ may itself wait for what wai
 this mount had told it just before that READ arrived.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,15 +45,27 @@ class ToldLengths:
     """Notices that are being sent."""
     unstable_until_s: float = 0.0
     """Until then it may not have acted yet on the answer to a truncation."""
+    touched_s: float = -math.inf
+    """When that was, by the clock of the mount."""
     told_length: int = -1
-    """By the last reply that told it; -1: none has.  A notice makes the kernel ask again, and leaves it with this size until it is answered."""
+    """By the last reply that told it, or a larger one that the kernel may have kept; -1: none has.
+    A notice makes the kernel ask again, and leaves it with this size until it is answered."""
     longer: int = -1
     longer_until_s: float = 0.0
     """Until then the kernel may not have acted yet on being told a smaller length than this one."""
 
-    def note_told(self, length: int, now_s: float) -> None:
+    def may_overlook(self, asked_s: float) -> bool:
+        """Return whether the kernel may take nothing from a reply that tells attributes, and that it asked for by `asked_s` at the latest.
+
+        So it is where it has been told something else since.  Nor can anybody tell whether it had acted already on what it was told a moment before.
+        """
+        return asked_s < self.touched_s + ACTED_ON_S
+
+    def note_told(self, length: int, now_s: float, *, may_be_overlooked: bool = False) -> None:
         """The kernel is told a length."""
         if self.told_length > length:
+            if may_be_overlooked:
+                return
             self.note_shorter(self.told_length, now_s)
         self.told_length = length
 

@@ -222,6 +222,34 @@ async def test_what_another_mount_writes_behind_own_bytes_is_not_taken_for_them(
         await here.files.release_all()
 
 
+@pytest.mark.parametrize("is_overtaken", [True, False])
+async def test_what_was_told_after_the_kernel_had_asked_for_a_listing_counts_in_its_place(
+    mounts, autojump_clock, is_overtaken
+):
+    """Seed 1000030 of the simulation through the caches of Linux: another mount had written to the file, whose length was the same, as this one had."""
+    async with mounts(2) as (here, there):
+        await there.write_file(b"f", b"old")
+        h = (await here.open(b"f")).handle_id
+        inode_id = here.files.open_state(h).inode_id
+        await here.files.write(h, 0, b"own")
+        asked_s = trio.current_time()
+        await trio.sleep(0.1)
+        await here.names.getattr(inode_id, ROOT)
+        await here.close(h)
+        await trio.sleep(0.1)
+        if not is_overtaken:
+            asked_s = trio.current_time()
+        h = (await there.open(b"f")).handle_id
+        await there.files.write(h, 0, b"new")
+        await there.close(h)
+        inode = await there.stat(b"f")
+        here.names.give_listed(InodeId(1), b"f", inode, asked_s=asked_s)
+        here.kernel.attributes.clear()
+        await here.files.open(inode_id, os.O_RDONLY, ROOT)
+        assert here.kernel.attributes == [inode_id] * is_overtaken
+        await here.files.release_all()
+
+
 @pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_TRUNC])
 async def test_who_writes_a_file_alone_has_nothing_to_forget(mounts, autojump_clock, flags):
     async with mounts() as mount:

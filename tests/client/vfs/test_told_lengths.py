@@ -9,6 +9,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct.device import Request
+from fs.client.fuse.direct.directory_requests import DirectoryRequests
 from fs.client.fuse.direct.protocol import Opcode
 from fs.client.fuse.direct.server import Server
 from fs.client.fuse.direct.together import ReadsTogether
@@ -24,6 +26,7 @@ from fs.client.vfs.told_lengths import (
     ToldLengths,
 )
 from fs.schema import services
+from fs.schema.ids import InodeId
 from fs.schema.inode import inode_to_pb
 from tests.sim.page_cache import ModelDevice
 
@@ -46,6 +49,19 @@ def test_a_smaller_length_counts_only_when_the_kernel_has_acted_on_it():
     told.note_told(10, 11.0)
     assert told.may_show_longer(49, 11.0)
     assert not told.may_show_longer(50, 11.0)
+
+
+def test_a_smaller_length_that_the_kernel_may_overlook_does_not_count():
+    told = ToldLengths(touched_s=1.0)
+    assert told.may_overlook(0.9) and told.may_overlook(1.0 + ACTED_ON_S / 2)
+    assert not told.may_overlook(1.0 + ACTED_ON_S)
+    told.note_told(100, 2.0)
+    told.note_told(10, 3.0, may_be_overlooked=True)
+    assert told.may_show_longer(99, 9.0)
+    told.note_told(200, 3.0, may_be_overlooked=True)
+    assert told.may_show_longer(199, 9.0)
+    told.note_told(10, 4.0)
+    assert not told.may_show_longer(10, 9.0)
 
 
 def test_after_a_truncation_no_short_answer_counts_for_a_moment():
@@ -267,6 +283,67 @@ async def test_one_that_is_overlooked_waits_until_the_kernel_is_told(autojump_cl
         await read()
         assert HELD_S <= ended_s[0] < 2 * HELD_S
         await here.close(handle_id)
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+async def test_a_length_that_a_listing_told_counts_unless_something_was_told_meanwhile(
+    autojump_clock, mounts, monkeypatch, is_overtaken
+):
+    """Seed 92004 of the simulation: the kernel took nothing from it, so a short answer is not given before one to what lies before."""
+    async with mounts(2, readahead_bytes_max=0) as (here, there):
+        await here.write_file(b"f", b"x" * 50_000)
+        handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
+        inode, core, answered = await here.stat(b"f"), here.vfs._core, []
+        usual_call, usual_read = core.meta.call, core.store.read
+
+        async def slow_call(method, request, **others):
+            if method is services.META_LIST:
+                await trio.sleep(0.1)
+            return await usual_call(method, request, **others)
+
+        async def slow_read(reads, **others):
+            if reads[0].offset == 4096:
+                await trio.sleep(0.02)
+            await usual_read(reads, **others)
+
+        async def read(offset):
+            answered.append((offset, len(await here.files.read(handle_id, offset, 4096))))
+
+        monkeypatch.setattr(core.meta, "call", slow_call)
+        monkeypatch.setattr(core.store, "read", slow_read)
+        requests = DirectoryRequests(here.vfs, core.runtime)
+        await trio.sleep(ACTED_ON_S)
+        body = p.READ_IN.pack(here.vfs.directories.opendir(InodeId(1), ROOT), 0, 4096, *[0] * 4)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                requests._readdirplus, Request(2, Opcode.READDIRPLUS, 1, 0, 0, 0, body)
+            )
+            await trio.sleep(0.01)
+            if is_overtaken:
+                await here.stat(b"f")
+            await there.names.setattr(inode.inode_id, AttrChange(length=5000), None, ROOT)
+        await trio.sleep(ACTED_ON_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, 4096)
+            nursery.start_soon(read, 32_768)
+        found = [(4096, 904), (32_768, 0)]
+        assert answered == (found if is_overtaken else found[::-1])
+        await here.close(handle_id)
+
+
+async def test_a_look_up_done_again_counts_from_when_the_kernel_asked(autojump_clock, mounts):
+    async with mounts(2) as (here, there):
+        await here.write_file(b"f", b"x" * 100)
+        inode, core = await here.stat(b"f"), here.vfs._core
+        known, requests = core.known[inode.inode_id], DirectoryRequests(here.vfs, core.runtime)
+        await there.names.setattr(inode.inode_id, AttrChange(length=10), None, ROOT)
+        core.touch(known)
+        for waited_s, told_length in ((0.2, 100), (0.0, 10)):
+            await trio.sleep(0.1)
+            look_up = requests.again(Opcode.LOOKUP, waited_s)
+            await look_up(Request(2, Opcode.LOOKUP, 1, 0, 0, 0, b"f\0"))
+            assert known.told_length == told_length
+        assert requests.again(Opcode.OPEN, 0.2) is None
 
 
 async def test_reads_done_again_are_answered_in_the_order_of_the_file(autojump_clock, mounts):

@@ -50,10 +50,16 @@ class DirectoryRequests(NameRequests):
             return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
 
         def give(found: DirectoryEntry) -> None:
-            parent = InodeId(request.node_id)
-            age_s = self._directories.age_s(found)
-            shown = self._directories.shown_by(p.READ_IN.unpack_from(request.body)[0])
-            self._names.give_listed(parent, found.name, found.inode, age_s=age_s, shown=shown)
+            parent, directories = InodeId(request.node_id), self._directories
+            handle_id, *_ = p.READ_IN.unpack_from(request.body)
+            self._names.give_listed(
+                parent,
+                found.name,
+                found.inode,
+                age_s=directories.age_s(found),
+                asked_s=directories.asked_s(handle_id),
+                shown=directories.shown_by(handle_id),
+            )
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 

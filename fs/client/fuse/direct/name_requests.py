@@ -115,11 +115,15 @@ class NameRequests:
             return (self._replies.no_entry(),)
         return None
 
-    async def _lookup(self, request: Request) -> Reply:
+    def again(self, opcode: int, waited_s: float) -> Handler | None:
+        """Return what does a request that was begun in vain `waited_s` ago; None: what does others."""
+        return partial(self._lookup, waited_s=waited_s) if opcode == Opcode.LOOKUP else None
+
+    async def _lookup(self, request: Request, waited_s: float = 0.0) -> Reply:
         (name,) = names_in(request.body, 0, 1)
-        caller = self._caller(request)
+        parent, caller = InodeId(request.node_id), self._caller(request)
         try:
-            inode = await self._names.lookup(InodeId(request.node_id), name, caller)
+            inode = await self._names.lookup(parent, name, caller, waited_s=waited_s)
         except FsError as error:
             if error.status is not Status.NOT_FOUND or not self._keeps_negatives:
                 raise
@@ -129,7 +133,7 @@ class NameRequests:
     def begin_lookup(self, request: Request, on_end: OnReply) -> UnderWay | None:
         """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.  None: it is not begun."""
         (name,) = names_in(request.body, 0, 1)
-        parent, mark = InodeId(request.node_id), self._names.mark_now()
+        parent, asked = InodeId(request.node_id), self._names.mark_now()
 
         def end(found: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if found is None:
@@ -139,7 +143,7 @@ class NameRequests:
                     on_end(NO_BYTES, error)
                 return
             try:
-                reply = self._replies.entry(self._names.looked_up(parent, name, found, mark))
+                reply = self._replies.entry(self._names.looked_up(parent, name, found, asked))
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(NO_BYTES, failure)
             else:

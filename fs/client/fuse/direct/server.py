@@ -309,7 +309,8 @@ class Server:
             assert self._nursery is not None
             scope = trio.CancelScope()
             self._interrupts.move(request, scope)
-            self._nursery.start_soon(self._serve_again, request, scope)
+            again = self._operations.again(request.opcode, trio.current_time() - begun.began_s)
+            self._nursery.start_soon(self._serve_again, request, scope, again)
             return
         self._interrupts.remove(request)
         if is_given_up:
