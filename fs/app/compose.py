@@ -34,6 +34,7 @@ from ..rpc.credential_files import configured_secrets, read_keys
 from ..rpc.credentials import Secret, new_client_id
 from ..rpc.observer import RpcObserver
 from ..rpc.server import Server
+from ..rpc.slabs import SlabShelf
 from ..rpc.transport import SocketNetwork
 from ..runtime import readiness
 from ..runtime.config_file import read_config
@@ -134,14 +135,15 @@ class Process:
             boot_id=self.runtime.boot_id,
         )
 
-    def server(self, targets: Mapping[str, object]) -> Server:
-        """Return a server that offers the named services, and Core."""
+    def server(self, targets: Mapping[str, object], shelf: SlabShelf | None = None) -> Server:
+        """Return a server that offers the named services, and Core; `shelf` is as of `Server`."""
         server = Server(
             self.identity,
             self.config.rpc,
             guard=self.guard,
             observer=self.observer,
             tracer=self.tracer,
+            shelf=shelf,
         )
         self.sources.append(server.say)
         for name, target in targets.items():

@@ -15,6 +15,7 @@ from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
 from ..node.user_guard import ask_manager
+from ..rpc.slabs import SlabShelf
 from ..schema.config import DiskSection
 from ..schema.routing import STORAGE_LEVEL, Role
 from ..schema.status import FsError, Status
@@ -27,7 +28,7 @@ from .starting import tell_until_joined
 log = logging.getLogger(__name__)
 
 WARM_BYTES: Final = 32 << 20
-"""Of memory for what is received, touched before anybody writes: where a host takes back what its guests do not use, finding it costs more
+"""Of memory for what is received or read, touched before anybody writes: where a host takes back what its guests do not use, finding it costs more
 than all else of a first write."""
 
 REFUSALS: Final = {
@@ -152,7 +153,7 @@ async def serve_storage(
         engines: by disk; they stay the caller's, also one that is put here in place of a failed one.
         open_disk: opens the disk of that index, as at the start.
         calls: of the disks; the caller watches them.
-        warm_bytes: so much memory for what is received is touched at the start.
+        warm_bytes: so much memory for what is received or read is touched at the start.
     """
 
     async def reopen(index: int) -> ChunkEngine:
@@ -166,6 +167,7 @@ async def serve_storage(
     node = replace(process.node(frozenset({Role.STORAGE})), storage_level=STORAGE_LEVEL)
     membership = Membership(process.runtime, config, node, process.channels)
     process.margins_s.append(lambda: membership.lease.margin_s)
+    shelf = SlabShelf()
     storage = Storage(
         process.runtime,
         config,
@@ -178,6 +180,7 @@ async def serve_storage(
         trigger_heartbeat=membership.trigger,
         reopen=reopen,
         calls=calls,
+        shelf=shelf,
     )
     membership.report = storage.report
     membership.report_disks = storage.report_disks
@@ -185,7 +188,7 @@ async def serve_storage(
     process.join(membership)
     process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
-    server = process.server({"Storage": storage.service})
+    server = process.server({"Storage": storage.service}, shelf)
     for its_calls in calls:
         its_calls.on_hang.append(lambda _error: server.pool.disown())
     if process.guard is not None:
@@ -199,7 +202,7 @@ async def serve_storage(
         if process.kept is not None:
             await nursery.start(process.kept.run)
         process.ready()
-        nursery.start_soon(server.pool.warm, warm_bytes, process.runtime.run_blocking)
+        nursery.start_soon(shelf.warm, warm_bytes, process.runtime.run_blocking)
         nursery.start_soon(tell_until_joined, process, membership)
         await process.stopping.wait()
         await storage.watermarks.raise_last(nursery)

@@ -41,6 +41,7 @@ from .observer import RpcObserver
 from .refusal_log import RefusalLog
 from .server_connection import ServerConnection
 from .serving import Binding
+from .slabs import SlabShelf
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Server:
         on_bug: Callable[[str, BaseException], None] = log_bug,
         observer: RpcObserver | None = None,
         tracer: Tracer | None = None,
+        shelf: SlabShelf | None = None,
     ) -> None:
         """Make a server without services.
 
@@ -95,6 +97,7 @@ class Server:
             on_bug: called with (where, error) for each bug in a method; must not raise.
             observer: measures what is served; default: nobody.
             tracer: begins a span for each traced request; default: none, what such a request causes is not traced.
+            shelf: where idle slabs of receive buffers are kept; default: one that nobody shares.
         """
         self.identity = identity
         self.limits = limits
@@ -106,7 +109,7 @@ class Server:
         self.tracer = tracer
         self.on_disconnect: Callable[[Identity], None] | None = None
         """Called with what the peer said of itself when a connection that served has ended; must not raise."""
-        self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max))
+        self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max), shelf)
         self.lent_bytes = 0
         """Of payloads that were read where their callers have them."""
         self.lent_replies = LentTotals()
@@ -137,7 +140,8 @@ class Server:
         figures.note(metrics.SERVER_LENT_RANGES, self.lent_replies.range_bytes)
         figures.note(metrics.SERVER_LENT_HELD, self.lent_replies.held_bytes)
         figures.note(metrics.SERVER_BUFFERS_USED, self.pool.used_bytes)
-        figures.note(metrics.SERVER_BUFFERS_IDLE, self.pool.idle_bytes)
+        idle_bytes = self.pool.idle_bytes + self.pool.shelf.slab_bytes
+        figures.note(metrics.SERVER_BUFFERS_IDLE, idle_bytes)
 
     def add_service(self, service: str | Iterable[Method[Any, Any]], target: object) -> None:
         """Bind every method of a service to `target`.

@@ -101,7 +101,7 @@ SERVER_BUFFERS_USED: Final = gauge(
     occasion="not for mount daemons",
 )  # fmt: skip
 SERVER_BUFFERS_IDLE: Final = gauge(
-    "ember_rpc_server_buffer_idle_bytes", _ALL, "Receive buffers kept for the next payloads.",
+    "ember_rpc_server_buffer_idle_bytes", _ALL, "Receive buffers kept for the next payloads, and slabs that read replies share.",
     occasion="not for mount daemons",
 )  # fmt: skip
 CLIENT_DURATION: Final = histogram(
@@ -191,7 +191,9 @@ STORAGE_BUFFERS_USED: Final = gauge(
     "ember_storage_read_buffer_used_bytes", _STORAGE, "Buffers of read replies under way."
 )
 STORAGE_BUFFERS_IDLE: Final = gauge(
-    "ember_storage_read_buffer_idle_bytes", _STORAGE, "Buffers kept for the next read replies."
+    "ember_storage_read_buffer_idle_bytes",
+    _STORAGE,
+    "Small buffers kept for the next read replies.",
 )
 TARGET_STATE: Final = gauge(
     "ember_storage_target_state", _STORAGE, "1 for the local state that a target is in, 0 for the others.",

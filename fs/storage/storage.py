@@ -16,6 +16,7 @@ from ..chunkengine.refused import RefusedEngine
 from ..node.api import MgmtdCaller, NodeLease, RoutingView
 from ..rpc.api import Channels, Identity
 from ..rpc.buffer_pool import BufferPool
+from ..rpc.slabs import SlabShelf
 from ..runtime.figures import Figures
 from ..runtime.ports import Runtime
 from ..schema.config import DiskSection, ProcessConfig, StorageSection
@@ -94,6 +95,7 @@ class Storage:
         trigger_heartbeat: Callable[[], None],
         reopen: Reopen,
         calls: Sequence[DiskCalls] | None = None,
+        shelf: SlabShelf | None = None,
     ) -> None:
         """Wire a process.
 
@@ -110,6 +112,7 @@ class Storage:
             trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
             reopen: gives a disk a new engine after the old one has failed; that one, too, stays the caller's.
             calls: of the disks, watched; None: nobody looks whether a disk hangs.
+            shelf: where idle slabs of buffers for reads are kept; None: one that nobody shares.
 
         Raises:
             FsError: CONFLICTING_CHANGE if two disks hold the same target.
@@ -133,7 +136,7 @@ class Storage:
             lease,
             channels,
             mgmtd,
-            BufferPool(READ_BUFFER_BYTES_MAX),
+            BufferPool(READ_BUFFER_BYTES_MAX, shelf),
         )
         self.watermarks = Watermarks(self.targets, runtime.clock, lease, self._has_room)
         self._resync = Resync(self._context)

@@ -10,8 +10,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.rpc import buffer_pool
-from fs.rpc.buffer_pool import SLAB_BYTES, BufferPool
+from fs.rpc import buffer_pool, slabs
+from fs.rpc.buffer_pool import BufferPool
+from fs.rpc.slabs import SLAB_BYTES, SlabShelf
 
 MIB = 1 << 20
 
@@ -23,10 +24,10 @@ async def test_buffers_are_aligned_and_reused():
     assert ctypes.addressof(ctypes.c_char.from_buffer(lease.memory)) % 4096 == 0
     memory = lease.memory
     pool.release(lease)
-    assert (pool.used_bytes, pool.idle_bytes) == (0, 8192)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (0, 8192)
     again = await pool.acquire(8192)
     assert again.memory is memory
-    assert (pool.used_bytes, pool.idle_bytes) == (8192, 0)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (8192, 0)
 
 
 def address_of(lease):
@@ -38,7 +39,7 @@ async def test_large_buffers_are_whole_units_of_a_slab_and_never_shared():
     leases = [await pool.acquire(length) for length in (MIB, 600_000, 3 * MIB - 5, 3 * MIB)]
     assert [lease.size // MIB for lease in leases] == [1, 1, 3, 3]
     assert [len(lease.view) for lease in leases] == [MIB, 600_000, 3 * MIB - 5, 3 * MIB]
-    assert (pool.used_bytes, pool.idle_bytes) == (8 * MIB, 0)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (8 * MIB, 0)
     start = address_of(leases[0])
     assert start % 4096 == 0
     assert [address_of(lease) - start for lease in leases] == [0, MIB, 2 * MIB, 5 * MIB]
@@ -47,9 +48,9 @@ async def test_large_buffers_are_whole_units_of_a_slab_and_never_shared():
     for number, lease in enumerate(leases):
         assert bytes(lease.view) == bytes([number]) * len(lease.view)
     for lease in leases:
-        assert pool.idle_bytes == 0
+        assert pool.shelf.idle_bytes == 0
         pool.release(lease)
-    assert (pool.used_bytes, pool.idle_bytes) == (0, SLAB_BYTES)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (0, SLAB_BYTES)
 
 
 async def test_memory_that_was_touched_is_used_before_any_other_whatever_the_size():
@@ -72,7 +73,7 @@ async def test_what_is_larger_than_a_slab_has_memory_of_its_own():
     lease = await pool.acquire(SLAB_BYTES + 1)
     assert (lease.size, lease.slab) == (2 * SLAB_BYTES, None)
     pool.release(lease)
-    assert pool.idle_bytes == 2 * SLAB_BYTES
+    assert pool.shelf.idle_bytes == 2 * SLAB_BYTES
 
 
 async def test_where_slabs_are_too_many_already_a_buffer_has_memory_of_its_own():
@@ -82,24 +83,24 @@ async def test_where_slabs_are_too_many_already_a_buffer_has_memory_of_its_own()
     assert lease.slab is None
     for one in (*held, lease):
         pool.release(one)
-    assert pool.idle_bytes == 2 * SLAB_BYTES + 2 * MIB
+    assert pool.shelf.idle_bytes == 2 * SLAB_BYTES + 2 * MIB
 
 
 async def test_no_slab_is_made_of_which_nothing_would_be_kept():
-    pool = BufferPool(8 * MIB, idle_bytes_max=100)
+    pool = BufferPool(8 * MIB, SlabShelf(100))
     lease = await pool.acquire(MIB)
     assert len(lease.memory.obj) == MIB, "buffers in use would take eight times what is allowed"
     pool.release(lease)
-    assert (pool.used_bytes, pool.idle_bytes) == (0, 0)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (0, 0)
 
 
 async def test_slabs_beyond_the_bound_are_unmapped_when_nothing_of_them_is_used():
-    pool = BufferPool(64 * MIB, idle_bytes_max=2 * SLAB_BYTES)
+    pool = BufferPool(64 * MIB, SlabShelf(2 * SLAB_BYTES))
     held = [await pool.acquire(5 * MIB) for _ in range(4)]
     gone = [weakref.ref(lease.memory.obj) for lease in held]
     for lease in held:
         pool.release(lease)
-    assert pool.idle_bytes == 2 * SLAB_BYTES
+    assert pool.shelf.idle_bytes == 2 * SLAB_BYTES
     del held, lease
     assert [one() is None for one in gone] == [False, False, True, True]
 
@@ -114,14 +115,14 @@ async def test_a_disowned_slab_is_never_used_again():
     assert address_of(leases[0]) == start, "nobody had this one"
     assert address_of(leases[1]) != address_of(used)
     pool.release(used)
-    assert (pool.used_bytes, pool.idle_bytes) == (2 * SLAB_BYTES, 0)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (2 * SLAB_BYTES, 0)
     assert (await pool.acquire(MIB)).slab not in {used.slab, *(one.slab for one in leases)}
 
 
 async def test_warm_memory_is_touched_and_used_first():
     pool = BufferPool(64 * MIB)
-    await pool.warm(2 * SLAB_BYTES + 5, trio.to_thread.run_sync)
-    assert (pool.used_bytes, pool.idle_bytes) == (0, 2 * SLAB_BYTES)
+    await pool.shelf.warm(2 * SLAB_BYTES + 5, trio.to_thread.run_sync)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (0, 2 * SLAB_BYTES)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     leases = [await pool.acquire(8 * MIB) for _ in range(2)]
     for lease in leases:
@@ -129,7 +130,7 @@ async def test_warm_memory_is_touched_and_used_first():
             lease.view[at] = 1
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     assert faults < 1000, "of 4,096 pages"
-    assert pool.idle_bytes == 0
+    assert pool.shelf.idle_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -140,45 +141,86 @@ async def test_memory_that_cannot_be_had_beforehand_is_no_error(monkeypatch, err
     def refused(_size):
         raise error
 
-    monkeypatch.setattr(buffer_pool, "_fresh", refused)
+    monkeypatch.setattr(slabs, "fresh_memory", refused)
     pool = BufferPool(64 * MIB)
-    await pool.warm(16 * MIB, trio.to_thread.run_sync)
-    assert (pool.used_bytes, pool.idle_bytes) == (0, 0)
+    await pool.shelf.warm(16 * MIB, trio.to_thread.run_sync)
+    assert (pool.used_bytes, pool.shelf.idle_bytes) == (0, 0)
 
 
 async def test_no_more_is_warmed_than_is_kept():
-    pool = BufferPool(64 * MIB, idle_bytes_max=20 * MIB)
-    await pool.warm(64 * MIB, trio.to_thread.run_sync)
-    assert pool.idle_bytes == 2 * SLAB_BYTES
+    pool = BufferPool(64 * MIB, SlabShelf(20 * MIB))
+    await pool.shelf.warm(64 * MIB, trio.to_thread.run_sync)
+    assert pool.shelf.idle_bytes == 2 * SLAB_BYTES
+
+
+async def test_pools_of_one_shelf_use_the_same_idle_memory_one_after_the_other():
+    shelf = SlabShelf()
+    received, read = BufferPool(64 * MIB, shelf), BufferPool(64 * MIB, shelf)
+    held = [await received.acquire(5 * MIB) for _ in range(3)]
+    places = [address_of(lease) for lease in held]
+    for lease in reversed(held):
+        received.release(lease)
+    assert shelf.slab_bytes == 3 * SLAB_BYTES
+    again = [await read.acquire(8 * MIB), await received.acquire(8 * MIB)]
+    assert [address_of(lease) for lease in again] == places[:2], "the oldest first"
+    other = await read.acquire(MIB)
+    assert address_of(other) == places[2]
+    assert (shelf.idle_bytes, read.used_bytes, received.used_bytes) == (0, 9 * MIB, 8 * MIB)
+
+
+async def test_pools_of_one_shelf_keep_no_more_than_it_allows():
+    shelf = SlabShelf(2 * SLAB_BYTES)
+    one, other = BufferPool(64 * MIB, shelf), BufferPool(64 * MIB, shelf)
+    for pool in (one, other):
+        leases = [await pool.acquire(8 * MIB), await pool.acquire(MIB // 2)]
+        for lease in leases:
+            pool.release(lease)
+    assert shelf.idle_bytes == SLAB_BYTES + MIB, "the same slab, and a small one of each"
+    leases = [await one.acquire(8 * MIB), await other.acquire(8 * MIB)]
+    for pool, lease in zip((one, other), leases, strict=True):
+        pool.release(lease)
+    assert (shelf.idle_bytes, shelf.slab_bytes) == (SLAB_BYTES + MIB, SLAB_BYTES)
+    assert (one.idle_bytes, other.idle_bytes) == (MIB // 2, MIB // 2)
+
+
+async def test_what_one_pool_disowns_no_pool_of_the_shelf_uses_again():
+    shelf = SlabShelf()
+    one, other = BufferPool(64 * MIB, shelf), BufferPool(64 * MIB, shelf)
+    written = await one.acquire(3 * MIB)
+    one.disown()
+    one.release(written)
+    assert shelf.idle_bytes == 0
+    kept = [await other.acquire(8 * MIB), await one.acquire(8 * MIB)]
+    assert written.slab not in {lease.slab for lease in kept}
 
 
 async def test_idle_buffers_of_sizes_that_nobody_asks_for_give_way():
-    pool = BufferPool(8 * MIB, idle_bytes_max=MIB)
+    pool = BufferPool(8 * MIB, SlabShelf(MIB))
     for lease in [await pool.acquire(MIB // 2) for _ in range(2)]:
         pool.release(lease)
-    assert pool.idle_bytes == MIB
+    assert pool.shelf.idle_bytes == MIB
     small = await pool.acquire(1 << 16)
     memory = small.memory
     pool.release(small)
-    assert pool.idle_bytes == MIB // 2 + (1 << 16)
+    assert pool.shelf.idle_bytes == MIB // 2 + (1 << 16)
     again = await pool.acquire(1 << 16)
     assert again.memory is memory, "else each takes new memory, for as long as the process lives"
     large = await pool.acquire(MIB // 2)
     pool.release(again)
     pool.release(large)
-    assert pool.idle_bytes == MIB // 2 + (1 << 16)
+    assert pool.shelf.idle_bytes == MIB // 2 + (1 << 16)
 
 
 async def test_idle_slabs_give_way_to_small_buffers():
-    pool = BufferPool(64 * MIB, idle_bytes_max=2 * SLAB_BYTES)
+    pool = BufferPool(64 * MIB, SlabShelf(2 * SLAB_BYTES))
     for lease in [await pool.acquire(8 * MIB) for _ in range(2)]:
         pool.release(lease)
-    assert pool.idle_bytes == 2 * SLAB_BYTES
+    assert pool.shelf.idle_bytes == 2 * SLAB_BYTES
     pool.release(await pool.acquire(4096))
-    assert pool.idle_bytes == SLAB_BYTES + 4096
+    assert pool.shelf.idle_bytes == SLAB_BYTES + 4096
     for lease in [await pool.acquire(8 * MIB) for _ in range(2)]:
         pool.release(lease)
-    assert pool.idle_bytes == SLAB_BYTES + 4096, "and the small one stays"
+    assert pool.shelf.idle_bytes == SLAB_BYTES + 4096, "and the small one stays"
 
 
 async def test_who_came_first_is_served_first_and_cancelled_ones_leave():
@@ -221,7 +263,7 @@ async def test_memory_that_is_refused_takes_no_room(monkeypatch):
         def refused(_size, **_options):
             raise OSError(errno.ENOMEM, "no memory")
 
-        patch.setattr(buffer_pool, "_fresh", refused)
+        patch.setattr(buffer_pool, "fresh_memory", refused)
         with pytest.raises(OSError, match="no memory"):
             await pool.acquire(8192)
     assert pool.used_bytes == 0
@@ -243,7 +285,7 @@ def test_the_bounds_hold(unit, step, data):
     bytes_max, idle_max = 128 * unit, 32 * unit
 
     async def main():
-        pool = BufferPool(bytes_max, idle_bytes_max=idle_max)
+        pool = BufferPool(bytes_max, SlabShelf(idle_max))
         held = []
         for length, is_release in steps:
             if is_release and held:
@@ -252,12 +294,12 @@ def test_the_bounds_hold(unit, step, data):
                 with trio.move_on_after(0):
                     held.append(await pool.acquire(length))
             assert pool.used_bytes == sum(lease.size for lease in held) <= bytes_max
-            assert pool.idle_bytes <= idle_max
+            assert pool.shelf.idle_bytes <= idle_max
             places = sorted((address_of(lease), lease.size) for lease in held)
             ends = [start + size for start, size in places]
             assert all(end <= start for end, (start, _) in zip(ends, places[1:], strict=False))
-            slabs = {lease.slab for lease in held if lease.slab is not None}
-            mapped = {*slabs, *pool._slabs}
-            assert len(mapped) * SLAB_BYTES <= max(bytes_max, SLAB_BYTES)
+            used = {lease.slab for lease in held if lease.slab is not None}
+            assert used == set(pool._slabs)
+            assert len(used) * SLAB_BYTES <= max(bytes_max, SLAB_BYTES)
 
     trio.run(main)
