@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from emberfs.kvcache import KVCache
 
 from .conftest import run
 
@@ -72,6 +73,30 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
     assert {name for name, count in restarts.items() if count} == set(victims)
     assert max(restarts.values()) <= 1 + EXTRA_STARTS_MAX, restarts
     assert float(longest) < PAUSE_S_MAX
+
+
+def test_a_kv_cache_goes_on_when_its_mount_daemon_was_killed(own_cluster):
+    """It belongs to an engine that runs for weeks, and finds again all that was put."""
+    blocks = [(b"%d" % number, bytes([number]) * 65536) for number in range(40)]
+    cache = KVCache(own_cluster.mount / "kv", block_bytes=65536, capacity_bytes=1 << 28)
+    assert cache.put([(key, memoryview(block)) for key, block in blocks]) == 40
+    for _ in range(2):
+        os.kill(own_cluster.pid_of("mount-1"), signal.SIGKILL)
+        died = time.monotonic()
+        while True:
+            try:
+                found = cache.get([key for key, _ in blocks])
+                break
+            except OSError:
+                if time.monotonic() - died > PAUSE_S_MAX:
+                    raise
+                time.sleep(0.01)
+        assert found == [block for _, block in blocks]
+        with pytest.raises(OSError, match="may not survive"):
+            cache.sync()
+        assert cache.put([(b"after %f" % died, memoryview(bytes(65536)))]) == 1
+    cache.sync()
+    cache.close()
 
 
 def test_a_killed_mount_daemon_exposes_no_empty_directory(own_cluster):

@@ -13,6 +13,7 @@ Invariants:
     - A process that dies leaves what it had put; of what it was just putting some blocks may be missing.
     - A key names its content: the first block that was put stays until it is deleted, expires, or makes room.
     - Calls come from any number of threads and processes; the child of a fork goes on with a segment of its own.
+    - A mount daemon that dies fails the calls of that time (ENOTCONN); once the mount is served again the next ones go on.
 
 What this module does not do: say what a key is, compress, keep blocks in memory.
 """
@@ -31,6 +32,7 @@ from .closing import Closing
 from .kvcache_folder import make_folder, open_folder
 from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
 from .kvcache_index import Limits, Place
+from .kvcache_opened import OpenedSegments
 from .kvcache_removal import Collected, collect_segments, delete_blocks
 from .kvcache_search import Search
 from .kvcache_segments import Own, Segment, Segments
@@ -147,25 +149,29 @@ class KVCache(Closing):
 
     def _begin(self) -> None:
         """Know nothing yet: at first, and in the child of a fork."""
-        self._pid = os.getpid()
-        self._segments = Segments(self._client, self._folder, self._geometry)
+        self._opened = OpenedSegments(
+            self._path, lambda: Segments(self._client, self._folder, self._geometry)
+        )
         self._put_lock = threading.Lock()
         self._count_lock = threading.Lock()
         self._counts = {"hit": 0, "miss": 0, "damaged": 0, "put": 0}
         self._collected = Collected(0, 0)
         self._refreshed_s = self._clock()
-        self._segments.refresh()
+        self._pid = (
+            os.getpid()
+        )  # last: a child that could not begin must not go on with what is its parent's
 
     def _check_others(self) -> None:
-        sizes = {h.geometry.block_bytes for h in self._segments.foreign.values() if h is not None}
-        if sizes - {self._geometry.block_bytes} and not self._segments.opened:
-            self._segments.close()
+        segments = self._opened.segments
+        sizes = {h.geometry.block_bytes for h in segments.foreign.values() if h is not None}
+        if sizes - {self._geometry.block_bytes} and not segments.opened:
+            segments.close()
             raise ValueError(
                 f"{self._path}: has blocks of {min(sizes)} bytes, not {self._geometry.block_bytes}: "
                 "use another folder, or remove its segments"
             )
 
-    def _enter(self) -> Segments:
+    def _enter(self) -> OpenedSegments:
         """Begin a call.
 
         Raises:
@@ -177,7 +183,7 @@ class KVCache(Closing):
             # The parent goes on filling its segment, and its locks may be held by threads that are not here: so its
             # files are not closed, either, before the client is.
             self._begin()
-        return self._segments
+        return self._opened
 
     @property
     def block_bytes(self) -> int:
@@ -187,7 +193,7 @@ class KVCache(Closing):
     @property
     def stats(self) -> Stats:
         """What this process knows and has done."""
-        segments = self._enter()
+        segments = self._enter().segments
         with segments.lock:
             known = len(segments.index), len(segments.opened)
         with self._count_lock:
@@ -209,9 +215,8 @@ class KVCache(Closing):
 
     def refresh(self) -> None:
         """Learn now what other processes have put, deleted and dropped; raises OSError."""
-        segments = self._enter()
         self._refreshed_s = self._clock()
-        segments.refresh()
+        self._enter().do(Segments.refresh)
 
     def _refresh_if_due(self, segments: Segments) -> bool:
         now_s = self._clock()
@@ -244,10 +249,9 @@ class KVCache(Closing):
         Raises:
             OSError: the folder cannot be read.
         """
-        segments = self._enter()
-        return [
-            place is not None for place in self._look_up(segments, [key_digest(k) for k in keys])
-        ]
+        digests = [key_digest(key) for key in keys]
+        places = self._enter().do(lambda segments: self._look_up(segments, digests))
+        return [place is not None for place in places]
 
     def get_into(self, keys: Sequence[bytes], buffers: Sequence[memoryview]) -> list[bool]:
         """Read blocks, all in one batch.
@@ -264,17 +268,19 @@ class KVCache(Closing):
         """
         for buffer in buffers:
             self._check_size(buffer)
-        segments = self._enter()
         search = Search([key_digest(key) for key in keys], buffers)
+        self._enter().do(lambda segments: self._search(segments, search))
+        self._count(hit=search.found.count(True), miss=search.found.count(False))
+        return search.found
+
+    def _search(self, segments: Segments, search: Search) -> None:
         self._look_up(segments, search.digests)
         for _ in range(_ROUNDS):
             damaged_count = search.read_round(segments, self._put_after_ms())
             self._count(damaged=damaged_count)
             if not damaged_count:
                 break
-        self._count(hit=search.found.count(True), miss=search.found.count(False))
         self._touch(search.used.values())
-        return search.found
 
     def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
         """Return the block of each key, or None; see `get_into`, which needs no new memory."""
@@ -308,17 +314,26 @@ class KVCache(Closing):
         for key, block in items:
             self._check_size(block)
             wanted.setdefault(key_digest(key), block)
-        segments = self._enter()
+        written: set[bytes] = set()
+        try:
+            self._enter().do(lambda segments: self._put_new(segments, wanted, written))
+        finally:
+            self._count(put=len(written))
+        return len(written)
+
+    def _put_new(
+        self, segments: Segments, wanted: dict[bytes, memoryview], written: set[bytes]
+    ) -> None:
         digests = list(wanted)
         places = self._look_up(segments, digests)
         new = [(d, wanted[d]) for d, place in zip(digests, places, strict=True) if place is None]
         start = 0
         while start < len(new):
             own, first, count = self._reserve(segments, len(new) - start)
-            self._write(segments, own, first, new[start : start + count])
+            some = new[start : start + count]
+            self._write(segments, own, first, some)
+            written.update(digest for digest, _ in some)
             start += count
-        self._count(put=len(new))
-        return len(new)
 
     def _check_size(self, block: memoryview) -> None:
         need_view(self._path, block)
@@ -400,17 +415,12 @@ class KVCache(Closing):
         return pieces
 
     def sync(self) -> None:
-        """Return when all that this process has put would survive a power loss; raises OSError."""
-        segments = self._enter()
-        with segments.lock:
-            own = segments.own
-            if own is None:
-                return
-            own.writer.hold()
-        try:
-            own.writer.file.fsync()
-        finally:
-            own.writer.release()
+        """Return when all that this process has put would survive a power loss.
+
+        Raises:
+            OSError: it may not: EIO, once, when the mount daemon has died since something was put.
+        """
+        self._enter().sync()
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -423,9 +433,9 @@ class KVCache(Closing):
         Raises:
             OSError: a segment cannot be written.
         """
-        segments = self._enter()
+        digests = [key_digest(key) for key in keys]
         self.refresh()
-        return delete_blocks(segments, self._folder, [key_digest(key) for key in keys])
+        return self._enter().do(lambda segments: delete_blocks(segments, self._folder, digests))
 
     def collect(self) -> Collected:
         """Drop segments that nobody can use, and the least recently used ones beyond the limits; return what was dropped.
@@ -435,7 +445,7 @@ class KVCache(Closing):
         Raises:
             OSError: the folder cannot be read, or a segment not removed.
         """
-        return self._collect(self._enter(), 0)
+        return self._enter().do(lambda segments: self._collect(segments, 0))
 
     def _collect(self, segments: Segments, room_bytes: int) -> Collected:
         """Collect so that `room_bytes` more fit."""
@@ -468,7 +478,7 @@ class KVCache(Closing):
         self._is_closed = True
         try:
             if self._pid == os.getpid():
-                self._segments.close()
+                self._opened.close()
         finally:
             self._client.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from .batch import Transfer
 from .kvcache_format import block_checksum
 from .kvcache_index import Place
-from .kvcache_segments import Segment, Segments
+from .kvcache_segments import Segment, Segments, release_all
 
 
 class Search:
@@ -57,8 +57,7 @@ class Search:
             ]
             counts = segments.read(transfers)
         finally:
-            for segment in held:
-                segment.reader.release()
+            release_all(segment.reader for segment in held)
         bad: list[Place] = []
         for (i, place), count, segment in zip(places, counts, held, strict=True):
             buffer = self.buffers[i]

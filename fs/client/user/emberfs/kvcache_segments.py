@@ -111,6 +111,18 @@ def close_all(files: Iterable[BatchFile | None]) -> None:
         raise failed
 
 
+def release_all(held: Iterable[SharedFile]) -> None:
+    """End a hold of each; raises the first failure when all are released."""
+    failed: OSError | None = None
+    for file in held:
+        try:
+            file.release()
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
 class Segments:
     """The segments of a cache, as one process sees them.
 
@@ -130,6 +142,8 @@ class Segments:
         self.own: Own | None = None
         self.foreign: dict[str, Header | None] = {}
         """Names with blocks of another size; None: no segment when it was looked at."""
+        self.has_unsynced = False
+        """Whether a segment that was filled here was given up without becoming durable."""
         self._refresh_lock = threading.Lock()
 
     # -- what is there ----------------------------------------------------------------------------
@@ -183,14 +197,22 @@ class Segments:
 
     def _open_new(self, listed: Sequence[Listed]) -> None:
         files: dict[str, tuple[BatchFile, Listed]] = {}
-        for one in listed:
-            if one.name in self.opened or self.foreign.get(one.name) is not None:
-                continue
-            try:
-                files[one.name] = (self.client.open(self.folder.path(one.name)), one)
-            except OSError as error:
-                if error.errno not in _GONE:
-                    raise
+        try:
+            for one in listed:
+                if one.name in self.opened or self.foreign.get(one.name) is not None:
+                    continue
+                try:
+                    files[one.name] = (self.client.open(self.folder.path(one.name)), one)
+                except OSError as error:
+                    if error.errno not in _GONE:
+                        raise
+            self._take_in_new(files)
+        except BaseException:
+            with suppress(OSError):  # the first failure is the one to tell
+                close_all(file for name, (file, _) in files.items() if name not in self.opened)
+            raise
+
+    def _take_in_new(self, files: dict[str, tuple[BatchFile, Listed]]) -> None:
         heads = {name: bytearray(HEAD_BYTES) for name in files}
         self.read([Transfer(files[name][0], 0, memoryview(head)) for name, head in heads.items()])
         for name, (file, one) in files.items():
@@ -226,8 +248,7 @@ class Segments:
                 waiting = self._learn_once(waiting, with_stamps=is_first)
                 is_first = False
         finally:
-            for segment in held:
-                segment.reader.release()
+            release_all(segment.reader for segment in held)
 
     def _learn_once(self, segments: Sequence[Segment], *, with_stamps: bool) -> list[Segment]:
         """Read on in each segment; return those in which there may be more."""
@@ -335,7 +356,11 @@ class Segments:
         with self.lock:
             own, self.own = self.own, None
             file = own.writer.give_up() if own is not None else None
-        close_all([file])
+        try:
+            close_all([file])
+        except OSError:
+            self.has_unsynced = True
+            raise
 
     def write_entries(self, own: Own, first_slot: int, entries: Sequence[Entry]) -> None:
         """Say what lies in neighbouring slots of the own segment, whose writer is held; raises OSError."""
@@ -351,11 +376,12 @@ class Segments:
                     self.index.add(own.segment.name, slot, entry)
 
     def close(self) -> None:
-        """Close all files; raises the first failure."""
+        """Close all files; raises what kept bytes that were put from being made durable."""
         with self.lock:
-            files = [segment.reader.give_up() for segment in self.opened.values()]
-            if self.own is not None:
-                files.append(self.own.writer.give_up())
+            readers = [segment.reader.give_up() for segment in self.opened.values()]
+            writer = self.own.writer.give_up() if self.own is not None else None
             self.opened.clear()
             self.own = None
-        close_all(files)
+        with suppress(OSError):  # the mount daemon has died: nothing was written to these
+            close_all(readers)
+        close_all([writer])

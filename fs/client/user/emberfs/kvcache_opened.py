@@ -1,0 +1,101 @@
+"""The segments that a `KVCache` has open: opened anew once their mount daemon has died and the mount is served again.
+
+Invariants:
+    - Whoever has put something that was not synced before its daemon died is told so once, by `sync` or `close`.
+    - Nothing is opened in a folder of another file system (`Folder.require_same`), such as the bare mount point.
+
+What this module does not do: forks (`kvcache`), waiting for a mount.
+"""
+
+import errno
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from .kvcache_segments import Segments
+
+T = TypeVar("T")
+
+_UNSYNCED: Final = "the mount daemon died, and what was put before may not survive a power loss"
+
+
+class OpenedSegments:
+    """See module head.
+
+    Args:
+        path: of the folder, for errors.
+        make: makes segments that know nothing yet.
+    """
+
+    def __init__(self, path: str, make: Callable[[], Segments]) -> None:
+        """Find what is there; raises OSError."""
+        self._path = path
+        self._make = make
+        self._lock = threading.Lock()
+        self._unsynced: OSError | None = None
+        """Why what was put may not be durable, until somebody is told."""
+        self.segments = make()
+        self.segments.refresh()
+
+    def do(self, act: Callable[[Segments], T]) -> T:
+        """Return what `act` makes of the segments; if they turn out to have gone with their mount daemon, of those opened anew.
+
+        `act` may have done part of its work before it is called again.
+
+        Raises:
+            OSError: what `act` raises; ENOTCONN: the mount is not served now.
+        """
+        segments = self.segments
+        try:
+            return act(segments)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+            self._open_anew(segments, error)
+        return act(self.segments)
+
+    def _open_anew(self, lost: Segments, why: OSError) -> None:
+        """Raises `why` where the mount is not served."""
+        with self._lock:
+            if self.segments is not lost:  # another thread has done it
+                return
+            found = self._make()
+            try:
+                found.folder.require_same()
+                found.refresh()
+            except OSError as error:
+                with suppress(OSError):  # the first failure is the one to tell
+                    found.close()
+                raise why from error
+            self.segments = found
+            if lost.own is not None or lost.has_unsynced:
+                self._unsynced = why
+        with suppress(OSError):  # as was told
+            lost.close()
+
+    def _tell_unsynced(self) -> None:
+        unsynced, self._unsynced = self._unsynced, None
+        if unsynced is not None:
+            raise OSError(errno.EIO, _UNSYNCED, self._path) from unsynced
+
+    def sync(self) -> None:
+        """Return when all that was put would survive a power loss; raises OSError: it may not."""
+        self.do(self._sync)
+
+    def _sync(self, segments: Segments) -> None:
+        self._tell_unsynced()
+        with segments.lock:
+            own = segments.own
+            if own is None:
+                return
+            own.writer.hold()
+        try:
+            own.writer.file.fsync()
+        finally:
+            own.writer.release()
+
+    def close(self) -> None:
+        """Close all files; raises OSError: what was put may not survive a power loss."""
+        self.segments.close()
+        self._tell_unsynced()
