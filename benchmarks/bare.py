@@ -13,7 +13,6 @@ do less: a block is passed on before it is written, nobody keeps checksums of it
 are sockets that they inherit.
 """
 
-import mmap
 import os
 import resource
 import socket
@@ -24,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -32,9 +31,9 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from fs.kernels.lent import NONCE_BYTES, PIECE, pieces_of, read_lent
-from fs.runtime.plain_memory import touch
 
 from .cluster import ROOT
+from .disk import huge_memory, new_file_mib_s
 from .table import Row
 from .used import Used
 from .workloads import MIB
@@ -64,12 +63,7 @@ class Slots:
     """Memory for blocks, in huge pages where there are some, taken and given back by threads."""
 
     def __init__(self) -> None:
-        size = SLOT_COUNT * MIB
-        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        view = memoryview(memory)
-        touch(view)  # as a storage process does when it begins to serve
+        view = huge_memory(SLOT_COUNT * MIB)
         self.blocks = [view[i * MIB : (i + 1) * MIB] for i in range(SLOT_COUNT)]
         self.free: SimpleQueue[int] = SimpleQueue()
         for number in range(SLOT_COUNT):
@@ -136,16 +130,21 @@ class Giver:
         self._target.sendall(block)
 
 
-def bare_writes(folder: Path, count: int, *, may_borrow: bool = True) -> Bare:
+def bare_writes(
+    folder: Path, count: int, *, may_borrow: bool = True, is_over: bool = False
+) -> Bare:
     """Have three processes in a row write so many blocks durably, to files in `folder` that go with them.
 
     Args:
         folder: on the disk that is meant.
         count: blocks of a MiB.
         may_borrow: blocks may be read out of the memory of whoever has them.
+        is_over: the files are there already, and written over.
     """
     program, up = socket.socketpair()
     with tempfile.TemporaryDirectory(dir=folder) as place, program:
+        for number in range(3 if is_over else 0):
+            new_file_mib_s(Path(place) / str(number), count)
         giver, slots = Giver(program), Slots()
         for block in slots.blocks:
             block[:] = os.urandom(MIB)
@@ -189,10 +188,11 @@ def bare_reads(path: Path, count: int, *, may_borrow: bool = True) -> Bare:
         return _told(count, time.perf_counter() - began, _own_s() - before, processes)
 
 
-def write_row(local: Path, mib: int, limit: float) -> Row:
-    """Return what bare processes write next to `local`; `limit` in MiB/s is what a third of its disk takes."""
-    found = bare_writes(local.parent, mib)
-    name = "bare processes in a row, 1 MiB written (of local / 3)"
+def write_row(local: Path, mib: int, limit: float, *, is_over: bool = False) -> Row:
+    """Return what bare processes write next to `local`, to new files or over others; `limit` in MiB/s is what a third of its disk takes of that."""
+    found = bare_writes(local.parent, mib, is_over=is_over)
+    what = "written over" if is_over else "written"
+    name = f"bare processes in a row, 1 MiB {what} (of local / 3)"
     return Row(name, found.mib_s, "MiB/s", limit, used=found.used)
 
 

@@ -3,6 +3,9 @@
 `python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
 One program; small reads are told of in microseconds of processor time as well: of the program, of the mount daemon, and of the storage
 processes together.
+
+What is written is compared with its like (`disk.py`): new files, on a cluster that has had none before, with a new local file; files written over,
+once storage writes their new versions where older ones were, with a local file written over.  How much of that was space not used before stands below.
 """
 
 import random
@@ -12,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from emberfs.batch import Transfer
 from emberfs.ring import RingClient
@@ -22,7 +26,8 @@ from fs.app.progress import Progress
 from . import bare
 from .cluster import cluster_beside_file, warm_up
 from .command import bench_command
-from .machine import direct_reads, direct_writes, loopback_mib_s
+from .disk import held_bytes, new_file_mib_s, read_mib_s, rounds_of, written_over_mib_s
+from .machine import direct_reads, loopback_mib_s
 from .native import BATCH_COUNTS, FULL, LARGE_BATCH_COUNT, QUICK, SMALL_BYTES, WARM_COUNT, Sizes
 from .relay import wake_ups_us
 from .table import Row
@@ -36,8 +41,8 @@ COLD_WAYS = ((64, THREADS, 0.5), (64, 2 * THREADS, None), (256, THREADS, 0.5))
 batches the disk is kept at work, as io_uring keeps it in the figure beside."""
 WRITTEN_COUNTS = (8, 32)
 """MiB in a batch.  Three replicas in a row share what is in flight: of two batches of 8 MiB each has five."""
-WRITE_ROUNDS = 3
-"""Each writes a new file, which takes some tenths of a second: others may have the processors for that long."""
+TIMES_OVER = 2
+"""A file is written over so often before that is measured: storage has enough old space for new versions then."""
 REPLICAS = 3
 LATENCY_COUNT = 2000
 LATENCY_GOAL_US = 250.0
@@ -127,48 +132,98 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes, pause_s: float)
     return statistics.median(taken) * 1e6
 
 
+class WrittenBatches:
+    """Files written in batches of each length, in turn with a local file of three times the length; medians count."""
+
+    def __init__(self, client: RingClient, cluster: Path, sizes: Sizes) -> None:
+        """Take buffers; nothing is written yet."""
+        self._client, self._data, self._sizes = client, cluster / "data", sizes
+        self._meter = Meter(cluster)
+        self._views = {count: buffers(client, count) for count in WRITTEN_COUNTS}
+        self.forget()
+
+    def forget(self) -> None:
+        """Have what has been written until now not count."""
+        self.disks: list[float] = []
+        """MiB/s of the local file, a third of it."""
+        self.paces: dict[int, list[float]] = {count: [] for count in WRITTEN_COUNTS}
+        self.used = {count: Used() for count in WRITTEN_COUNTS}
+        self.grown_bytes = 0
+        """What storage has taken of its disk for it, beyond what it had."""
+
+    def write(self, count: int, path: Path, mode: Literal["x", "r+"]) -> None:
+        """Write a file in batches of `count` MiB."""
+        before = held_bytes(self._data)
+        with self._client.open(str(path), mode) as file, self._meter.used() as used:
+            pace = sequential(self._client, file, self._sizes, self._views[count], is_write=True)
+            self.paces[count].append(pace)
+        self.used[count].add(used)
+        self.grown_bytes += held_bytes(self._data) - before
+
+    def rows(self, what: str, beside: str, by_bare: Row) -> list[Row]:
+        """Return the figures of all that was written, next to `beside` and to what bare processes write so."""
+        rows, limited, moved = [], [], self._sizes.file_mib * MIB
+        for count, paces in self.paces.items():
+            name, pace = f"1 MiB in batches of {count}, {what}", statistics.median(paces)
+            each = self.used[count].per_gb(len(paces) * moved)
+            title, disk = f"{name} (of {beside} / 3)", by_bare.limit
+            rows.append(Row(title, pace, "MiB/s", disk, goal=0.8, used=each))
+            limited.append(bare.limited_row(name, pace, by_bare))
+        asked_bytes = sum(map(len, self.paces.values())) * moved * REPLICAS
+        share = max(0, self.grown_bytes) / asked_bytes * 100
+        grown = Row(f"  {what}: on space not used before", share, "%")
+        return [*rows, grown, *limited, by_bare]
+
+
 def measure_written(
-    client: RingClient, path: Path, meter: Meter, local: Path, sizes: Sizes
-) -> list[Row]:
-    """Measure batches that are written, each way several times, in turn; the last file stays."""
-    disks: list[float] = []
-    paces: dict[int, list[float]] = {count: [] for count in WRITTEN_COUNTS}
-    used = {count: Used() for count in WRITTEN_COUNTS}
-    views = {count: buffers(client, count) for count in WRITTEN_COUNTS}
-    for _ in range(WRITE_ROUNDS):
-        disks.append(direct_writes(local, MIB, sizes.seconds, is_random=False) / REPLICAS)
+    client: RingClient, folder: Path, cluster: Path, local: Path, sizes: Sizes
+) -> tuple[list[Row], list[Path]]:
+    """Measure batches that are written; return the figures, and new files in `folder`, which nobody has read."""
+    beside, rounds = local.with_name(f"{local.name}-written"), rounds_of(sizes.file_mib)
+    new, over = (WrittenBatches(client, cluster, sizes) for _ in range(2))
+    for number in range(rounds):
+        new.disks.append(new_file_mib_s(beside, REPLICAS * sizes.file_mib) / REPLICAS)
         for count in WRITTEN_COUNTS:
-            path.unlink(missing_ok=True)
-            with client.open(str(path), "x") as file, meter.used() as used_now:
-                paces[count].append(sequential(client, file, sizes, views[count], is_write=True))
-            used[count].add(used_now)
-    disk, moved = statistics.median(disks), WRITE_ROUNDS * sizes.file_mib * MIB
-    beside = bare.write_row(local, sizes.file_mib, disk)
+            new.write(count, folder / f"new-{number}-{count}", "x")
+    paths = sorted(folder.iterdir())
+    again = paths.pop()
+    for _ in range(TIMES_OVER):
+        over.write(WRITTEN_COUNTS[-1], again, "r+")
+    over.forget()
+    for _ in range(rounds):
+        over.disks.append(written_over_mib_s(beside) / REPLICAS)
+        for count in WRITTEN_COUNTS:
+            over.write(count, again, "r+")
+    beside.unlink()
     rows = []
-    for count in WRITTEN_COUNTS:
-        name, pace = f"1 MiB in batches of {count}, written", statistics.median(paces[count])
-        each = used[count].per_gb(moved)
-        rows.append(Row(f"{name} (of disk / 3)", pace, "MiB/s", disk, goal=0.8, used=each))
-        rows.append(bare.limited_row(name, pace, beside))
-    return [*rows, beside]
+    for written, what, is_over in ((new, "new files", False), (over, "written over", True)):
+        disk = statistics.median(written.disks)
+        by_bare = bare.write_row(local, sizes.file_mib, disk, is_over=is_over)
+        beside_what = "a local file written over" if is_over else "a new local file"
+        rows += written.rows(what, beside_what, by_bare)
+    return rows, paths
 
 
 def measure_large(
-    client: RingClient, path: Path, cluster: Path, local: Path, sizes: Sizes
-) -> list[Row]:
-    """Measure batches of 1 MiB, of a file that stays."""
+    client: RingClient, folder: Path, cluster: Path, local: Path, sizes: Sizes
+) -> tuple[list[Row], Path]:
+    """Measure batches of 1 MiB; return the figures, and a file that stays."""
     meter = Meter(cluster)
     stream, size = loopback_mib_s(sizes.seconds / 2), sizes.file_mib * MIB
-    rows = measure_written(client, path, meter, local, sizes)
-    views = buffers(client, LARGE_BATCH_COUNT)
-    with client.open(str(path)) as file:
+    rows, paths = measure_written(client, folder, cluster, local, sizes)
+    views, used, disks, paces = buffers(client, LARGE_BATCH_COUNT), Used(), [], []
+    for path in paths:  # each once: what was read before takes another way
         drop_page_cache()
-        disk = min(stream, direct_reads(local, MIB, sizes.seconds, is_random=False))
-        with meter.used() as used:
-            cold = sequential(client, file, sizes, views, is_write=False)
-        name = "1 MiB batches, cold (of disk, stream)"
-        rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=used.per_gb(size)))
-        rows.append(bare.read_row(local, sizes.file_mib, disk))
+        disks.append(min(stream, read_mib_s(local)))
+        with client.open(str(path)) as file, meter.used() as used_now:
+            paces.append(sequential(client, file, sizes, views, is_write=False))
+        used.add(used_now)
+    disk, cold = statistics.median(disks), statistics.median(paces)
+    name = "1 MiB batches, cold (of disk, stream)"
+    each = used.per_gb(len(paths) * size)
+    rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=each))
+    rows.append(bare.read_row(local, sizes.file_mib, disk))
+    with client.open(str(path)) as file:
         warm_up(cluster, path)
         with meter.used() as used:
             best = max(
@@ -176,7 +231,7 @@ def measure_large(
             )
         name = "1 MiB batches, cached (of stream)"
         rows.append(Row(name, best, "MiB/s", stream, used=used.per_gb(WARM_COUNT * size)))
-    return rows
+    return rows, path
 
 
 def measure_small(
@@ -206,7 +261,7 @@ def measure_small(
             ]
         for count, thread_count, goal in COLD_WAYS:
             drop_page_cache()
-            limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+            limit = direct_reads(local, SMALL_BYTES, sizes.seconds)
             with meter.used() as used:
                 rate = random_reads(client, file, count, sizes, thread_count)
             each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)
@@ -232,9 +287,10 @@ def measure_one(
 
 def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
     """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
-    path = mount_point / "batch-benchmark"
+    folder = mount_point / "batch-benchmark"
+    folder.mkdir()
     with RingClient(mount_point) as client:
-        rows = measure_large(client, path, cluster, local, sizes)
+        rows, path = measure_large(client, folder, cluster, local, sizes)
         rows += measure_small(client, path, cluster, local, sizes)
         with client.open(str(path)) as file:
             warm_up(cluster, path)

@@ -14,7 +14,6 @@ from shutil import which
 
 from .workloads import MIB
 
-LARGE_DEPTH = 8
 DEPTH = 64
 THREAD_COUNT = 32
 
@@ -70,46 +69,45 @@ def loopback_mib_s(seconds: float) -> float:
     return total / MIB / took
 
 
-def direct_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
-    """Return O_DIRECT reads per second of a local file: io_uring by fio, else threads."""
+def direct_reads(path: Path, block_bytes: int, seconds: float) -> float:
+    """Return O_DIRECT reads per second at random places of a local file: io_uring by fio, else threads."""
     if which("fio"):
-        return _fio(path, block_bytes, seconds, is_random=is_random)
-    return _threaded_reads(path, block_bytes, seconds, is_random=is_random)
+        return _fio(path, block_bytes, seconds, "read")
+    return _threaded_reads(path, block_bytes, seconds)
 
 
-def direct_writes(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
-    """Return O_DIRECT writes per second to a local file, each one there when it is counted; needs fio.
+def direct_writes(path: Path, block_bytes: int, seconds: float) -> float:
+    """Return O_DIRECT writes per second at random places of a local file, each one there when it is counted; needs fio.
 
     Raises:
         FileNotFoundError: fio is not installed.
     """
-    return _fio(path, block_bytes, seconds, is_random=is_random, is_write=True)
+    return _fio(path, block_bytes, seconds, "write")
 
 
-def _fio(
-    path: Path, block_bytes: int, seconds: float, *, is_random: bool, is_write: bool = False
-) -> float:
-    mode = "write" if is_write else "read"
+def _fio(path: Path, block_bytes: int, seconds: float, what: str) -> float:
     command = [
         "fio",
         "--name=limit",
         f"--filename={path}",
         "--direct=1",
         "--ioengine=io_uring",
-        f"--iodepth={DEPTH if is_random else LARGE_DEPTH}",
-        f"--rw={'rand' if is_random else ''}{mode}",
+        f"--iodepth={DEPTH}",
+        f"--rw=rand{what}",
         f"--bs={block_bytes}",
         "--time_based",
         f"--runtime={max(1, round(seconds))}",
         "--output-format=terse",
-        *([] if is_write else ["--readonly"]),
+        *(["--readonly"] if what == "read" else []),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     line = next(line for line in done.stdout.splitlines() if re.match(r"\d+;fio", line))
-    return float(line.split(";")[48 if is_write else 7])  # write_iops, read_iops of terse version 3
+    return float(
+        line.split(";")[7 if what == "read" else 48]
+    )  # read_iops, write_iops of terse version 3
 
 
-def _threaded_reads(path: Path, block_bytes: int, seconds: float, *, is_random: bool) -> float:
+def _threaded_reads(path: Path, block_bytes: int, seconds: float) -> float:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     count = os.fstat(descriptor).st_size // block_bytes
     end = time.perf_counter() + seconds
@@ -118,8 +116,7 @@ def _threaded_reads(path: Path, block_bytes: int, seconds: float, *, is_random: 
         generator = random.Random(number)  # noqa: S311 - not a secret
         buffer, done = mmap.mmap(-1, block_bytes), 0
         while time.perf_counter() < end:
-            index = generator.randrange(count) if is_random else done * THREAD_COUNT + number
-            os.preadv(descriptor, [buffer], index % count * block_bytes)
+            os.preadv(descriptor, [buffer], generator.randrange(count) * block_bytes)
             done += 1
         return done
 

@@ -144,8 +144,9 @@ def on_mount(mounted: Path, empty: Path | None, workers: int, count: int) -> lis
     rows = []
     for name, action, is_cold in ON_MOUNT:
         places = [folders, bare] if bare and name not in NOT_ON_EMPTY else [folders]
-        value, *limits = in_turn(places, count, action, is_cold=is_cold)
-        rows.append(Row(f"mount, {workers}: {name}", value, "/s", *limits))
+        rates = in_turn(places, count, action, is_cold=is_cold)
+        limit = rates[1] if len(rates) > 1 else None
+        rows.append(Row(f"mount, {workers}: {name}", rates[0], "/s", limit))
         if name == "open, close":
             rows.append(Row(f"mount, {workers}: scandir + stat, cold", _scan(folders), "entries/s"))
     return rows

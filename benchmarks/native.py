@@ -20,6 +20,7 @@ from fs.runtime.real import real_runtime
 
 from .cluster import cluster_beside_file
 from .command import bench_command
+from .disk import read_mib_s
 from .machine import direct_reads, loopback_mib_s
 from .table import Row
 from .used import Meter
@@ -108,7 +109,7 @@ async def measure_reads(directory: Path, local: Path, sizes: Sizes) -> list[Row]
         await fill(client, "/native-benchmark", sizes)
         file = await client.open("/native-benchmark")
         drop_page_cache()
-        disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
+        disk = read_mib_s(local)
         with meter.used() as used:
             cold = await sequential_reads(client, file)
         name = "1 MiB batches, cold (of disk, stream)"
@@ -126,7 +127,7 @@ async def measure_reads(directory: Path, local: Path, sizes: Sizes) -> list[Row]
             rows.append(Row(name, rate, "/s", 100_000, goal=1.0, used=each))
         for count in BATCH_COUNTS:
             drop_page_cache()
-            limit = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+            limit = direct_reads(local, SMALL_BYTES, sizes.seconds)
             with meter.used() as used:
                 rate = await random_reads(client, file, count, sizes.seconds, count)
             each = used.per_gb(rate * sizes.seconds * SMALL_BYTES)

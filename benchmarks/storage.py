@@ -36,6 +36,7 @@ from fs.schema.layout import FileRef, Layout
 from . import bare
 from .cluster import Nodes, cluster_beside_file
 from .command import bench_command
+from .disk import read_mib_s
 from .machine import direct_reads, direct_writes, io_bytes, loopback_mib_s, processor_s
 from .table import Row
 from .used import Used
@@ -202,7 +203,7 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
     """Measure replicated updates."""
     count, seconds = sizes.small_count, sizes.seconds
     large = buffered_mib_s(local.parent, sizes) / REPLICA_COUNT
-    small = direct_writes(local, SMALL_BYTES, seconds, is_random=True) / REPLICA_COUNT
+    small = direct_writes(local, SMALL_BYTES, seconds) / REPLICA_COUNT
     new = [i * SMALL_CHUNK_BYTES for i in range(count)]
     appends = [i * SMALL_BYTES for i in range(count)]
     rows = []
@@ -228,7 +229,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
     stream = await trio.to_thread.run_sync(loopback_mib_s, sizes.seconds / 2)
     count = sizes.small_count * 4
     drop_page_cache()
-    disk = direct_reads(local, MIB, sizes.seconds, is_random=False)
+    disk = read_mib_s(local)
     large = load.sequential(MIB)
     cold = await load.reads(large, MIB, LARGE_BATCH_COUNT)
     await load.warm()
@@ -236,7 +237,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
     await load.warm()  # again: a guest may reclaim within seconds what rests
     small_warm = await load.reads(load.scattered(4 * count), SMALL_BYTES, SMALL_BATCH_COUNT)
     drop_page_cache()
-    random_disk = direct_reads(local, SMALL_BYTES, sizes.seconds, is_random=True)
+    random_disk = direct_reads(local, SMALL_BYTES, sizes.seconds)
     small_cold = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
     rows = []
     for name, found, limit, goal in (

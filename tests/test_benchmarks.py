@@ -332,7 +332,11 @@ def test_the_least_of_a_small_read_is_that_of_three_processes():
 def test_bare_processes_move_whole_blocks(tmp_path):
     local = tmp_path / "local"
     local.write_bytes(os.urandom(3 * MIB))
-    for row in (bare.write_row(local, 20, 100.0), bare.read_row(local, 40, 100.0)):
+    for row in (
+        bare.write_row(local, 20, 100.0),
+        bare.write_row(local, 20, 100.0, is_over=True),
+        bare.read_row(local, 40, 100.0),
+    ):
         assert row.value > 0
         assert row.used.total > 0
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
