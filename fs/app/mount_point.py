@@ -38,6 +38,17 @@ def mounted_types() -> dict[str, str]:
     return {_unescape(f[1]): f[2] for f in fields}
 
 
+def mounted_clusters() -> dict[str, str]:
+    """Return the id of the cluster of every EmberFS mount, by mount point; empty: of an earlier release, which does not say it."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    uppermost = {_unescape(fields[1]): fields for fields in map(str.split, lines)}
+    return {
+        place: _unescape(fields[0]).partition(":")[2]
+        for place, fields in uppermost.items()
+        if fields[2] == "fuse.ember"
+    }
+
+
 def is_mounted(path: Path) -> bool:
     """True if an EmberFS mount stands exactly here, dead or alive."""
     return mounted_types().get(str(path)) == "fuse.ember"

@@ -1,12 +1,12 @@
 """`ember quota ...`: limits on the bytes and inodes below directories, and what lies there.
 
-A path is one of a mounted EmberFS, or, when it is not below a mount, one of the file system itself.  Does not decide
-anything: fs/meta/quota.py does.
+What a path is: paths_on_mounts.py.  Does not decide anything: fs/meta/quota.py does.
 """
 
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,16 +15,18 @@ import typer
 
 from ..client.blocking import BlockingFs, connect_blocking
 from ..client.entries import DirectoryUsage
+from ..rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cells import cell, console, table
-from .cluster_dir import mgmtd_addresses, need_record, usual_key_file
+from .cluster_dir import ClusterDir, load_record, mgmtd_addresses, need_record, usual_key_file
 from .entry import NO_ENTRY, current_entry
 from .errors import named
-from .mount_point import is_mounted
 from .options import PauseOption
+from .paths_on_mounts import OnMount, mount_of, path_inside
+from .running import mount_daemon_at
 from .status_view import bytes_text
-from .which_cluster import chosen_directory
+from .which_cluster import chosen_directory, directory_of_cluster
 
 quota = typer.Typer(help="Limits on what lies below directories.", no_args_is_help=True)
 
@@ -51,20 +53,24 @@ def parse_number(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def path_inside(path: str) -> str:
-    """Return what a path is called in the file system: relative to its mount, if it is below one."""
-    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - symbolic links are for the file system to follow
-    for above in (absolute, *absolute.parents):
-        if is_mounted(above):
-            return "/" + str(absolute.relative_to(above)).removeprefix(".")
-    return str(absolute)
+def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = False) -> BlockingFs:
+    """Return a client of the cluster that is meant, to be used in a `with` block.
 
+    Args:
+        given: its directory; None: that whose mount `paths` are on, else the one that runs here.
+        paths: what it is about.
+        follow: links are what they lead to.
 
-def connected(given: Path | None) -> BlockingFs:
-    """Return a client of the chosen cluster, to be used in a `with` block; raises FsError: NOT_RUNNING."""
+    Raises:
+        FsError: NOT_RUNNING; INVALID_ARGUMENT: a path is on a mount of another cluster.
+    """
+    where = mount_of(paths, follow=follow)
     if current_entry() != NO_ENTRY:
-        return _connected_elsewhere()
-    directory = chosen_directory(given)
+        return _connected_elsewhere(where)
+    directory = meant_directory(given, where)
+    if directory is None:
+        assert where is not None
+        return _connected_as_daemon(where)
     record = need_record(directory)
     if not (supervisor_link.is_answering(directory) or supervisor_link.has_orphans(directory)):
         detail = f"no cluster runs in {directory.path}; start it: ember up"
@@ -75,13 +81,54 @@ def connected(given: Path | None) -> BlockingFs:
     )
 
 
-def _connected_elsewhere() -> BlockingFs:
+def meant_directory(given: Path | None, where: OnMount | None) -> ClusterDir | None:
+    """Return the directory of the cluster that is given, or whose mount a path is on; None: it is of another machine.
+
+    Raises:
+        FsError: BAD_CLUSTER_DIR; INVALID_ARGUMENT: that mount is of another cluster than the one given.
+    """
+    if given is None and where is not None and where.cluster_id:
+        return directory_of_cluster(where.cluster_id)
+    directory = chosen_directory(given)
+    record = load_record(directory)
+    if record is not None:
+        check_same_cluster(where, record.cluster_id)
+    return directory
+
+
+def check_same_cluster(where: OnMount | None, cluster_id: str) -> None:
+    """Raise FsError(INVALID_ARGUMENT) for a path on a mount of another cluster: there its name means something else."""
+    if where is not None and where.cluster_id not in {"", cluster_id}:
+        detail = f"{where.mount_point} is a mount of {where.cluster_id}, and the command is for {cluster_id}"
+        raise FsError(Status.INVALID_ARGUMENT, detail)
+
+
+def _connected_as_daemon(where: OnMount) -> BlockingFs:
+    """Return a client that reaches the cluster as the daemon of its mount does, for machines that have the mount only."""
+    found = mount_daemon_at(where.mount_point)
+    if found is None:
+        detail = (
+            f"{where.mount_point} is a mount of {where.cluster_id}, of which no process runs here that you may ask: "
+            "be its owner, or name a directory by --dir"
+        )
+        raise FsError(Status.NOT_RUNNING, detail)
+    process, auth = found[1].process, found[1].auth
+    if os.environ.get(TOKEN_FILE_VARIABLE):  # who names one wants to be its user
+        return connect_blocking(process.mgmtd_addresses, process.cluster_id)
+    token = read_token(Path(auth.token_file)) if auth.token_file else None
+    return connect_blocking(
+        process.mgmtd_addresses, process.cluster_id, token=token, key_file=auth.key_file
+    )
+
+
+def _connected_elsewhere(on: OnMount | None) -> BlockingFs:
     """Return a client of the cluster of `ember admin --at`, whose credentials are in the environment."""
     from .where import find  # noqa: PLC0415 - loads managers and stores, which `ember rm` does not need
 
     where = find(None, None)
     if where.is_down:
         raise FsError(Status.NOT_RUNNING, "--kv reads a store without services, which this needs")
+    check_same_cluster(on, where.cluster_id)
     return connect_blocking(where.addresses, where.cluster_id)
 
 
@@ -117,7 +164,7 @@ def set_(
     if bytes_max is None and inodes_max is None:
         raise FsError(Status.INVALID_ARGUMENT, "say --bytes, --inodes or both")
     inside = path_inside(path)
-    with connected(directory) as fs, named(path):
+    with connected(directory, [path]) as fs, named(path):
         before, _ = fs.usage(inside)
         fs.set_quota(
             inside,
@@ -129,7 +176,7 @@ def set_(
 @quota.command("get")
 def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     """Show what lies below a directory, and the limits set there and above."""
-    with connected(directory) as fs, named(path):
+    with connected(directory, [path]) as fs, named(path):
         found, limiting = fs.usage(path_inside(path))
     _show([found, *(entry for entry in limiting if entry != found)], as_json=as_json)
 
@@ -137,7 +184,7 @@ def get(path: PathArgument, directory: DirOption = None, *, as_json: JsonOption 
 @quota.command("rm")
 def rm(path: PathArgument, directory: DirOption = None) -> None:
     """Remove both limits of a directory."""
-    with connected(directory) as fs, named(path):
+    with connected(directory, [path]) as fs, named(path):
         fs.set_quota(path_inside(path), bytes_max=0, inodes_max=0)
 
 
@@ -162,6 +209,11 @@ def recount(
     from .recount import recount as run  # noqa: PLC0415
     from .store_access import store_of_cluster  # noqa: PLC0415
 
-    choice = store_of_cluster(chosen_directory(directory))
+    where = mount_of([path] if path else [])
+    meant = meant_directory(directory, where)
+    if meant is None:
+        detail = f"{path} is on a mount of a cluster of other machines; its store is counted on one of its own"
+        raise FsError(Status.NOT_RUNNING, detail)
+    choice = store_of_cluster(meant)
     inside = path_inside(path) if path else "/"
     raise typer.Exit(run(choice, inside, is_repair=not check, may_pause=pause, as_json=as_json))

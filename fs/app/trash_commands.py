@@ -17,7 +17,8 @@ from ..schema.status import FsError, Status
 from .admin.listing import confirm
 from .cells import cell, console, table
 from .errors import named
-from .quota_commands import DirOption, JsonOption, connected, path_inside
+from .paths_on_mounts import path_inside
+from .quota_commands import DirOption, JsonOption, connected
 
 rm = typer.Typer()
 trash = typer.Typer(help="What was removed and can be restored.", no_args_is_help=True)
@@ -61,7 +62,7 @@ def _rm(
     directory: DirOption = None,
 ) -> None:
     """Move files and, with -r, directories to the trash; what lies in the trash is removed for good."""
-    with connected(directory) as fs:
+    with connected(directory, paths) as fs:
         for path in paths:
             inside = path_inside(path)
             with named(path):
@@ -116,7 +117,7 @@ def restore(
     """Bring names back to where they were; nothing is replaced."""
     if to and len(names) > 1:
         raise FsError(Status.INVALID_ARGUMENT, "--to takes a single name")
-    with connected(directory) as fs:
+    with connected(directory, [to] if to else ()) as fs:
         for entry in _chosen(fs.trash(), names):
             typer.echo(fs.restore(entry, path_inside(to) if to else ""))
 

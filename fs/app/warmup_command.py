@@ -20,7 +20,8 @@ from ..client.blocking import BlockingFile, BlockingFs
 from ..schema.inode import Inode, InodeType
 from ..schema.status import FsError, Retry, Status
 from .errors import named
-from .quota_commands import connected, path_inside
+from .paths_on_mounts import path_inside
+from .quota_commands import connected
 from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024
@@ -61,7 +62,7 @@ def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, 
     """Return the regular files at and below paths, as the file system calls them, in order, without those up to `after`."""
     found: dict[str, Inode] = {}
     for path in paths:
-        inside = path_inside(path)
+        inside = path_inside(path, follow=True)
         with named(path):
             inode = fs.stat(inside)
         if inode.is_dir:
@@ -106,8 +107,9 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     stderr = Console(stderr=True)
     shown = Progress(*columns, console=stderr, disable=as_json or not stderr.is_terminal)
-    with connected(directory) as fs, suppress(KeyboardInterrupt), shown:
-        files = _files(fs, paths, after)
+    behind = path_inside(after, follow=True) if after else ""
+    with connected(directory, paths, follow=True) as fs, suppress(KeyboardInterrupt), shown:
+        files = _files(fs, paths, behind)
         task = shown.add_task("", total=sum(inode.length for _, inode in files))
         for path, _ in files:
             try:
@@ -135,7 +137,7 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
 def _say(outcome: Outcome) -> None:
     gone = f"; {outcome.gone_count} were gone" if outcome.gone_count else ""
     typer.echo(
-        f"{outcome.file_count} files, {bytes_text(outcome.byte_count)}:"
+        f"{outcome.file_count} {'file' if outcome.file_count == 1 else 'files'}, {bytes_text(outcome.byte_count)}:"
         f" replicas read {bytes_text(outcome.read_bytes)}{gone}"
     )
     if outcome.is_complete:

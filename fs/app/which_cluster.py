@@ -1,4 +1,4 @@
-"""Which cluster of this machine a command is about when no --dir is given.
+"""Which cluster of this machine a command is about: that of --dir, that whose mount a path is on, or the one that runs.
 
 Asks supervisors whether they answer, and /proc what else runs (running.py).  Starts and stops nothing.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .cluster_dir import ClusterDir, default_directory
+from .cluster_dir import ClusterDir, default_directory, load_record
 from .running import cluster_directories
 
 
@@ -28,3 +28,20 @@ def chosen_directory(given: Path | None) -> ClusterDir:
             f"{default.path} does not run, and there are several others; choose with --dir: {listed}",
         )
     return ClusterDir(found[0]) if found else default
+
+
+def directory_of_cluster(cluster_id: str) -> ClusterDir | None:
+    """Return the directory of a cluster that runs on this machine and that the caller may look into, None if there is none."""
+    for path in dict.fromkeys([default_directory().absolute(), *cluster_directories()]):
+        directory = ClusterDir(path)
+        try:
+            record = load_record(directory)
+            if record is None or record.cluster_id != cluster_id:
+                continue
+            if supervisor_link.is_answering(directory):
+                return directory
+        except (
+            FsError
+        ):  # somebody else's, or damaged: not the one that is meant, as far as can be known
+            continue
+    return None

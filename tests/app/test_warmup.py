@@ -56,12 +56,13 @@ def fake(monkeypatch):
     fs = FakeFs(lambda _path, _start: None)
 
     @contextmanager
-    def connected(_directory):
+    def connected(_directory, _paths, *, follow):
+        assert follow
         yield fs
         fs.is_closed = True
 
     monkeypatch.setattr(warmup_command, "connected", connected)
-    monkeypatch.setattr(warmup_command, "path_inside", str)
+    monkeypatch.setattr(warmup_command, "path_inside", lambda path, **_: path)
     return fs
 
 
@@ -170,11 +171,11 @@ def wait(path, start):
         threading.Event().wait()  # as for an answer from the thread that has the connections
 
 @contextmanager
-def connected(_directory):
+def connected(_directory, _paths, *, follow):
     yield FakeFs(wait)
     print("closed", flush=True)
 
-warmup_command.connected, warmup_command.path_inside = connected, str
+warmup_command.connected, warmup_command.path_inside = connected, (lambda path, *, follow: path)
 try:
     warmup_command.warm_up(["/d"], directory=None, after="", as_json=False)
 except BaseException as error:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 
 import pytest
 
@@ -62,3 +63,19 @@ def test_a_lock_stops_another_mount(cluster, place, tmp_path):
     # Its lock stays until it counts as dead; its owner need not wait for that.
     cluster.ember("dirlock", "unlock", "--clear", place / "d")
     (place / "d" / "h").touch()
+
+
+def test_a_name_with_a_dot_is_not_the_one_without(cluster):
+    """It removed the other one."""
+    for name in ("cache", ".cache"):
+        (cluster.mount / name).mkdir()
+        (cluster.mount / name / "f").write_text(name)
+    cluster.ember("rm", "-r", cluster.mount / ".cache")  # whose cluster that is the mount says
+    assert not (cluster.mount / ".cache").exists()
+    assert (cluster.mount / "cache" / "f").read_text() == "cache"
+    removed = json.loads(cluster.ember("trash", "ls", "--json", "--dir", cluster.directory))
+    name = next(one["name"] for one in removed if one["path"] == "/.cache")
+    cluster.ember("trash", "restore", name, "--dir", cluster.directory)
+    assert (cluster.mount / ".cache" / "f").read_text() == ".cache"
+    for name in ("cache", ".cache"):
+        shutil.rmtree(cluster.mount / name)

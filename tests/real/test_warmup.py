@@ -35,3 +35,14 @@ def test_a_range_is_prefetched(cluster, place):
     ):
         assert file.prefetch(1_500_000, 10**9) == (3 * 500_000, [])
         assert file.prefetch(10**9) == (0, [])
+
+
+def test_links_are_followed_and_the_cluster_is_found_by_its_mount(cluster, place, tmp_path):
+    (place / "step-100").mkdir()
+    (place / "step-100" / "f").write_bytes(os.urandom(100_000))
+    (place / "latest").symlink_to(place / "step-100")  # absolute, as programs make them
+    (tmp_path / "model").symlink_to(place / "latest")
+    for path in (place / "latest", place / "latest" / "f", tmp_path / "model"):
+        said = json.loads(cluster.ember("warmup", path, "--json"))
+        assert (said["file_count"], said["byte_count"]) == (1, 100_000)
+    assert cluster.ember("warmup", place / "latest", "--after", place / "latest" / "f")[0] == "0"
