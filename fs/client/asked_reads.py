@@ -169,9 +169,9 @@ def is_apart(byte_count: int, piece_count: int) -> bool:
 def windows(
     table: ReadTable, one: TableRequest, reply: pb.BatchReadRsp, payload_bytes: int
 ) -> list[memoryview]:
-    """Do as `scatter_list`, with one window for neighbours."""
+    """Do as `scatter`, with one window for neighbours."""
     found = windows_of(table.view, one.rows, reply.lengths[:], payload_bytes)
-    return scatter_list(one.pieces(table), reply, payload_bytes) if found is None else found
+    return scatter(rows_of(table, one), reply, payload_bytes) if found is None else found
 
 
 def finish(pieces: Sequence[Piece], reply: pb.BatchReadRsp, *, verifies: bool = True) -> Failures:
@@ -193,6 +193,51 @@ def finish(pieces: Sequence[Piece], reply: pb.BatchReadRsp, *, verifies: bool = 
         if wrong is not None:
             failures.append((piece, wrong))
     return failures
+
+
+def finish_rows(
+    table: ReadTable, one: TableRequest, reply: pb.BatchReadRsp, *, verifies: bool
+) -> tuple[Failures, list[Piece]]:
+    """Do as `finish` for the rows of a table.
+
+    Returns:
+        What is wrong with which piece; and the pieces of rows that join several and are not good as a whole: which of them is at fault only
+        asking for each by itself can tell, so nothing counts against their replica.
+
+    Raises:
+        FsError: as `finish`.
+    """
+    failures: Failures = []
+    unjoined: list[Piece] = []
+    rows = one.pieces_by_row(table)
+    for pieces, whole, result in zip(
+        rows, rows_of(table, one), read_results(reply, len(rows)), strict=True
+    ):
+        if len(pieces) == 1:
+            wrong = _finish_one(pieces[0], result, verifies=verifies)
+            if wrong is not None:
+                failures.append((pieces[0], wrong))
+        elif not _finish_joined(pieces, whole, result, verifies=verifies):
+            unjoined += pieces
+    return failures, unjoined
+
+
+def _finish_joined(
+    pieces: Sequence[Piece], whole: memoryview, result: ReadResult, *, verifies: bool
+) -> bool:
+    """Zero of pieces that are one row, with its bytes in `whole`, what was never written; False: something is wrong with one of them."""
+    length = result.length
+    if result.status:
+        if result.status != Status.CHUNK_NOT_FOUND:
+            return False
+        length = 0
+    if length and verifies and xxh3_64_intdigest(whole[:length]) != result.checksum:
+        return False
+    for piece in pieces:
+        filled = min(length, len(piece.buffer))
+        fill_hole(piece, filled)
+        length -= filled
+    return True
 
 
 def _finish_one(piece: Piece, result: ReadResult, *, verifies: bool = True) -> FsError | None:
@@ -229,15 +274,14 @@ def fill_hole(piece: Piece, filled: int) -> None:
         piece.owner.hole_bytes += missing
 
 
-def scatter_list(
-    pieces: Sequence[Piece], reply: pb.BatchReadRsp, payload_bytes: int
+def scatter(
+    buffers: list[memoryview], reply: pb.BatchReadRsp, payload_bytes: int
 ) -> list[memoryview]:
-    """Return where the payload of a BatchRead reply goes: the filled start of each piece's buffer.
+    """Return where the payload of a BatchRead reply goes: the filled start of each buffer.
 
     Raises:
         FsError: RPC_BAD_FRAME when the reply does not fit the request.
     """
-    buffers = [piece.buffer for piece in pieces]
     wanted = list(map(len, buffers))
     lengths = check_lengths(reply, wanted, payload_bytes)
     if lengths == wanted:

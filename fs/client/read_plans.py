@@ -2,9 +2,14 @@
 
 What it has to know of chains is packed once for each routing snapshot: who may be read from, where nothing has failed.
 
-Invariant: a plan is that of `StorageReads` without anything to avoid, or there is none, and the ordinary way is to be gone.
+Reads that lie one behind the other, in a chunk and in the memory, are one row: to the storage node one read, of which the disk, the
+checksums and the messages have as much to do as of one read of that size, not of one for each.
+
+Invariant: a plan is that of `StorageReads` without anything to avoid, but for rows that are joined, or there is none, and the ordinary way is
+to be gone.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +17,7 @@ from google.protobuf.message import Message
 
 from ..kernels.batches import (
     CHAIN_NODES,
+    ENTRY,
     FILE_LAYOUT,
     REPLICAS_MAX,
     ROW,
@@ -25,7 +31,14 @@ from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError
 from .read_table import ReadTable
-from .routing_math import NO_TARGET, TOGETHER_BYTES, Piece, readable_targets, table_chain_ids
+from .routing_math import (
+    NEIGHBOUR_BYTES,
+    NO_TARGET,
+    TOGETHER_BYTES,
+    Piece,
+    readable_targets,
+    table_chain_ids,
+)
 
 _COLUMNS: Final = (
     "inode_ids",
@@ -59,41 +72,68 @@ class TableRequest:
     """The columns of a BatchReadReq."""
     rows: bytes
     """`fs.kernels.batches.ROW` by row."""
+    byte_count: int
+    """Of all rows."""
     info: RoutingInfo
     """What it was planned by."""
-    _made: list[Piece] | None = None
+    _made: list[list[Piece]] | None = None
+
+    @property
+    def row_count(self) -> int:
+        """How many things it asks for."""
+        return len(self.rows) // ROW.size
 
     def pieces(self, table: ReadTable) -> list[Piece]:
-        """Return what is asked for as the ordinary way has it; made once."""
+        """Return what is asked for as the ordinary way has it."""
+        return [piece for row in self.pieces_by_row(table) for piece in row]
+
+    def pieces_by_row(self, table: ReadTable) -> list[list[Piece]]:
+        """Return the pieces that each row joins, or the one that it is; made once."""
         if self._made is None:
             self._made = self._pieces(table)
         return self._made
 
-    def _pieces(self, table: ReadTable) -> list[Piece]:
+    def _pieces(self, table: ReadTable) -> list[list[Piece]]:
         request = pb.BatchReadReq.FromString(self.message)
         columns = (getattr(request, name) for name in _COLUMNS)
-        pieces = []
+        pieces: list[list[Piece]] = []
         rows = zip(ROW.iter_unpack(self.rows), *columns, strict=True)
         for (place, length, position), inode_id, index, chain_id, chain_version, offset, _ in rows:
-            read = table[position]
-            piece = Piece(
-                inode_id=inode_id,
-                chunk_index=index,
-                chain_id=chain_id,
-                offset=offset,
-                buffer=table.view[place : place + length],
-                chunk_size_bytes=read.file.layout.chunk_size_bytes,
-                owner=read,
-                chain_version=chain_version,
-                target_id=self._target(chain_id),
-                node_id=self.node_id,
-            )
-            pieces.append(piece)
+            target_id = self._target(chain_id)
+            row = []
+            for position_of_part, begin, end in _parts_of(table, place, length, position):
+                read = table[position_of_part]
+                piece = Piece(
+                    inode_id=inode_id,
+                    chunk_index=index,
+                    chain_id=chain_id,
+                    offset=offset + begin - place,
+                    buffer=table.view[begin:end],
+                    chunk_size_bytes=read.file.layout.chunk_size_bytes,
+                    owner=read,
+                    chain_version=chain_version,
+                    target_id=target_id,
+                    node_id=self.node_id,
+                )
+                row.append(piece)
+            pieces.append(row)
         return pieces
 
     def _target(self, chain_id: int) -> TargetId:
         readable = readable_targets(self.info, self.info.chain(chain_id), ())
         return next((t for t, node_id in readable if node_id == self.node_id), NO_TARGET)
+
+
+def _parts_of(
+    table: ReadTable, place: int, length: int, position: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield which entries a row is of, from one on, and from where to where in the memory."""
+    begin, row_end = place, place + length
+    while begin < row_end:
+        _, _, entry_place, entry_length, _ = ENTRY.unpack_from(table.entries, position * ENTRY.size)
+        end = min(row_end, entry_place + entry_length)
+        yield position, begin, end
+        begin, position = end, position + 1
 
 
 class ReadPlans:
@@ -148,6 +188,7 @@ class ReadPlans:
             len(self._nodes),
             start,
             TOGETHER_BYTES,
+            NEIGHBOUR_BYTES,
             section.batch_count_max,
             section.batch_bytes_max,
             _TAGS,
@@ -155,8 +196,8 @@ class ReadPlans:
         if found is None:
             return None
         nodes, requests = self._nodes, []
-        for node, message, rows in found:  # a comprehension would be one call more
-            requests.append(TableRequest(nodes[node], message, rows, info))
+        for node, message, rows, byte_count in found:  # a comprehension would be one call more
+            requests.append(TableRequest(nodes[node], message, rows, byte_count, info))
         return requests
 
     def _forget(self, info: RoutingInfo) -> None:

@@ -16,7 +16,7 @@ import trio
 from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
-from ..kernels.batches import ENTRY, ROW, have_come, put_reply
+from ..kernels.batches import ENTRY, have_come, put_reply
 from ..node.api import RoutingView
 from ..rpc.api import Lending, Received, UnderWay
 from ..rpc.frame import decode_error
@@ -33,10 +33,11 @@ from .asked_reads import (
     Failures,
     ask,
     finish,
+    finish_rows,
     is_apart,
     lending_of,
     rows_of,
-    scatter_list,
+    scatter,
     windows,
 )
 from .node_calls import NodeCalls
@@ -132,8 +133,8 @@ class StorageReads:
         if table is None:
             pieces = cut_reads(self._routing.info, reads)
         else:
-            failures = await self._run_table(table, requests, is_relaxed)
-            pieces = await self._judge(failures, avoid, damaged, budget)
+            failures, unjoined = await self._run_table(table, requests, is_relaxed)
+            pieces = unjoined + await self._judge(failures, avoid, damaged, budget)
         while pieces:
             # 1. choose a target for each piece and group by node
             batches, failures = self._plan(pieces, avoid, neighbour_bytes_max)
@@ -155,31 +156,32 @@ class StorageReads:
 
     async def _run_table(
         self, table: ReadTable, requests: Sequence[TableRequest], is_relaxed: bool
-    ) -> Failures:
+    ) -> tuple[Failures, list[Piece]]:
+        """Return what has failed, and what is to be asked for once more, each piece of a row by itself."""
         failures: Failures = []
-        byte_count = sum(length for _, _, _, length, _ in ENTRY.iter_unpack(table.entries))
-        how = is_relaxed, byte_count, failures
+        unjoined: list[Piece] = []
+        how = is_relaxed, failures, unjoined
         if len(requests) == 1:
             await self._run_rows(table, requests[0], *how)
-            return failures
+            return failures, unjoined
         async with trio.open_nursery() as nursery:
             for request in requests[1:]:
                 nursery.start_soon(self._run_rows, table, request, *how)
             await self._run_rows(table, requests[0], *how)  # a task less
-        return failures
+        return failures, unjoined
 
     async def _run_rows(
         self,
         table: ReadTable,
         one: TableRequest,
         is_relaxed: bool,
-        byte_count: int,
         failures: Failures,
+        unjoined: list[Piece],
     ) -> None:
-        """Ask for some of `byte_count` bytes, as `_run_batch`; an object for each row is made where not all of them are there, whole and good."""
+        """Ask for some rows, as `_run_batch`; an object for each is made where not all of them are there, whole and good."""
         verifies = self._section.verify_reads
-        lending = lending_of(byte_count, len(table)) if verifies else Lending.NOT
-        row_count = len(one.rows) // ROW.size
+        byte_count, row_count = one.byte_count, one.row_count
+        lending = lending_of(byte_count, row_count) if verifies else Lending.NOT
         request = one.message + _FLAGS[is_relaxed, verifies]
         try:
             reply = await ask(
@@ -189,14 +191,16 @@ class StorageReads:
                 partial(windows, table, one),
                 lending=lending,
                 buffers_of=partial(rows_of, table, one),
-                run_blocking=self._apart(byte_count * row_count // len(table), row_count),
+                run_blocking=self._apart(byte_count, row_count),
             )
             if reply is None:
                 return
             checksums = reply.checksums[:] if verifies else None
             has_come = have_come(table.view, one.rows, reply.lengths[:], checksums)
             if reply.failures or not has_come:
-                failures += finish(one.pieces(table), reply, verifies=verifies)
+                wrong, again = finish_rows(table, one, reply, verifies=verifies)
+                failures += wrong
+                unjoined += again
         except FsError as error:
             failures.extend(_all_failed(one.pieces(table), error))
 
@@ -263,18 +267,18 @@ class StorageReads:
         try:
             if put_reply(table.view, one.rows, message, REPLY_TAGS, payload, verifies):
                 return True  # mostly all of it is there, whole and good
-            reply, pieces, start = pb.BatchReadRsp.FromString(message), one.pieces(table), 0
-            for window in scatter_list(pieces, reply, len(payload)):
+            reply, start = pb.BatchReadRsp.FromString(message), 0
+            for window in scatter(rows_of(table, one), reply, len(payload)):
                 end = start + len(window)
                 window[:] = payload[start:end]
                 start = end
-            return not finish(pieces, reply, verifies=verifies)
+            return not any(finish_rows(table, one, reply, verifies=verifies))
         except (FsError, DecodeError) as error:
             log.debug("a begun read: %s", error)
         except (
             Exception
         ):  # the edge of the task that receives for all; `read` meets the bug in its own
-            log.exception("bug in a read of %d pieces", len(one.rows) // ROW.size)
+            log.exception("bug in a read of %d rows", one.row_count)
         return False
 
     def _plan(
@@ -351,7 +355,7 @@ class StorageReads:
         pieces = batch.pieces
         verifies = self._section.verify_reads  # as of now: later the reply may lack checksums
         request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
-        into = partial(scatter_list, pieces)
+        into = partial(scatter, [piece.buffer for piece in pieces])
         try:
             lending = lending_of(batch.bytes, len(pieces)) if verifies else Lending.NOT
             reply = await ask(

@@ -21,6 +21,7 @@ def plan_reads(
     node_count: int,
     start: int,
     together: int,
+    joined_max: int,
     count_max: int,
     bytes_max: int,
     tags: bytes,

@@ -8,7 +8,7 @@
 #include "hashing/xxh3.h"
 #include "wire.h"
 
-#define INTERFACE 3
+#define INTERFACE 4
 
 #define KEY_BYTES 16
 #define REPLICAS_MAX 7
@@ -117,19 +117,19 @@ static PyObject *are_within(PyObject *module, PyObject *args) {
 typedef struct {
     uint64_t columns[COLUMNS]; /* what its request says of it */
     uint64_t place;            /* in the memory */
-    uint32_t entry, next;      /* the entry that it is of, and the next piece of its request; of the last one, anything */
+    uint32_t entry, next;      /* the first entry that it is of, and the next piece of its request; of the last one, anything */
 } Piece;
 
 typedef struct {
     Py_buffer entries, layouts, slots, chains, tags;
     Py_ssize_t entry_count, layout_count, slot_count, chain_count, node_count;
-    unsigned long long start, together, count_max, bytes_max;
-    Piece *pieces;    /* each within one chunk, in the order of entries and offsets */
+    unsigned long long start, together, joined_max, count_max, bytes_max;
+    Piece *pieces;    /* each within one chunk, in the order of entries and offsets; joined where one continues the other */
     uint64_t *load;   /* of each node, the bytes given to it */
     uint32_t *open;   /* of each node, 1 + the number of the request that takes more */
     uint32_t *chosen; /* of each chain, 1 + the node that has had its last read */
     struct { uint32_t node, rows, first, last; uint64_t bytes; } *requests;
-    uint32_t piece_count, request_count;
+    uint32_t piece_count, request_count, last_request; /* which the last piece is of */
 } Plan;
 
 static uint32_t choose(const Plan *plan, const ChainNodes *chain) {
@@ -180,6 +180,20 @@ static int64_t count_pieces(const Plan *plan) {
     return (int64_t)count;
 }
 
+/* Makes the last piece longer by one that continues it, in its chunk and in the memory; returns 0 where that one is a piece of its own. */
+static int join_piece(Plan *plan, const Piece *piece) {
+    if (plan->piece_count == 0) return 0;
+    Piece *last = &plan->pieces[plan->piece_count - 1];
+    uint64_t done = last->columns[5], length = piece->columns[5];
+    if (memcmp(last->columns, piece->columns, 4 * sizeof(uint64_t)) != 0 || last->columns[4] + done != piece->columns[4]) return 0;
+    if (piece->place < done || piece->place - done != last->place || done + length > plan->joined_max) return 0;
+    if (plan->requests[plan->last_request].bytes + length > plan->bytes_max) return 0;
+    last->columns[5] += length;
+    plan->requests[plan->last_request].bytes += length;
+    plan->load[plan->requests[plan->last_request].node] += length;
+    return 1;
+}
+
 /* Puts a piece into the request of a node that can be asked for it; returns 0 with an exception set. */
 static int plan_piece(Plan *plan, const FileLayout *file, uint32_t entry, uint64_t place, uint64_t offset, uint64_t length) {
     uint64_t chunk = offset / file->chunk_bytes;
@@ -187,6 +201,9 @@ static int plan_piece(Plan *plan, const FileLayout *file, uint32_t entry, uint64
     if (number >= plan->chain_count) return PyErr_SetString(PyExc_ValueError, "a slot without a chain"), 0;
     ChainNodes chain = RECORD(plan->chains, ChainNodes, number);
     if (!is_good_chain(plan, &chain)) return PyErr_SetString(PyExc_ValueError, "a chain without nodes, or with unknown ones"), 0;
+
+    Piece piece = {{file->inode_id, chunk, chain.chain_id, chain.version, offset % file->chunk_bytes, length}, place, entry, 0};
+    if (join_piece(plan, &piece)) return 1;
 
     uint32_t node = plan->chosen[number] - 1;
     if (plan->chosen[number] == 0 || plan->load[node] >= plan->together) {
@@ -206,8 +223,8 @@ static int plan_piece(Plan *plan, const FileLayout *file, uint32_t entry, uint64
     plan->requests[request].last = at;
     plan->requests[request].rows++;
     plan->requests[request].bytes += length;
-    plan->pieces[at] = (Piece){
-        {file->inode_id, chunk, chain.chain_id, chain.version, offset % file->chunk_bytes, length}, place, entry, 0};
+    plan->pieces[at] = piece;
+    plan->last_request = request;
     return 1;
 }
 
@@ -229,7 +246,7 @@ static size_t varint_bytes(uint64_t value) {
     return bytes;
 }
 
-/* Returns (node, message, rows) of one request. */
+/* Returns (node, message, rows, bytes) of one request. */
 static PyObject *request_of_plan(const Plan *plan, uint32_t request) {
     uint32_t count = plan->requests[request].rows, n = plan->requests[request].first;
     size_t sizes[COLUMNS] = {0}, total = 0;
@@ -256,7 +273,7 @@ static PyObject *request_of_plan(const Plan *plan, uint32_t request) {
             memcpy(row_at, &row, sizeof row);
             row_at += sizeof row;
         }
-        found = Py_BuildValue("(IOO)", plan->requests[request].node, message, rows);
+        found = Py_BuildValue("(IOOK)", plan->requests[request].node, message, rows, (unsigned long long)plan->requests[request].bytes);
     }
     Py_XDECREF(message);
     Py_XDECREF(rows);
@@ -310,8 +327,8 @@ static PyObject *plan_reads(PyObject *module, PyObject *args) {
     (void)module;
     Plan plan;
     memset(&plan, 0, sizeof plan);
-    if (!PyArg_ParseTuple(args, "y*y*y*y*nKKKKy*", &plan.entries, &plan.layouts, &plan.slots, &plan.chains, &plan.node_count,
-                          &plan.start, &plan.together, &plan.count_max, &plan.bytes_max, &plan.tags))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*nKKKKKy*", &plan.entries, &plan.layouts, &plan.slots, &plan.chains, &plan.node_count,
+                          &plan.start, &plan.together, &plan.joined_max, &plan.count_max, &plan.bytes_max, &plan.tags))
         return NULL;
     PyObject *found = plan_checked(&plan);
     PyBuffer_Release(&plan.entries);

@@ -35,7 +35,7 @@ __all__ = [
     "windows_of",
 ]
 
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 """Counts the changes of what the compiled functions take and return; the same number stands in batches.c."""
 
 IS_COMPILED: Final = serves("_batches", INTERFACE)

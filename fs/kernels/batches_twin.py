@@ -23,7 +23,7 @@ REPLICAS_MAX: Final = 7
 CHAIN_NODES: Final = struct.Struct(f"<QQI{REPLICAS_MAX}I")
 """Chain, its version, how many nodes may be asked, and which, by numbers that begin at 0."""
 ROW: Final = struct.Struct("<QII")
-"""Of a request, a piece of one chunk: offset in the memory, length, position of its entry."""
+"""Of a request, a piece of one chunk: offset in the memory, length, position of its entry, or of the first of several that it joins."""
 COMPLETION: Final = struct.Struct("<QQ")
 COLUMN_COUNT: Final = 6
 _PIECE_COUNT_MAX: Final = 1 << 16
@@ -38,8 +38,8 @@ _REPLY_COLUMN_COUNT: Final = 3
 _SUM: Final = struct.Struct("<Q")
 
 Buffer = bytes | bytearray | memoryview
-Request = tuple[int, bytes, bytes]
-"""The number of a node, the columns of the message, `ROW` by `ROW` what is asked for."""
+Request = tuple[int, bytes, bytes, int]
+"""The number of a node, the columns of the message, `ROW` by `ROW` what is asked for, and how many bytes that is."""
 
 
 def kinds_of(  # noqa: PLR0917 - a compiled function has no keywords
@@ -114,6 +114,7 @@ def plan_reads(  # noqa: PLR0917 - as above
     node_count: int,
     start: int,
     together: int,
+    joined_max: int,
     count_max: int,
     bytes_max: int,
     tags: bytes,
@@ -122,7 +123,8 @@ def plan_reads(  # noqa: PLR0917 - as above
     """Return which node is asked for what, cut by chunks; None: these are too many pieces, or beyond what a file can have.
 
     A chain is asked where it was asked last, until that node has `together` bytes to do; then it is the node's turn
-    that has something to do, but less than that, or else the one with the least, from the one at `start` on.
+    that has something to do, but less than that, or else the one with the least, from the one at `start` on.  A piece that continues the one
+    before, in its chunk and in the memory, is joined to it.
 
     Args:
         entries: `ENTRY` by `ENTRY`, at most 65536.
@@ -132,6 +134,7 @@ def plan_reads(  # noqa: PLR0917 - as above
         node_count: nodes that there are.
         start: where to begin among equal nodes of a chain.
         together: bytes.
+        joined_max: bytes of what is joined.
         count_max: entries of one request.
         bytes_max: bytes of one request, if it has more than one entry.
         tags: of the columns of the message, which are inode, chunk, chain, its version, offset in the chunk and length.
@@ -154,6 +157,7 @@ def plan_reads(  # noqa: PLR0917 - as above
     load, chosen = [0] * node_count, dict[int, int]()
     open_requests: dict[int, _Request] = {}
     requests: list[_Request] = []
+    last: _Request | None = None
     for position, key, place, index, offset, length in pieces:
         inode_id, _, stripe_size, first_slot = files[key]
         (number,) = SLOT.unpack_from(slots, (first_slot + index % stripe_size) * SLOT.size)
@@ -162,6 +166,10 @@ def plan_reads(  # noqa: PLR0917 - as above
         chain_id, version, nodes, replica_count = ways[number]
         if not 1 <= replica_count <= REPLICAS_MAX or max(nodes) >= node_count:
             raise ValueError("a chain without nodes, or with unknown ones")
+        columns = (inode_id, index, chain_id, version, offset, length)
+        if last is not None and last.joins(columns, place, joined_max, bytes_max):
+            load[last.node] += length
+            continue
         node = chosen.get(number)
         if node is None or load[node] >= together:
             node = chosen[number] = _choose(nodes, load, start, together)
@@ -171,8 +179,9 @@ def plan_reads(  # noqa: PLR0917 - as above
             request = open_requests[node] = _Request(node)
             requests.append(request)
         request.bytes += length
-        request.columns.append((inode_id, index, chain_id, version, offset, length))
-        request.rows.append(ROW.pack(place, length, position))
+        request.columns.append(columns)
+        request.rows.append((place, length, position))
+        last = request
     return [one.packed(tags) for one in requests]
 
 
@@ -210,14 +219,30 @@ class _Request:
         self.node = node
         self.bytes = 0
         self.columns: list[tuple[int, ...]] = []
-        self.rows: list[bytes] = []
+        self.rows: list[tuple[int, int, int]] = []
+
+    def joins(self, columns: tuple[int, ...], place: int, joined_max: int, bytes_max: int) -> bool:
+        """Make the last piece longer by one that continues it; False: that one is a piece of its own."""
+        *chunk, begin, done = self.columns[-1]
+        start, _, position = self.rows[-1]
+        *wanted, offset, length = columns
+        if (
+            (wanted, offset, place) != (chunk, begin + done, start + done)
+            or done + length > joined_max
+            or self.bytes + length > bytes_max
+        ):
+            return False
+        self.columns[-1] = (*chunk, begin, done + length)
+        self.rows[-1] = (start, done + length, position)
+        self.bytes += length
+        return True
 
     def packed(self, tags: bytes) -> Request:
         message = bytearray()
         for tag, column in zip(tags, zip(*self.columns, strict=True), strict=True):
             numbers = b"".join(map(_varint, column))
             message += bytes([tag]) + _varint(len(numbers)) + numbers
-        return self.node, bytes(message), b"".join(self.rows)
+        return self.node, bytes(message), b"".join(ROW.pack(*row) for row in self.rows), self.bytes
 
 
 def _choose(nodes: list[int], load: list[int], start: int, together: int) -> int:

@@ -53,12 +53,12 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr("fs.client.storage_reads.put_reply", batches_twin.put_reply)
 
 
-def table_of(rows, memory_bytes=1 << 21):
-    """Return a table of (key number, offset in the file, length), one behind the other in memory."""
+def table_of(rows, memory_bytes=1 << 21, gap=0):
+    """Return a table of (key number, offset in the file, length), one behind the other in memory, `gap` bytes apart."""
     place, entries = 0, []
     for user_data, (number, offset, length) in enumerate(rows):
         entries.append(ENTRY.pack(user_data, offset, place, length, KEYS[number]))
-        place += length
+        place += length + gap
     table = ReadTable(b"".join(entries), memoryview(bytearray(memory_bytes)))
     table.files.update(FILES)
     return table
@@ -154,7 +154,7 @@ def test_the_same_is_asked_of_the_same_nodes(rows, start, count_max, bytes_max, 
     section = ClientSection(batch_count_max=count_max, batch_bytes_max=bytes_max)
     client = client_of(None, info, batch_count_max=count_max, batch_bytes_max=bytes_max)
     client._start = start - 1
-    table = table_of(rows)
+    table = table_of(rows, gap=1)  # else neighbours would be joined
     found = ReadPlans().plan(info, table, start, section)
     pieces = cut_reads(info, table)
     batches, failures = client._plan(pieces, ())

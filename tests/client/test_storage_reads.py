@@ -6,7 +6,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from fs.client.api import FileRead, ReadAhead
-from fs.client.asked_reads import _finish_one, finish, scatter_list
+from fs.client.asked_reads import _finish_one, finish, scatter
 from fs.client.retry import RetryBudget
 from fs.client.routing_math import (
     NEIGHBOUR_BYTES,
@@ -85,7 +85,7 @@ def test_an_error_is_passed_on():
 def test_replies_that_do_not_fit_are_refused(lengths, payload_bytes):
     reply = pb.BatchReadRsp(lengths=lengths)
     with pytest.raises(FsError) as caught:
-        scatter_list([piece()], reply, payload_bytes)
+        scatter([piece().buffer], reply, payload_bytes)
     assert caught.value.status is Status.RPC_BAD_FRAME
 
 

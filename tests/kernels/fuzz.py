@@ -34,6 +34,11 @@ FUZZERS = {
 """Of all kernels but the batches': the module, and what makes calls."""
 
 
+def continued(user_data, offset, place, length):
+    """Return the numbers of an entry that begins where another one ends."""
+    return user_data, offset + length, place + length, length
+
+
 class Differ:
     """Makes calls; `planned` counts those that had a plan."""
 
@@ -66,20 +71,32 @@ class Differ:
         """Call every function once."""
         rng, number = self._rng, self.number
         is_good = rng.random() < 0.5
-        entries = b"".join(self._entry(is_good) for _ in range(rng.randrange(12)))
+        entries = self._entries(is_good)
         limits = number(64), rng.choice([0, 64]), number(64), number(64), rng.randrange(4)
         self.both("kinds_of", entries, 1, *limits)
         self.both("completions_of", entries)
         ends = b"".join(batches.FILE_END.pack(key, number(64)) for key in KEYS)
         self.both("are_within", entries, ends)
-        bounds = rng.choice([1, 60, 10**9]), rng.randrange(6), rng.choice([1, 100, 10**9])
+        bounds = rng.choice([1, 60, 10**9]), rng.choice([0, 70, 10**9]), rng.randrange(6)
+        bounds += (rng.choice([1, 100, 10**9]),)
         plan = self.both(
             "plan_reads", entries, *self._map(is_good), NODE_COUNT, number(64), *bounds, TAGS
         )
         if isinstance(plan, list):
             self.planned += 1
-            for _, _, rows in plan:
+            for _, _, rows, _ in plan:
                 self._reply_to(rows)
+
+    def _entries(self, is_good):
+        """Return entries in a row; now and then one continues the one before."""
+        entries = []
+        for _ in range(self._rng.randrange(12)):
+            entry = self._entry(is_good)
+            if entries and is_good and self._rng.random() < 0.4:
+                *numbers, key = batches.ENTRY.unpack(entries[-1])
+                entry = batches.ENTRY.pack(*continued(*numbers), key)
+            entries.append(entry)
+        return b"".join(entries)
 
     def _entry(self, is_good):
         rng, number = self._rng, self.number

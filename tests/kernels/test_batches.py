@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from fs.kernels import batches, batches_twin
 
-from .fuzz import Differ
+from .fuzz import Differ, continued
 
 if batches.IS_COMPILED:
     from fs.kernels import _batches as compiled
@@ -110,6 +110,7 @@ CHAIN = st.builds(
         st.integers(-1, 6),
         U64,
         NUMBER,
+        NUMBER,
         st.integers(0, 5),
         NUMBER,
         st.sampled_from([bytes(range(6)), b"12345"]),
@@ -127,6 +128,22 @@ GOOD_ENTRY = st.builds(
     st.integers(1, 1000),
     st.sampled_from(KEYS),
 )
+
+
+def in_a_row(entries_and_marks):
+    """Return entries of which those that are marked begin where the one before ends."""
+    found = []
+    for entry, is_continued in entries_and_marks:
+        packed = entry
+        if found and is_continued:
+            *numbers, key = batches.ENTRY.unpack(found[-1])
+            numbers = continued(*numbers)
+            if max(numbers) < 2**64:
+                packed = batches.ENTRY.pack(*numbers, key)
+        found.append(packed)
+    return b"".join(found)
+
+
 GOOD_CHAIN = st.builds(
     lambda chain, count, nodes: batches.CHAIN_NODES.pack(chain, 3, count, *nodes),
     U64,
@@ -138,12 +155,13 @@ GOOD_CHAIN = st.builds(
 @needs_compiler
 @pytest.mark.slow
 @given(
-    st.lists(GOOD_ENTRY, max_size=30),
+    st.lists(st.tuples(GOOD_ENTRY, st.booleans()), max_size=30).map(in_a_row),
     st.lists(st.integers(0, 4), min_size=8, max_size=8),
     st.lists(GOOD_CHAIN, min_size=5, max_size=5),
     st.tuples(
         U64,
         st.sampled_from([1, 1000, 5000]),
+        st.sampled_from([0, 1500, 2**40]),
         st.integers(1, 9),
         st.sampled_from([1, 3000, 10**6]),
     ),
@@ -154,7 +172,7 @@ def test_both_plan_the_same(entries, slots, chains, bounds):
     )
     packed_slots = b"".join(map(batches.SLOT.pack, slots))
     assert_alike(
-        "plan_reads", b"".join(entries), layouts, packed_slots, b"".join(chains), 5,
+        "plan_reads", entries, layouts, packed_slots, b"".join(chains), 5,
         *bounds, b"\x2a\x32\x3a\x42\x4a\x52",
     )  # fmt: skip
 
@@ -276,9 +294,52 @@ def test_whichever_number_begins_every_node_is_looked_at(kernel):
     chains = b"".join(batches.CHAIN_NODES.pack(7, 1, *way, 0, 0, 0, 0) for way in ways)
     for start in (0, 1, 2, 2**64 - 1):
         found = kernel.plan_reads(
-            b"".join(entries), layout, slots, chains, 3, start, 1, 9, 99, bytes(6)
+            b"".join(entries), layout, slots, chains, 3, start, 1, 0, 9, 99, bytes(6)
         )
-        assert [node for node, _, _ in found] == [0, 1, 2]
+        assert [node for node, *_ in found] == [0, 1, 2]
+
+
+ENTRIES_IN_A_ROW = [(0, 0, 10), (10, 10, 20), (30, 30, 30), (60, 60, 60)]
+"""Offsets in the file and in the memory, and lengths; the last one goes beyond a chunk of 100."""
+
+
+@pytest.mark.parametrize(
+    ("entries", "joined_max", "bytes_max", "wanted"),
+    [
+        (ENTRIES_IN_A_ROW, 1000, 1000, [(0, 100, 0), (100, 20, 3)]),
+        (ENTRIES_IN_A_ROW, 60, 1000, [(0, 60, 0), (60, 40, 3), (100, 20, 3)]),
+        (ENTRIES_IN_A_ROW, 1000, 59, [(0, 30, 0), (30, 30, 2), (60, 40, 3), (100, 20, 3)]),
+        (ENTRIES_IN_A_ROW, 0, 1000, [(0, 10, 0), (10, 20, 1), (30, 30, 2), (60, 40, 3), (100, 20, 3)]),
+        ([(0, 0, 10), (10, 11, 10)], 1000, 1000, [(0, 10, 0), (11, 10, 1)]),
+        ([(0, 0, 10), (11, 10, 10)], 1000, 1000, [(0, 10, 0), (10, 10, 1)]),
+        ([(10, 10, 10), (0, 0, 10)], 1000, 1000, [(10, 10, 0), (0, 10, 1)]),
+        ([(0, 2**64 - 10, 10), (10, 0, 10)], 1000, 1000, [(2**64 - 10, 10, 0), (0, 10, 1)]),
+    ],
+)  # fmt: skip
+def test_what_continues_the_piece_before_is_joined_to_it(
+    kernel, entries, joined_max, bytes_max, wanted
+):
+    packed = b"".join(
+        batches.ENTRY.pack(n, offset, place, length, KEYS[0])
+        for n, (offset, place, length) in enumerate(entries)
+    )
+    layout = batches.FILE_LAYOUT.pack(KEYS[0], 1, 100, 1, 0)
+    chains = batches.CHAIN_NODES.pack(7, 1, 1, *[0] * 7)
+    bounds = 1000, joined_max, 99, bytes_max
+    found = kernel.plan_reads(packed, layout, bytes(4), chains, 1, 0, *bounds, bytes(6))
+    rows = [row for _, _, rows, _ in found for row in batches.ROW.iter_unpack(rows)]
+    assert rows == wanted
+    assert sum(byte_count for *_, byte_count in found) == sum(length for *_, length in entries)
+
+
+def test_pieces_of_other_files_are_not_joined(kernel):
+    entries = [batches.ENTRY.pack(n, 10 * n, 10 * n, 10, KEYS[n]) for n in range(2)]
+    layouts = [batches.FILE_LAYOUT.pack(KEYS[n], n, 100, 1, 0) for n in range(2)]
+    chains = batches.CHAIN_NODES.pack(7, 1, 1, *[0] * 7)
+    ((_, _, rows, _),) = kernel.plan_reads(
+        b"".join(entries), b"".join(layouts), bytes(4), chains, 1, 0, 1, 1000, 9, 1000, bytes(6)
+    )
+    assert list(batches.ROW.iter_unpack(rows)) == [(0, 10, 0), (10, 10, 1)]
 
 
 def rows_of(*places_and_lengths):
@@ -315,7 +376,7 @@ def test_nothing_is_kept_of_many_calls(kernel, count):
     layout = bytearray(batches.FILE_LAYOUT.pack(KEYS[0], 1, 65536, 1, 0))
     slots, tags = bytearray(4), bytearray(6)
     chains = bytearray(batches.CHAIN_NODES.pack(1, 1, 1, *[0] * 7))
-    arguments = memory, layout, slots, chains, 1, 0, 1000, 1000, 1 << 20, tags
+    arguments = memory, layout, slots, chains, 1, 0, 1000, 0, 1000, 1 << 20, tags
     if count > 2**16:
         with pytest.raises(ValueError, match="entries"):
             kernel.plan_reads(*arguments)
