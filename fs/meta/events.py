@@ -161,6 +161,17 @@ def _set_attr(request: meta.SetAttrReq, reply: meta.InodeRsp) -> Event | None:
     return {"event": "set_attr", "inode": request.inode_id, **changed} if changed else None
 
 
+def _sync(request: meta.SyncReq, reply: meta.InodeRsp) -> Event | None:
+    """What a report has set of mode and owner is told as if it had been asked for by itself."""
+    if reply.owner_outcome != meta.OWNER_SET:
+        return None
+    asked = {field.name for field, _ in request.owner.ListFields()}
+    changed: Event = {
+        f"new_{name}": getattr(reply.inode, name) for name in _ATTRIBUTES if name in asked
+    }
+    return {"event": "set_attr", "inode": request.inode_id, **changed}
+
+
 def _set_quota(request: meta.SetQuotaReq, _reply: meta.SetQuotaRsp) -> Event:
     quota = request.quota
     return {
@@ -204,6 +215,7 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, Any], Event | None]]] = {
     meta.RenameReq: _rename,
     meta.OpenReq: _open_write,
     meta.CloseReq: _close,
+    meta.SyncReq: _sync,
     meta.SetAttrReq: _set_attr,
     meta.SetXattrReq: _set_xattr,
     meta.RemoveXattrReq: _remove_xattr,

@@ -22,6 +22,7 @@ from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
 
 from .fake_inline import end_inline, fetched
+from .fake_owner import with_owner
 
 ENDING = "nobody's"
 ADDING = {"Create", "Mkdir", "Symlink", "Mknod", "Link", "Rename"}
@@ -241,7 +242,9 @@ class FakeMeta:
 
     async def sync(self, r):
         r.caller.client_id = self.client_id
-        return await self.cluster.apply_sync(r)
+        before = self.cluster.inodes.get(r.inode_id)
+        told = await self.cluster.apply_sync(r)
+        return with_owner(self.cluster, r, before, told) if r.HasField("owner") else told
 
     async def close(self, r):
         c = self.cluster

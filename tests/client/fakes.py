@@ -75,6 +75,7 @@ class FakeCluster:
         """Of directories: which client alone adds names to each, and is told so."""
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
         self.knows_bare = True
+        self.knows_owners = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""
         self.locks: dict[int, list] = {}
         self.lock_waits: dict[tuple, LockWait] = {}

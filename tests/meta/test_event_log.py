@@ -96,6 +96,19 @@ async def test_each_change_of_names_is_a_line(logged, autojump_clock):
     assert times == sorted(times)
 
 
+async def test_mode_and_owner_that_come_with_a_report_are_told_as_others(logged, autojump_clock):
+    world, events = logged
+    user = world.user()
+    before = await user.create(ROOT, b"f", wants_write=True, session=session(1))
+    owner = meta.OwnerReportPb(mode=0o755, gid=7, set_ns=before.ctime_ns, mode_seen=before.mode)
+    await user.sync(before.inode_id, has_new_data=True, length_hint=hint(5), owner=owner)
+    await user.sync(before.inode_id, has_new_data=True, length_hint=hint(5), owner=owner)
+    _, changed = await events()  # the second one came too late
+    assert (changed["event"], changed["inode"]) == ("set_attr", before.inode_id)
+    assert (changed["new_mode"], changed["new_gid"]) == (0o755, 7)
+    assert "new_uid" not in changed
+
+
 async def test_files_that_are_gone_are_told(logged, autojump_clock):
     world, events = logged
     root = world.user()

@@ -52,6 +52,7 @@ class ExtendedAttributes:
         Raises:
             FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
         """
+        await self._core.settle_owner_of(inode_id)
         if must_be_new and must_exist:
             await self.getxattr(inode_id, name, caller)
             raise FsError(Status.EXISTS, f"inode {inode_id}: {name!r}")
@@ -68,7 +69,7 @@ class ExtendedAttributes:
         self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller, on_end: OnMade[None]
     ) -> bool:
         """Begin what `setxattr` does without a condition; False: nothing is done, `setxattr` has to do it."""
-        if name == chunk_sizes.NAME:
+        if name == chunk_sizes.NAME or inode_id in self._core.owned:
             return False
         change = self._setting(inode_id, name, value, caller, meta_pb2.XATTR_SET)
         return begin(self._core, change, on_end)
@@ -113,6 +114,8 @@ class ExtendedAttributes:
             return look_at_spans(core.spans, name, caller)
         if name == chunk_sizes.NAME:
             return await chunk_sizes.get_chunk_size(core, inode_id, caller)
+        if caller.uid and inode_id in core.owned:
+            await core.try_settle_owner(core.owned[inode_id])
         state = core.states.get(inode_id) if name == _CAPABILITY else None
         request = meta_pb2.GetXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         mark = core.changes.mark()
@@ -154,6 +157,7 @@ class ExtendedAttributes:
 
     async def removexattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an extended attribute; NO_ATTRIBUTE when there is none."""
+        await self._core.settle_owner_of(inode_id)
         request = meta_pb2.RemoveXattrReq(caller=caller.to_pb(), inode_id=inode_id, name=name)
         self.listed.expect(request)
         self._note_xattr_change(inode_id, name)

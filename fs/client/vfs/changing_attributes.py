@@ -1,4 +1,4 @@
-"""Changing attributes: what goes to meta at once, and times that go with what was written.
+"""Changing attributes: what goes to meta at once, and what goes with the report of what was written.
 
 Invariant: a change of length, or of times to now, comes after everything that was written before it through this mount.
 """
@@ -19,6 +19,7 @@ from .handles import TakesTaskError
 from .looking_up import LookingUp, lacks_length
 from .open_file import SET_ID_BITS, FileHandle, InodeState
 from .ports import Caller
+from .set_owner import ACCESS_LIST, LIST_BITS, AskedOwner, mode_of_list
 from .set_times import SetTimes
 
 
@@ -52,6 +53,12 @@ class AttrChange(NamedTuple):
         is_now = self.atime_now or self.mtime_now or self.iflags is not None
         return self.has_times and self.is_times_only and not is_now
 
+    @property
+    def is_owner_only(self) -> bool:
+        """True when nothing but mode, owner or group changes."""
+        is_asked = (self.mode, self.uid, self.gid) != (None, None, None)
+        return is_asked and not self.has_times and self.length is None and self.iflags is None
+
 
 class ChangingAttributes(LookingUp):
     """The part of `Namespace` that changes attributes, but not names."""
@@ -70,7 +77,7 @@ class ChangingAttributes(LookingUp):
     def usable_s(self, inode_id: InodeId) -> float:
         """Return for how many seconds what `setattr` has just returned may be used."""
         longest_s, state = self._core.section.attr_timeout_s, self._core.states.get(inode_id)
-        if state is None or state.set_times is None:
+        if state is None or (state.set_times is None and state.set_owner is None):
             return longest_s
         return min(longest_s, max(0.0, state.told_until_s - self._core.now_s()))
 
@@ -110,17 +117,49 @@ class ChangingAttributes(LookingUp):
         self.give(core.absorbed(reply.inode))
         await core.kernel.invalidate_attributes(inode_id)
 
-    def set_times_now(self, inode_id: InodeId, change: AttrChange, caller: Caller) -> Inode | None:
-        """Do what `setattr` does with times that go with a report; None: nothing is done, `setattr` has to do it."""
-        core = self._core
-        state = core.states.get(inode_id)
-        if state is None or not change.is_values_only:
+    def set_now(
+        self, inode_id: InodeId, change: AttrChange, caller: Caller, thread_id: int
+    ) -> Inode | None:
+        """Do what `setattr` does where it can go with a report; None: nothing is done, `setattr` has to do it.
+
+        Args:
+            inode_id: of what is to be changed.
+            change: what of it.
+            caller: who asks.
+            thread_id: of the thread that asks, as for `note_maker`; 0: nobody knows.
+        """
+        state = self._core.states.get(inode_id)
+        if state is None:
             return None
-        if not self._keep_times(state, change, caller):
-            return None
+        if change.is_values_only:
+            is_kept = self._keep_times(state, change, caller)
+        else:
+            asked = AskedOwner(change.mode, change.uid, change.gid)
+            is_kept = change.is_owner_only and self._core.keep_owner(
+                state, caller, asked, thread_id
+            )
+        return self._shown_kept(state) if is_kept else None
+
+    def _shown_kept(self, state: InodeState) -> Inode:
         shown = self._shown(state)
-        core.note_changed(inode_id, is_given=True)
+        self._core.note_changed(state.inode_id, is_given=True)
         return shown
+
+    def set_list_now(
+        self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller, thread_id: int
+    ) -> bool:
+        """Do what `setxattr` does with an access control list that says what a mode says, where that can go with a report; as `set_now`."""
+        state = self._core.states.get(inode_id)
+        if state is None or name != ACCESS_LIST or not state.handles:
+            return False
+        bits = mode_of_list(value)
+        if bits is None:
+            return False
+        mode = state.present(state.inode).mode & ~LIST_BITS | bits
+        if not self._core.keep_owner(state, caller, AskedOwner(mode), thread_id):
+            return False
+        self._core.note_changed(inode_id)
+        return True
 
     def _keep_times(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:
         times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
@@ -136,7 +175,8 @@ class ChangingAttributes(LookingUp):
         core = self._core
         state = core.states.get(inode_id)
         if change.length is not None or (
-            state is not None and (change.has_times or _sets_id(change, state))
+            state is not None
+            and (change.has_times or _sets_id(change, state) or state.set_owner is not None)
         ):
             return False
         request = self._setattr_request(inode_id, change, caller)
@@ -208,6 +248,8 @@ class ChangingAttributes(LookingUp):
             return self._shown(state)
         if change.has_times or (state is not None and _sets_id(change, state)):
             await self._files.settle(inode_id)
+        # Who changes it now may be its owner only since then.
+        await self._core.settle_owner_of(inode_id)
         mark = self._core.changes.mark()
         try:
             reply = await self._core.call(services.META_SET_ATTR, request)

@@ -58,6 +58,8 @@ class Closing(Handles):
             handle.is_dirty = handle.is_dirty and has_rest
         else:
             self._raise_pending_error(handle)
+        if state.set_owner is not None:
+            await self._settle_owner(state, is_durable=self._core.section.durable_close)
         if _has_spare_promise(state):
             try:
                 await self._report(handle, is_durable=False, gives_back=True)
@@ -138,7 +140,8 @@ class Closing(Handles):
                 failure = pending
             if failure is None:
                 handle.is_dirty = handle.is_dirty and _has_more(state, is_durable=True)
-                if state.is_space_unsure or _has_spare_promise(state):
+                has_rest = state.is_space_unsure or state.set_owner is not None
+                if has_rest or _has_spare_promise(state):
                     failure = TakesTaskError()
             on_end(failure)
 
@@ -160,6 +163,8 @@ class Closing(Handles):
             return True
         state = handle.state
         if handle.is_dirty or state.is_space_unsure or _has_spare_promise(state):
+            return False
+        if state.set_owner is not None:
             return False
         self._raise_pending_error(handle)
         return True
@@ -185,6 +190,17 @@ class Closing(Handles):
             raise
         self._raise_pending_error(handle)
 
+    async def _settle_owner(self, state: InodeState, *, is_durable: bool) -> None:
+        """Have meta know mode and owner that its report has not settled; an error is raised once, as where they were set."""
+        core = self._core
+        try:
+            await core.settle_owner(state, is_durable=is_durable)
+        except FsError:
+            core.drop_owner(state)
+            core.forget_told(state.inode_id)
+            await core.kernel.invalidate_attributes(state.inode_id)
+            raise
+
     async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
         """Return when all writes to the file through this mount would survive power loss.
 
@@ -199,6 +215,8 @@ class Closing(Handles):
         self._raise_pending_error(handle)
         if not is_told:
             await self._report(handle, is_durable=True)
+        if handle.state.set_owner is not None:
+            await self._settle_owner(handle.state, is_durable=True)
         handle.is_dirty = handle.is_dirty and _has_more(handle.state, is_durable=True)
 
     async def release(self, handle_id: int) -> None:
@@ -215,6 +233,8 @@ class Closing(Handles):
         try:
             if handle.can_write:
                 await core.drain(state)
+            if handle.can_write and state.set_owner is not None:
+                await core.try_settle_owner(state)
             session = handle.file_session
             if session is not None:
                 session.handle_count -= 1
@@ -235,6 +255,7 @@ class Closing(Handles):
             return False
         core, state, session = self._core, handle.state, handle.file_session
         has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+        has_report = has_report or state.set_owner is not None
         if has_report or state.is_metered or state.keep_session is not None:
             return False
         if session is not None:
@@ -262,6 +283,7 @@ class Closing(Handles):
         async with state.report_lock:
             seq, before_ver = state.acked_seq, state.file.data_ver
             request = meta_pb2.CloseReq(sync=core.sync_request(state), session_id=session_id)
+            request.sync.ClearField("owner")  # meta has refused it, or not answered
             if counts_space:
                 core.ask_space(state, request.sync)
             try:

@@ -22,8 +22,8 @@ Many programs look at the result of write but not at that of close.  So while sp
 returns only when storage has taken it, and fails itself when there is no room.
 """
 
-from .inline_files import InlineFiles
+from .kept import Kept
 
 
-class VfsCore(InlineFiles):
-    """See module head; `shared`, `write_back`, `reports` and `inline_files` are its parts."""
+class VfsCore(Kept):
+    """See module head; `shared`, `write_back`, `reports`, `inline_files` and `kept` are its parts."""

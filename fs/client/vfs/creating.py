@@ -103,6 +103,12 @@ class Creating(Handles):
 
         return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
 
+    def note_maker(self, handle_id: int, thread_id: int) -> None:
+        """Note which thread has just created the file of a handle: what it sets of mode and owner may wait for its close."""
+        handle = self._handles.get(handle_id)
+        if handle is not None and handle.can_write:
+            handle.maker_id = thread_id
+
     async def _created_anew(self, opened: Opened, inode: Inode) -> tuple[Opened, Inode]:
         """What a creation has found the kernel may show otherwise."""
         await self._have_forgotten(inode.inode_id)

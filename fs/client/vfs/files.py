@@ -52,6 +52,8 @@ class Files(Creating, Reading, Writing, Closing):
         if known is not None and known.listed_as is not None:
             request.expected_parent_inode_id, request.expected_name = known.listed_as
         state, asked_s = self._core.states.get(inode_id), self._core.now_s()
+        if state is not None and state.set_owner is not None:
+            await self._core.try_settle_owner(state)
         if is_truncate and state is not None:
             async with state.lock:
                 await self._core.drain(state)
@@ -113,6 +115,8 @@ class Files(Creating, Reading, Writing, Closing):
             return None
         is_listed = known is not None and known.listed_as is not None
         if is_listed or (state is not None and not state.inode.nlink):
+            return None
+        if state is not None and state.set_owner is not None:
             return None
         request = meta_pb2.OpenReq(
             caller=caller.to_pb(),
@@ -274,6 +278,7 @@ class Files(Creating, Reading, Writing, Closing):
         core = self._core
         if handle_id is not None:
             request.has_open_file = self.handle(handle_id).can_write
+        await core.settle_owner_of(inode_id)
         state = core.states.get(inode_id)
         if state is None:
             with self._cutting(inode_id):

@@ -39,6 +39,10 @@ class LookingUp(ExtendedAttributes):
         super().__init__(core)
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
 
+    def is_open(self, inode_id: InodeId) -> bool:
+        """Return whether a regular file is open here, or what was written to it is still on its way."""
+        return inode_id in self._core.states
+
     # -- what the kernel holds ----------------------------------------------------------------------
 
     def give(
@@ -306,6 +310,8 @@ class LookingUp(ExtendedAttributes):
 
     async def access(self, inode_id: InodeId, mask: int, caller: Caller) -> None:
         """Raise ACCESS_DENIED unless the caller has all rights of the mask (R 4, W 2, X 1)."""
+        if caller.uid and inode_id in self._core.owned:
+            await self._core.try_settle_owner(self._core.owned[inode_id])
         request = meta_pb2.AccessReq(caller=caller.to_pb(), inode_id=inode_id, mask=mask)
         await self._core.call(services.META_ACCESS, request)
 

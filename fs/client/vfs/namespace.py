@@ -85,11 +85,19 @@ class Namespace(ChangingAttributes):
 
     async def make(self, change: Change[ReqT, RspT, T]) -> T:
         """Make what another method has returned; raises what meta says."""
+        if self._depends_on_owners(change):
+            await self._core.settle_owners()
         return await make(self._core, change)
 
     def begin(self, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> bool:
         """Begin, without a task, what another method has returned; False: nothing is done, `make` has to do it."""
+        if self._depends_on_owners(change):
+            return False
         return begin(self._core, change, on_end)
+
+    def _depends_on_owners(self, change: Change[Any, Any, Any]) -> bool:
+        """Return whether meta may judge a change of names by the owner of what they lead to, as in a sticky directory, and does not know it yet."""
+        return bool(self._core.owned) and change.request.caller.uid != 0
 
     def making_directory(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0

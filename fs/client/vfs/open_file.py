@@ -26,6 +26,7 @@ from ..holes import KnownHoles
 from .inline_bytes import InlineBytes
 from .ports import Caller
 from .readahead import Readahead
+from .set_owner import SetOwner
 from .set_times import SetTimes
 from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, WriteStream
@@ -86,6 +87,7 @@ class InodeState:
         "ref",
         "reported_seq",
         "run",
+        "set_owner",
         "set_times",
         "space_counted_s",
         "stream",
@@ -155,6 +157,8 @@ class InodeState:
         self.local_mtime_ns = 0
         self.set_times: SetTimes | None = None
         """Only where there is something to report, with which they go."""
+        self.set_owner: SetOwner | None = None
+        """Goes with what is to be reported, too, and if that fails, by itself."""
         self.clears_suid = False
         """Somebody who is not root wrote: meta has to take set-user-id and set-group-id bits with the next report. The kernel, if
         it is in between, takes those that it knows of, not what another mount has set since."""
@@ -386,6 +390,8 @@ class InodeState:
 
     def present(self, inode: Inode) -> Inode:
         """Return attributes that were absorbed, with what applications on this mount already did to the file."""
+        if self.set_owner is not None:
+            inode = self.set_owner.over(inode)
         length, file = self.local_length(), inode.file
         assert file is not None
         if length != file.length:
@@ -434,6 +440,8 @@ class FileHandle:
     can_write: bool
     is_append: bool
     file_session: FileSession | None
+    maker_id: int = 0
+    """Of the thread that has made the file to write it, as the kernel calls it; 0: another open, or nobody knows."""
     is_direct: bool = False
     """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
     is_of_batch: bool = False

@@ -14,15 +14,9 @@ from ...schema.inode import FilePart, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .open_file import InodeState
-from .ports import Caller
-from .set_times import SetTimes
 from .write_back import WriteBack
 
 _log = logging.getLogger(__name__)
-
-KEPT_S = 0.2
-"""So long times that were set wait for a report of what was written: who sets them mostly closes the file next."""
-
 
 OnReported = Callable[[Exception | None], None]
 
@@ -124,11 +118,30 @@ class Reports(WriteBack):
         self.note_own_time(request, inode)
         self.note_holes(state, request, inode)
         # The kernel was given times that this mount kept; others have set later ones.
-        is_superseded = state.is_superseded(request, inode)
+        is_superseded = self.note_owner(state, request, reply)
+        is_superseded = state.is_superseded(request, inode) or is_superseded
         has_mode_changed = request.clears_suid and inode.mode != mode
         if reply.HasField("is_metered"):
             state.note_metering(reply.is_metered, inode)
         return request.counts_space or has_mode_changed or is_superseded
+
+    def note_owner(
+        self, state: InodeState, request: meta_pb2.SyncReq, reply: meta_pb2.InodeRsp
+    ) -> bool:
+        """Take in whether meta has set mode and owner as reported; return whether somebody has set others since."""
+        waiting = state.set_owner
+        if waiting is None or not request.HasField("owner"):
+            return False
+        if reply.owner_outcome == meta_pb2.OWNER_NOT_SET:
+            state.set_owner = replace(waiting, is_left=True)
+            return False
+        self.drop_owner(state)
+        return reply.owner_outcome == meta_pb2.OWNER_SUPERSEDED
+
+    def drop_owner(self, state: InodeState) -> None:
+        """Mode and owner of a file wait no more."""
+        state.set_owner = None
+        self.owned.pop(state.inode_id, None)
 
     def ask_space(self, state: InodeState, request: meta_pb2.SyncReq) -> None:
         """Have a report ask what the file takes; what is still on its way to the chains leaves that in doubt."""
@@ -277,56 +290,6 @@ class Reports(WriteBack):
             else:
                 failures.append(error)
 
-    def keep_times(self, state: InodeState, caller: Caller, times: SetTimes) -> bool:
-        """Keep times that a caller sets for the next report; False where meta has to be told, or asked, at once.
-
-        What was written goes on its way to storage: who sets times has mostly written all.
-        """
-        is_writable = any(handle.can_write for handle in state.handles.values())
-        is_waited_for = is_writable and (state.is_dirty or state.has_unreported)
-        is_allowed = caller.uid in (0, state.inode.uid) and not state.inode.iflags
-        # A later one meta would take for the time of the writing, and show as the time of the change.
-        is_old = times.mtime_ns is None or times.mtime_ns <= state.inode.ctime_ns
-        # Another mount may have given the file away, or changed what this caller is about to be shown.
-        is_known = self.now_s() < state.told_until_s
-        if state.append.length or state.report_lock.locked() or state.lock.locked():
-            return False
-        if not (is_waited_for and is_known and is_allowed and is_old):
-            return False
-        before, known = state.set_times, state.inode
-        times = replace(times, atime_seen_ns=known.atime_ns, mtime_seen_ns=known.mtime_ns)
-        if before is None:
-            self.kept.append((self.now_s() + KEPT_S, state))
-            if len(self.kept) == 1:
-                self.spawn(self._watch_kept)
-        state.set_times = times if before is None else times.after(before)
-        # What meta is to take goes with the times, and with what else is set before the close.
-        if not state.may_go_inline:
-            self.start_flush(state, is_durable=self.section.durable_close)
-        return True
-
-    async def _watch_kept(self) -> None:
-        """Have times that were set reported, where no other report has carried them by then; runs while any are kept."""
-        while self.kept:
-            due_s, state = self.kept[0]
-            left_s = due_s - self.now_s()
-            if left_s > 0.0 and state.set_times is not None:
-                await trio.sleep(left_s)
-                continue
-            self.kept.popleft()
-            if state.set_times is not None:
-                self.spawn(self._report_times, state)
-
-    async def _report_times(self, state: InodeState) -> None:
-        """Tell meta of times that were set: the file may stay open for long."""
-        try:
-            await self.drain(state, is_durable=state.may_go_inline)
-            if state.has_unreported:
-                await self.report(state, is_durable=False)
-        except FsError as error:
-            _log.warning("inode %d: set times are not reported: %s", state.inode_id, error)
-        self.drop_state_if_unused(state)
-
     def sync_request(self, state: InodeState) -> meta_pb2.SyncReq:
         """Return a SyncReq that carries what meta does not know yet."""
         request = meta_pb2.SyncReq(caller=state.writer.to_pb(), inode_id=state.inode_id)
@@ -350,6 +313,10 @@ class Reports(WriteBack):
         if times is not None:
             request.times_set_ns = times.set_ns
         request.clears_suid = state.clears_suid
+        owner = state.set_owner
+        # Meta judges all of a report by who makes it; another one may have opened the file to write it since.
+        if owner is not None and not owner.is_left and owner.caller.uid == state.writer.uid:
+            request.owner.CopyFrom(owner.to_pb())
 
     def note_reported(self, state: InodeState, seq: int, before_ver: int, inode: Inode) -> None:
         """Take in the reply to a `sync_request` that was made at `acked_seq` = seq."""

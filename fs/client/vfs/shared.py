@@ -110,7 +110,9 @@ class Shared:
         self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)
         self.listings = Listings()
         self.kept: deque[tuple[float, InodeState]] = deque()
-        """Files with times that wait for a report, and until when they may."""
+        """Files with times, or mode and owner, that wait for a report, and until when they may."""
+        self.owned: dict[InodeId, InodeState] = {}
+        """Those with mode and owner that wait."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.readahead_bytes = 0
@@ -405,6 +407,7 @@ class Shared:
         if is_used or self.states.get(state.inode_id) is not state:
             return
         del self.states[state.inode_id]
+        self.owned.pop(state.inode_id, None)
         self.know_inline(state, None)
         if state.cached_ver is not None and state.cached_ver == state.file.data_ver:
             is_durable = state.durable_seq == state.acked_seq

@@ -251,6 +251,7 @@ class Vfs:
             await self._core.drain(state)
             if state.has_unreported:
                 await self._core.report(state, is_durable=False)
+            await self._core.settle_owner(state)
         except FsError as error:
             _log.warning("inode %d: write-back failed: %s", state.inode_id, error)
             if error.status in (Status.STALE, Status.NOT_FOUND):

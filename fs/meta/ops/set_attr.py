@@ -14,7 +14,10 @@ from ..inodes import advance_ctime, load_complete, store_inode
 from ..usage import recharge, usage_of
 
 
-def _set_owner(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+def set_owner(
+    ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq | meta.OwnerReportPb
+) -> None:
+    """Set owner and group as far as they are asked for; raises FsError(NOT_PERMITTED)."""
     uid = request.uid if request.HasField("uid") else None
     gid = request.gid if request.HasField("gid") else None
     if uid is None and gid is None:
@@ -26,7 +29,10 @@ def _set_owner(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> N
     inode.gid = inode.gid if gid is None else gid
 
 
-def _set_mode(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
+def set_mode(
+    ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq | meta.OwnerReportPb
+) -> None:
+    """Set the mode if it is asked for; that the caller may is known."""
     if request.HasField("mode"):
         inode.mode = permissions.mode_after_chmod(ctx.caller, inode, request.mode & 0o7777)
 
@@ -146,8 +152,8 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     _require_times(ctx, inode, request)
     if request.HasField("length"):
         await _set_length(tr, ctx, inode, request)
-    _set_owner(ctx, inode, request)
-    _set_mode(ctx, inode, request)
+    set_owner(ctx, inode, request)
+    set_mode(ctx, inode, request)
     _set_times(ctx, inode, request)
     _set_default_layout(ctx, inode, request)
     advance_ctime(ctx, inode)

@@ -10,9 +10,10 @@ from ...schema.status import FsError, Status
 from .. import content, inline, permissions, records
 from ..context import OpContext
 from ..idempotency import recall, remember
-from ..inodes import load_complete, store_inode
+from ..inodes import advance_ctime, load_complete, store_inode
 from ..promises import give_back, is_metered, judge, settle
 from ..usage import recharge, usage_of
+from . import reported_owner
 
 
 def _changes_anything(request: meta.SyncReq) -> bool:
@@ -25,6 +26,7 @@ def _changes_anything(request: meta.SyncReq) -> bool:
         or request.gives_back
         or request.counts_space
         or request.HasField("inline_data")
+        or request.HasField("owner")
     )
 
 
@@ -59,8 +61,25 @@ def _apply_times(inode: pb.InodePb, request: meta.SyncReq, before: tuple[int, in
         inode.atime_ns = atime_ns if is_other and may_be_late else request.atime_ns
 
 
-def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
-    """Put into an inode what a file reports; the caller stores it.
+def _note_change(
+    ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq, *, is_owner_set: bool
+) -> None:
+    """Advance ctime as what was reported asks for: to what the client shows for it already, where both clocks allow that."""
+    is_content = _is_content_change(request) or request.clears_suid
+    if is_content:
+        is_written = request.has_new_data and request.HasField("mtime_ns")
+        written_ns = request.mtime_ns if is_written else ctx.now_ns
+        if is_owner_set:
+            written_ns = max(written_ns, request.times_set_ns, request.owner.set_ns)
+        content.note_written(ctx, inode, written_ns)
+    elif is_owner_set:
+        advance_ctime(ctx, inode)
+
+
+def apply(
+    ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq
+) -> "meta.OwnerOutcomePb.ValueType":
+    """Put into an inode what a file reports, and return what became of its owner and mode; the caller stores it.
 
     Raises:
         FsError: FILE_TOO_LARGE, NOT_REGULAR.
@@ -69,6 +88,9 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
         StillInlineError: it is in chunks, and the bytes that were there before are not.
     """
     before = inode.mtime_ns, inode.atime_ns, inode.ctime_ns
+    outcome = meta.OWNER_NOT_SET
+    if request.HasField("owner"):
+        outcome = reported_owner.take(ctx, inode, request.owner)
     if request.HasField("inline_data"):  # that it may be taken is known
         inode.file.data_ver += 1
         inode.mtime_ns = ctx.now_ns
@@ -79,9 +101,8 @@ def apply(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> None:
     _apply_times(inode, request, before)
     if request.clears_suid:
         inode.mode = permissions.mode_after_write(ctx.caller, inode)
-    if _is_content_change(request) or request.clears_suid:
-        is_written = request.has_new_data and request.HasField("mtime_ns")
-        content.note_written(ctx, inode, request.mtime_ns if is_written else ctx.now_ns)
+    _note_change(ctx, inode, request, is_owner_set=outcome == meta.OWNER_SET)
+    return outcome
 
 
 async def _may_report(
@@ -97,7 +118,7 @@ async def _may_report(
 def _overwrites(report: meta.SyncReq) -> bool:
     """Whether this report, done again later, would undo what others have said since; or was refused, and would fit now."""
     is_time = report.HasField("mtime_ns") or report.HasField("atime_ns")
-    return report.has_new_data or is_time or report.clears_suid
+    return report.has_new_data or is_time or report.clears_suid or report.HasField("owner")
 
 
 async def _done_before(
@@ -118,7 +139,11 @@ def _keep_inline(
     """
     if reply.is_inline_refused and not ctx.caller.is_repeat:
         return
-    kept = meta.InodeRsp(is_metered=reply.is_metered, is_inline_refused=reply.is_inline_refused)
+    kept = meta.InodeRsp(
+        is_metered=reply.is_metered,
+        is_inline_refused=reply.is_inline_refused,
+        owner_outcome=reply.owner_outcome,
+    )
     kept.inode.inode_id = report.inode_id
     remember(tr, ctx, META_SYNC, kept)
 
@@ -130,8 +155,12 @@ def _keep(
     report: meta.SyncReq,
     reply: meta.InodeRsp,
 ) -> None:
-    """Keep the answer to what was refused, and to a repeat: its first try may come later than what others say next."""
-    if reply.is_over_quota or (ctx.caller.is_repeat and _overwrites(report)):
+    """Keep the answer to what was refused, and to a repeat: its first try may come later than what others say next.
+
+    And to what has set owner or mode: a SetAttr takes effect once, however late its repeat comes.
+    """
+    is_set_once = reply.owner_outcome == meta.OWNER_SET
+    if reply.is_over_quota or is_set_once or (ctx.caller.is_repeat and _overwrites(report)):
         remember(tr, ctx, method, reply)
 
 
@@ -141,7 +170,9 @@ async def _sync_inline(
     """As `sync`, of a report that brings all bytes of the file; what cannot be taken is refused, quotas included."""
     inline.check_report(inode, request)
     reply = meta.InodeRsp(is_metered=await is_metered(tr, ctx, inode))
-    reply.is_inline_refused = not await _take_inline(tr, ctx, request, inode)
+    outcome = await _take_inline(tr, ctx, request, inode)
+    reply.is_inline_refused = outcome is None
+    reply.owner_outcome = outcome or meta.OWNER_NOT_SET
     reply.inode.CopyFrom(inode)
     _keep_inline(tr, ctx, request, reply)
     return reply
@@ -149,13 +180,14 @@ async def _sync_inline(
 
 async def _take_inline(
     tr: Transaction, ctx: OpContext, request: meta.SyncReq, inode: pb.InodePb
-) -> bool:
+) -> "meta.OwnerOutcomePb.ValueType | None":
+    """Take the bytes, and return what became of owner and mode; None: they cannot be taken, and nothing is done."""
     if not await inline.may_take(tr, ctx, inode, request):
-        return False
+        return None
     before, taken = usage_of(inode), pb.InodePb()
     taken.CopyFrom(inode)
     inline.become_inline(taken, len(request.inline_data))
-    apply(ctx, taken, request)
+    outcome = apply(ctx, taken, request)
     if request.gives_back:
         await give_back(tr, ctx, taken)
     try:
@@ -163,12 +195,12 @@ async def _take_inline(
     except FsError as error:
         if error.status is not Status.QUOTA_EXCEEDED:
             raise
-        return False
+        return None
     record = InlineRecordPb(data=request.inline_data, checksum=request.inline_checksum)
     inline.put(tr, inode, record)
     store_inode(tr, taken)
     inode.CopyFrom(taken)
-    return True
+    return outcome
 
 
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
@@ -198,13 +230,15 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
         return await _sync_inline(tr, ctx, request, inode)
     stored = pb.InodePb()
     stored.CopyFrom(inode)
-    apply(ctx, inode, request)
+    outcome = apply(ctx, inode, request)
     if request.gives_back:
         await give_back(tr, ctx, inode)
     is_over_quota = await judge(tr, ctx, inode, stored)
     store_inode(tr, inode)
     metered = await is_metered(tr, ctx, inode)
-    reply = meta.InodeRsp(inode=inode, is_metered=metered, is_over_quota=is_over_quota)
+    reply = meta.InodeRsp(
+        inode=inode, is_metered=metered, is_over_quota=is_over_quota, owner_outcome=outcome
+    )
     _keep(tr, ctx, META_SYNC, request, reply)
     return reply
 
@@ -225,6 +259,8 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     report = request.sync
     if report.HasField("inline_data"):
         raise FsError(Status.INVALID_ARGUMENT, "inline data in a Close")
+    if report.HasField("owner"):
+        raise FsError(Status.INVALID_ARGUMENT, "owner and mode in a Close")
     inode = await load_complete(tr, report.inode_id)
     done = await _done_before(tr, ctx, META_CLOSE, report)
     if done is not None:

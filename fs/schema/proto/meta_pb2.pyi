@@ -38,6 +38,24 @@ INLINE_TAKEN: InlineOutcomePb.ValueType  # 1
 INLINE_NOT_TAKEN: InlineOutcomePb.ValueType  # 2
 Global___InlineOutcomePb: _TypeAlias = InlineOutcomePb  # noqa: Y015
 
+class _OwnerOutcomePb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OwnerOutcomePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OwnerOutcomePb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OWNER_NOT_SET: _OwnerOutcomePb.ValueType  # 0
+    OWNER_SET: _OwnerOutcomePb.ValueType  # 1
+    OWNER_SUPERSEDED: _OwnerOutcomePb.ValueType  # 2
+
+class OwnerOutcomePb(_OwnerOutcomePb, metaclass=_OwnerOutcomePbEnumTypeWrapper):
+    """OWNER_NOT_SET, also of a service that does not know of it: nothing of it was done, a SetAttr has to be asked for."""
+
+OWNER_NOT_SET: OwnerOutcomePb.ValueType  # 0
+OWNER_SET: OwnerOutcomePb.ValueType  # 1
+OWNER_SUPERSEDED: OwnerOutcomePb.ValueType  # 2
+Global___OwnerOutcomePb: _TypeAlias = OwnerOutcomePb  # noqa: Y015
+
 class _XattrMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -92,6 +110,7 @@ class InodeRsp(_message.Message):
     IS_INLINE_REFUSED_FIELD_NUMBER: _builtins.int
     INLINE_OUTCOME_FIELD_NUMBER: _builtins.int
     IS_IN_PAYLOAD_FIELD_NUMBER: _builtins.int
+    OWNER_OUTCOME_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
     is_over_quota: _builtins.bool
@@ -109,6 +128,8 @@ class InodeRsp(_message.Message):
     """of ExtendStripe with report_id"""
     is_in_payload: _builtins.bool
     """of BatchGetAttr with payload_bytes_max: all bytes of this inline file are in the payload, instead of inline_data"""
+    owner_outcome: Global___OwnerOutcomePb.ValueType
+    """of Sync with owner"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -129,10 +150,11 @@ class InodeRsp(_message.Message):
         is_inline_refused: _builtins.bool = ...,
         inline_outcome: Global___InlineOutcomePb.ValueType = ...,
         is_in_payload: _builtins.bool = ...,
+        owner_outcome: Global___OwnerOutcomePb.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_in_payload", b"is_in_payload", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_in_payload", b"is_in_payload", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read", "owner_outcome", b"owner_outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -831,6 +853,7 @@ class SyncReq(_message.Message):
     INLINE_DATA_FIELD_NUMBER: _builtins.int
     INLINE_CHECKSUM_FIELD_NUMBER: _builtins.int
     INLINE_DATA_VER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     has_new_data: _builtins.bool
     mtime_ns: _builtins.int
@@ -860,6 +883,10 @@ class SyncReq(_message.Message):
     def length_hint(self) -> Global___LengthHintPb:
         """unset with has_new_data: meta asks the chains for the precise length"""
 
+    @_builtins.property
+    def owner(self) -> Global___OwnerReportPb:
+        """What a SetAttr of the same caller would have set at set_ns; the reply says owner_outcome.  Not in Close."""
+
     def __init__(
         self,
         *,
@@ -879,10 +906,11 @@ class SyncReq(_message.Message):
         inline_data: _builtins.bytes | None = ...,
         inline_checksum: _builtins.int = ...,
         inline_data_ver: _builtins.int = ...,
+        owner: Global___OwnerReportPb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "inline_data", b"inline_data", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "inline_data", b"inline_data", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_data_ver", b"inline_data_ver", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "times_set_ns", b"times_set_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns", "_atime_seen_ns", b"_atime_seen_ns", "_inline_data", b"_inline_data", "_mtime_ns", b"_mtime_ns", "_mtime_seen_ns", b"_mtime_seen_ns", "atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "caller", b"caller", "clears_suid", b"clears_suid", "counts_space", b"counts_space", "gives_back", b"gives_back", "has_new_data", b"has_new_data", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_data_ver", b"inline_data_ver", "inode_id", b"inode_id", "is_durable", b"is_durable", "length_hint", b"length_hint", "mtime_ns", b"mtime_ns", "mtime_seen_ns", b"mtime_seen_ns", "owner", b"owner", "times_set_ns", b"times_set_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__atime_ns: _TypeAlias = _typing.Literal["atime_ns"]  # noqa: Y015
     _WhichOneofArgType__atime_ns: _TypeAlias = _typing.Literal["_atime_ns", b"_atime_ns"]  # noqa: Y015
@@ -906,6 +934,58 @@ class SyncReq(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mtime_seen_ns) -> _WhichOneofReturnType__mtime_seen_ns | None: ...
 
 Global___SyncReq: _TypeAlias = SyncReq  # noqa: Y015
+
+@_typing.final
+class OwnerReportPb(_message.Message):
+    """Mode, owner and group as a program set them, and what meta's were as far as its client knew.  Where they are others by now, and the inode has changed
+    after set_ns, somebody has set those later: they stay.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    MODE_SEEN_FIELD_NUMBER: _builtins.int
+    UID_SEEN_FIELD_NUMBER: _builtins.int
+    GID_SEEN_FIELD_NUMBER: _builtins.int
+    SET_NS_FIELD_NUMBER: _builtins.int
+    mode: _builtins.int
+    uid: _builtins.int
+    gid: _builtins.int
+    mode_seen: _builtins.int
+    uid_seen: _builtins.int
+    gid_seen: _builtins.int
+    set_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        mode: _builtins.int | None = ...,
+        uid: _builtins.int | None = ...,
+        gid: _builtins.int | None = ...,
+        mode_seen: _builtins.int = ...,
+        uid_seen: _builtins.int = ...,
+        gid_seen: _builtins.int = ...,
+        set_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gid", b"_gid", "_mode", b"_mode", "_uid", b"_uid", "gid", b"gid", "mode", b"mode", "uid", b"uid"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gid", b"_gid", "_mode", b"_mode", "_uid", b"_uid", "gid", b"gid", "gid_seen", b"gid_seen", "mode", b"mode", "mode_seen", b"mode_seen", "set_ns", b"set_ns", "uid", b"uid", "uid_seen", b"uid_seen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gid: _TypeAlias = _typing.Literal["gid"]  # noqa: Y015
+    _WhichOneofArgType__gid: _TypeAlias = _typing.Literal["_gid", b"_gid"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__uid: _TypeAlias = _typing.Literal["uid"]  # noqa: Y015
+    _WhichOneofArgType__uid: _TypeAlias = _typing.Literal["_uid", b"_uid"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gid) -> _WhichOneofReturnType__gid | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uid) -> _WhichOneofReturnType__uid | None: ...
+
+Global___OwnerReportPb: _TypeAlias = OwnerReportPb  # noqa: Y015
 
 @_typing.final
 class CloseReq(_message.Message):

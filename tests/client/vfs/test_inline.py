@@ -463,7 +463,7 @@ async def test_times_that_are_set_go_with_it(autojump_clock, mounts, cluster):
         inode_id = cluster.names[1][b"f"]
         await write(m, h, 0, b"small")
         change = AttrChange(atime_ns=1, mtime_ns=2)
-        shown = m.names.set_times_now(inode_id, change, ROOT)
+        shown = m.names.set_now(inode_id, change, ROOT, 0)
         assert shown is not None and shown.mtime_ns == 2
         await close(m, h)
         assert (cluster.get(inode_id).atime_ns, cluster.get(inode_id).mtime_ns) == (1, 2)
@@ -476,7 +476,7 @@ async def test_times_of_what_stays_open_go_with_it(autojump_clock, mounts, clust
         h = await m.create(b"f", WO)
         inode_id = cluster.names[1][b"f"]
         await write(m, h, 0, b"small")
-        assert m.names.set_times_now(inode_id, AttrChange(mtime_ns=2), ROOT) is not None
+        assert m.names.set_now(inode_id, AttrChange(mtime_ns=2), ROOT, 0) is not None
         assert cluster.count("Sync") == 0
         await trio.sleep(0.5)
         assert inline(cluster, b"f") == b"small" and cluster.get(inode_id).mtime_ns == 2

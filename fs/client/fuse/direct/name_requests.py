@@ -175,11 +175,11 @@ class NameRequests:
         return self._shown(inode_id, await self._names.setattr(inode_id, change, handle_id, caller))
 
     def _setattr_now(self, request: Request) -> Reply | None:
-        change, _ = records.attr_change(request.body)
-        if not change.is_values_only:
-            return None
         inode_id = InodeId(request.node_id)
-        inode = self._names.set_times_now(inode_id, change, self._caller(request))
+        if not self._names.is_open(inode_id):
+            return None
+        change, _ = records.attr_change(request.body)
+        inode = self._names.set_now(inode_id, change, self._caller(request), request.pid)
         return None if inode is None else self._shown(inode_id, inode)
 
     def _begin_setattr(self, request: Request, on_end: OnReply) -> UnderWay | None:
@@ -303,6 +303,17 @@ class NameRequests:
             must_exist=bool(flags & _XATTR_REPLACE),
         )
         return NO_BYTES
+
+    def _setxattr_now(self, request: Request) -> Reply | None:
+        inode_id = InodeId(request.node_id)
+        if not self._names.is_open(inode_id):
+            return None
+        flags, name, value = self._asked_to_set(request)
+        if flags:
+            return None
+        caller = self._caller(request)
+        is_set = self._names.set_list_now(inode_id, name, value, caller, request.pid)
+        return NO_BYTES if is_set else None
 
     def _begin_setxattr(self, request: Request, on_end: OnReply) -> UnderWay | None:
         flags, name, value = self._asked_to_set(request)

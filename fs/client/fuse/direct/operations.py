@@ -65,6 +65,7 @@ class Operations(DirectoryRequests):
                 Opcode.GETATTR: self._getattr_now,
                 Opcode.STATX: self._statx_now,
                 Opcode.SETATTR: self._setattr_now,
+                Opcode.SETXATTR: self._setxattr_now,
                 Opcode.READ: self._read_now,
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
@@ -131,10 +132,14 @@ class Operations(DirectoryRequests):
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
         (name,) = names_in(request.body, p.CREATE_IN.size, 1)
         parent, caller = InodeId(request.node_id), self._caller(request)
-        opened, inode = await self._files.create(parent, name, mode, flags, caller, umask=umask)
-        return self._created(parent, name, opened, inode)
+        made = await self._files.create(parent, name, mode, flags, caller, umask=umask)
+        return self._created(parent, name, made, request.pid)
 
-    def _created(self, parent: InodeId, name: bytes, opened: Opened, inode: Inode) -> Reply:
+    def _created(
+        self, parent: InodeId, name: bytes, made: tuple[Opened, Inode], thread_id: int
+    ) -> Reply:
+        opened, inode = made
+        self._files.note_maker(opened.handle_id, thread_id)
         self._names.remember_dentry(parent, name, inode.inode_id)
         entry = self._replies.entry(self._names.give(inode, lookup_count=1))
         return (entry, _open_out(opened))
@@ -146,7 +151,7 @@ class Operations(DirectoryRequests):
 
         # Quoted: it would be evaluated for every file.
         def created(made: "tuple[Opened, Inode]") -> Reply:
-            return self._created(parent, name, *made)
+            return self._created(parent, name, made, request.pid)
 
         end = told_by(on_end, created)
         is_begun = self._files.begin_create(parent, name, mode, flags, caller, umask, end)
