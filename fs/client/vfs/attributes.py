@@ -168,11 +168,11 @@ class ExtendedAttributes:
         """Remove what a file may do as a program beyond others, if it may; that there is nothing is remembered."""
         try:
             await self.getxattr(state.inode_id, _CAPABILITY, caller)
+            await self.removexattr(state.inode_id, _CAPABILITY, _KERNEL)
         except FsError as error:
+            # Also of the second one: who writes at the same time may have been quicker.
             if error.status is not Status.NO_ATTRIBUTE:
                 raise
-            return
-        await self.removexattr(state.inode_id, _CAPABILITY, _KERNEL)
 
     def _note_xattr_change(self, inode_id: InodeId, name: bytes) -> None:
         core = self._core

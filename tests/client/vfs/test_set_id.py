@@ -4,6 +4,7 @@
 import os
 
 import pytest
+import trio
 
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.changing_attributes import AttrChange
@@ -148,3 +149,20 @@ async def test_set_id_bits_go_by_who_writes_through_a_ring(
         await m.close(own)
         await m.close(theirs)
         assert (await m.names.getattr(inode_id, ROOT)).mode == left
+
+
+async def test_two_writers_at_once_both_write_to_a_program_that_loses_its_capabilities(
+    autojump_clock, mounts
+):
+    """Both find them there, and one of them finds them gone when it takes them away."""
+    async with mounts() as m:
+        handles = [await m.create(b"f", RW | os.O_DIRECT) for _ in range(2)]
+        inode_id = m.files.handle(handles[0]).state.inode_id
+        await m.names.setxattr(inode_id, b"security.capability", b"much", ROOT)
+        async with trio.open_nursery() as nursery:
+            for number, handle_id in enumerate(handles):
+                nursery.start_soon(m.files.write, handle_id, number, b"x")
+        assert (inode_id, b"security.capability") not in m.cluster.xattrs
+        assert await m.read_all(handles[0]) == b"xx"
+        for handle_id in handles:
+            await m.close(handle_id)
