@@ -6,7 +6,8 @@ It sends the requests that fs/fuse of Linux 6 sends, in the order in which it ma
                  that is shown and leaves zeros, but not where attributes have changed since the kernel made it, which is before it queues: then zeros are shown.
                  Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
     attributes   are used until they expire; each change of this side counts up a version, and a reply whose request is older changes
-                 nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA).
+                 nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA), one after the other: until then
+                 they are read by the new size.
     opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the file once the reply is there.
     RELEASE      is sent when nobody waits for it any more, and no READ through the file is under way.
     maps         have pages read that are not there, and ask for no attributes; O_DIRECT goes past the pages in requests of its own,
@@ -18,6 +19,7 @@ Whoever waits for a reply acts on it some time after it came, as a thread does t
 Does not model: writing through maps, writeback cache (never agreed on), access control lists, locks, interrupts, asynchronous O_DIRECT.
 """
 
+import math
 import os
 import random
 from collections import deque
@@ -158,7 +160,9 @@ class Node:
     open_count: int = 0
     """Open files, and whatever else is under way."""
     overlooked_s: float = -1e9
-    """When the answer to a READ was last overlooked since a reply had told attributes meanwhile, which no mount can know before."""
+    """When zeros were last to be seen that no mount can prevent; inf: they are.
+    Either the answer to a READ was overlooked since a reply had told attributes meanwhile, which no mount can know before; or a reply made
+    the file longer, and the page where it ended before had not been dropped yet."""
 
 
 @dataclass(eq=False)
@@ -264,8 +268,14 @@ class Caches:
             return
         if before[0] != told.size:
             await self._cut_pages(node, told.size)
-        if before != told[:2]:
-            await self._drop_pages(node)
+        if before == told[:2]:
+            return
+        ends_within_page = before[0] % PAGE_BYTES and before[0] < told.size
+        if ends_within_page:
+            node.overlooked_s = math.inf
+        await self._drop_pages(node)
+        if ends_within_page:
+            node.overlooked_s = trio.current_time()
 
     async def _update_attributes(self, node: Node) -> tuple[int, int]:
         """Return size and time of change, asked for if what is known has expired."""
@@ -367,7 +377,7 @@ class Caches:
             self._changed(node)
             node.size = end
         elif is_short and version < node.reply_version:
-            node.overlooked_s = trio.current_time()
+            node.overlooked_s = max(node.overlooked_s, trio.current_time())
 
     def _end_use(self, file: OpenFile) -> None:
         file.use_count -= 1
