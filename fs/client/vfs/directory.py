@@ -46,7 +46,8 @@ class _OpenDirectory:
     names: CookieNames = field(default_factory=CookieNames)
     page: list[DirectoryEntry] = field(default_factory=list)
     mark: int = 0
-    """Of the moment when `page` was asked for; see `Changes`."""
+    listed_s: float = -math.inf
+    """Of the moment when `page` was asked for, and when that was; see `Changes`."""
     first_cookie: int = 0
     """The cookie after which `page` begins."""
     asked_s: float = 0.0
@@ -115,6 +116,10 @@ class Directories:
         """Return when the kernel asked for what `readdir` has just returned."""
         return self._directory(handle_id).asked_s
 
+    def listed_s(self, handle_id: int) -> float:
+        """Return when meta was asked for that."""
+        return self._directory(handle_id).listed_s
+
     def _note_taken_in(self, directory: _OpenDirectory) -> None:
         # The kernel lets one request after the other use the place where an open directory is read.
         shown, directory.shown = directory.shown, None
@@ -181,7 +186,7 @@ class Directories:
             with_inodes=True,
         )
         while True:
-            mark = self._core.changes.mark()
+            mark, listed_s = self._core.changes.mark(), self._core.now_s()
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
             await self._fill_in(directory.caller, reply.entries)
@@ -204,7 +209,7 @@ class Directories:
             )
             for index, e in enumerate(found, start=1)
         ]
-        directory.first_cookie, directory.mark = base, mark
+        directory.first_cookie, directory.mark, directory.listed_s = base, mark, listed_s
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
         return directory.page

@@ -7,6 +7,7 @@ Invariants:
 Does not: send anything to the kernel, or ask anybody.  Times are arguments.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...schema.ids import InodeId
@@ -41,6 +42,9 @@ class Known(ToldLengths):
     """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
     listed_in: tuple[ShownNames, ...] = ()
     """For as long as names of these may be used it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
+    looked_up_as: tuple[InodeId, bytes] | None = None
+    looked_up_s: float = -math.inf
+    """The (parent, name) of the last look-up that was answered while a directory was open, and when."""
     is_link_refused: bool = False
     """The last further name was refused since the listed one leads elsewhere; who asks again without a look-up means the open file."""
     symlink_target: bytes = b""

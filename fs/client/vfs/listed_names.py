@@ -11,6 +11,7 @@ What it does not do: directories, whose names are cached for a time of their own
 """
 
 import logging
+import math
 
 from ...schema import services
 from ...schema.ids import InodeId
@@ -33,16 +34,32 @@ class ListedNames:
     def __init__(self, core: VfsCore) -> None:
         self._core = core
 
-    def may_use(self, parent: InodeId, name: bytes, inode: Inode) -> bool:
+    def may_use(
+        self, parent: InodeId, name: bytes, inode: Inode, listed_s: float = math.inf
+    ) -> bool:
         """Return whether the kernel may use the name that a listing shows: an open could not tell which of several it came by.
 
         Nor whether it came by a symbolic link, so that whoever has replaced one had others open what it led to before.
+        Where it was looked up by another name since `listed_s`, when meta was asked for the listing, this one may be older, and what
+        it was looked up for would be refused.
         """
         if inode.is_dir:
             return True
         if inode.type is InodeType.SYMLINK:
             return False
-        return inode.nlink == 1 and not self.is_otherwise(parent, name, inode.inode_id)
+        if inode.nlink != 1 or self.is_otherwise(parent, name, inode.inode_id):
+            return False
+        known = self._core.known.get(inode.inode_id)
+        if known is None or known.looked_up_s < listed_s:
+            return True
+        return known.looked_up_as in (None, (parent, name))
+
+    def note_looked_up(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
+        """A look-up is about to be answered."""
+        if self._core.listings.are_open:
+            known = self._core.known[inode_id]
+            known.looked_up_as, known.looked_up_s = (parent, name), self._core.now_s()
+        self.expire(inode_id)
 
     def note(self, parent: InodeId, name: bytes, inode: Inode, shown: ShownNames | None) -> None:
         """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""

@@ -85,14 +85,16 @@ class LookingUp(ExtendedAttributes):
         *,
         age_s: float = 0.0,
         asked_s: float = math.inf,
+        listed_s: float = math.inf,
         shown: ShownNames | None = None,
     ) -> None:
         """Note that a listing hands the kernel an entry that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
-        something else.  The kernel then looks the name up and opens again.  `age_s` and `asked_s`: see `give`.
+        something else.  The kernel then looks the name up and opens again.  `age_s` and `asked_s`: see `give`; `listed_s`:
+        see `ListedNames.may_use`.
         """
-        may_use = self.listed.may_use(parent, name, inode)
+        may_use = self.listed.may_use(parent, name, inode, listed_s)
         self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
         if may_use:
             self.listed.note(parent, name, inode, shown)
@@ -121,7 +123,7 @@ class LookingUp(ExtendedAttributes):
     ) -> Inode:
         self.remember_dentry(parent, name, inode.inode_id)
         self.give(inode, lookup_count=1, asked_s=asked_s)
-        self.listed.expire(inode.inode_id)
+        self.listed.note_looked_up(parent, name, inode.inode_id)
         return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:

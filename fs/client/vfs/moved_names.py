@@ -64,6 +64,11 @@ class Listings:
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
 
+    @property
+    def are_open(self) -> bool:
+        """True while any directory is."""
+        return bool(self._open)
+
     def begin(self, inode_id: InodeId) -> MovedNames:
         """Return what is kept up to date for one open directory until its `end`."""
         made = MovedNames()

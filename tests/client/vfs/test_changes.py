@@ -7,6 +7,10 @@ import os
 import pytest
 import trio
 
+from fs.client.fuse.direct import protocol as p
+from fs.client.fuse.direct.device import Request
+from fs.client.fuse.direct.directory_requests import DirectoryRequests
+from fs.client.fuse.direct.protocol import Opcode
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
@@ -110,6 +114,42 @@ async def test_a_listed_name_that_leads_elsewhere_is_not_opened_for_the_new_one(
         assert trio.current_time() - began_s >= 1.0
         opened = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
         await other.close(opened.handle_id)
+
+
+async def test_a_listing_from_before_a_look_up_by_another_name_does_not_have_its_open_refused(
+    autojump_clock, mounts, monkeypatch
+):
+    """Seed 1100017 of the simulation through the caches of Linux: that open was the kernel's last try."""
+    async with mounts(2) as (one, other):
+        core, answers = other.vfs._core, []
+        usual = core.meta.call
+
+        async def slow(method, request, **others):
+            reply = await usual(method, request, **others)
+            if method is META_LIST:
+                await trio.sleep(0.2)
+            return reply
+
+        async def list_all():
+            body = p.READ_IN.pack(
+                other.vfs.directories.opendir(InodeId(1), ROOT), 0, 4096, *[0] * 4
+            )
+            request = Request(2, Opcode.READDIRPLUS, 1, 0, 0, 0, body)
+            parts = await DirectoryRequests(other.vfs, core.runtime)._readdirplus(request)
+            *_, last = parts
+            answers.append((last[-8:].rstrip(b"\0"), p.ENTRY_OUT.unpack_from(last)[2]))
+
+        monkeypatch.setattr(core.meta, "call", slow)
+        await one.write_file(b"f.part", b"new")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(list_all)
+            await trio.sleep(0.1)
+            await one.names.rename((1, b"f.part"), (1, b"f"), ROOT)
+            inode = await other.stat(b"f")
+        opened = await other.files.open(inode.inode_id, os.O_RDONLY, ROOT)
+        await other.close(opened.handle_id)
+        await list_all()
+        assert answers == [(b"f.part", 0), (b"f", 1)], "and how long the kernel may use it, s"
 
 
 async def test_a_listed_name_is_still_good_beside_another_one(autojump_clock, mounts):

@@ -46,7 +46,9 @@ class DirectoryRequests(NameRequests):
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
             age_s = self._directories.age_s(found)
-            may_use = self._names.listed.may_use(InodeId(request.node_id), found.name, inode)
+            parent, (handle_id, *_) = InodeId(request.node_id), p.READ_IN.unpack_from(request.body)
+            listed_s = self._directories.listed_s(handle_id)
+            may_use = self._names.listed.may_use(parent, found.name, inode, listed_s)
             return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
 
         def give(found: DirectoryEntry) -> None:
@@ -58,6 +60,7 @@ class DirectoryRequests(NameRequests):
                 found.inode,
                 age_s=directories.age_s(found),
                 asked_s=directories.asked_s(handle_id),
+                listed_s=directories.listed_s(handle_id),
                 shown=directories.shown_by(handle_id),
             )
 
