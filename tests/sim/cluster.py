@@ -28,6 +28,7 @@ from fs.client.native import EmberFs, Identity
 from fs.node.kept_settings import KeptSettings
 from fs.rpc.channel import open_channels
 from fs.rpc.server import Server
+from fs.rpc.slabs import SlabShelf
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.ports import Runtime
 from fs.runtime.settings import Settings
@@ -86,11 +87,11 @@ class WatchedProcess(Process):
     bugs: list[str] = field(default_factory=list)
     """Assertions that failed inside methods."""
 
-    def server(self, targets: Mapping[str, object]) -> Server:
+    def server(self, targets: Mapping[str, object], shelf: SlabShelf | None = None) -> Server:
         self.services.update(targets)
         if "Storage" in targets:
             watch_updates(targets["Storage"], self.bugs)
-        server = Process.server(self, targets)
+        server = Process.server(self, targets, shelf)
         server.on_bug = lambda where, error: self.bugs.append(f"{where}: {error!r}")
         return server
 
