@@ -1,8 +1,8 @@
 """The mount of a fresh cluster, next to the empty pyfuse3 file system and a plain directory.
 
 `python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
-All three are measured in turn for each workload, so that a busy machine slows them alike; large reads, which are over soon, several
-times, and the medians count.  Memory that a host would have to find first is found before.  Each has a folder for it that it has made,
+All three are measured in turn for each workload, so that a busy machine slows them alike; large reads and writes, which are over soon,
+several times, and the medians count.  Memory that a host would have to find first is found before.  Each has a folder for it that it has made,
 as programs work in: of the root, which it has not made, a mount does not know which names are absent.
 `--at DIRECTORY` instead: the same in a folder of its own there, which goes afterwards, on any mounted file system.
 """
@@ -23,6 +23,7 @@ from fs.schema.config import ClientSection
 
 from .cluster import ROOT, fresh_cluster, warm_up
 from .command import bench_command
+from .disk import rounds_of
 from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
@@ -87,9 +88,13 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         beside.mkdir()
         for kind in WORKLOADS:
             progress.step(f"mount: {kind[0]}")
-            is_large_read = kind[4] in (sequential_read, sequential_read_warm)
+            rounds = 1
+            if kind[4] is sequential_write:
+                rounds = rounds_of(sizes.file_mib)
+            elif kind[4] in (sequential_read, sequential_read_warm):
+                rounds = READ_ROUNDS
             folders = directory, ours, beside, Path(local)
-            rows.append(_measured(kind, sizes, meter, folders, READ_ROUNDS if is_large_read else 1))
+            rows.append(_measured(kind, sizes, meter, folders, rounds))
     return rows
 
 
@@ -102,7 +107,10 @@ def _measured(
     beside = empty if bound is Bound.FUSE else local
     values, limits, used = [], [], Used()
     for number in range(rounds):
-        if workload is sequential_read_warm:
+        if workload is sequential_write:  # of new files: others have their space
+            for folder in (mounted, local):
+                (folder / BIG_FILE).unlink(missing_ok=True)
+        elif workload is sequential_read_warm:
             warm_up(directory, mounted / BIG_FILE)
         elif workload is sequential_read and number:
             (mounted / BIG_FILE).unlink()  # what was read before takes another way

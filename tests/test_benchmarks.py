@@ -269,6 +269,25 @@ def test_large_reads_are_measured_in_turn_and_medians_count(tmp_path, monkeypatc
     assert row.value == 3 and row.limit == (20 if bound is Bound.FUSE else 20 / 3)
 
 
+def test_every_sequential_write_is_of_a_new_file(tmp_path, monkeypatch):
+    rates, found = iter([1, 30, 5, 9, 2, 60]), []
+
+    def writes(directory, _sizes):
+        path = directory / BIG_FILE
+        found.append((directory.name, path.exists()))
+        path.touch()
+        return next(rates, 0)
+
+    monkeypatch.setattr(mount, "sequential_write", writes)
+    kind = ("x", "MiB/s", Bound.LOCAL_THIRD, 0.8, writes, None)
+    folders = [tmp_path / name for name in ("cluster", "mounted", "empty", "local")]
+    for folder in folders:
+        folder.mkdir()
+    row = mount._measured(kind, Sizes(2, 64, 10, 4), Meter(), tuple(folders), 3)
+    assert found == [("mounted", False), ("local", False)] * 3 + [("empty", False)]
+    assert (row.value, row.limit) == (2, 10)
+
+
 def test_memory_is_touched_as_far_as_there_is_some(monkeypatch):
     lengths = []
 
