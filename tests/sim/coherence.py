@@ -1,11 +1,11 @@
 """Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--inline BYTES] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--begun] [--inline BYTES] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
 Beneath, without `--faults`: the FUSE server of the direct frontend, the vfs and the metadata service as they are, requests to it lost,
-repeated and late; chunks that only take their time.  With `--faults`: a whole simulated cluster with all that goes wrong there
+repeated and late, with `--begun` also those that no task waits for; chunks that only take their time.  With `--faults`: a whole simulated cluster with all that goes wrong there
 (`coherence_cluster`).
 """
 
@@ -24,7 +24,7 @@ from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from tests.client.fakes import FakeClock, run_inline
-from tests.client.vfs.unreliable import Service, UnreliableMeta
+from tests.client.vfs.unreliable import BeginningMeta, Service, UnreliableMeta
 
 from .coherence_cluster import run_over_cluster
 from .coherence_programs import Programs, absent_count
@@ -43,6 +43,10 @@ class SomeMeta(UnreliableMeta):
     def __init__(self, service: Service, nursery: trio.Nursery, seed: int, letter: str) -> None:
         super().__init__(service, nursery, seed)
         self.client_id = letter * 32
+
+
+class SomeBeginningMeta(SomeMeta, BeginningMeta):
+    """One by which requests are begun without a task, where they can be."""
 
 
 async def _shake(callers: list[SomeMeta], source: random.Random) -> None:
@@ -68,6 +72,7 @@ async def run(
     *,
     with_cuts: bool = False,
     with_names: bool = False,
+    is_begun: bool = False,
     inline_bytes_max: int | None = None,
 ) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be."""
@@ -79,7 +84,8 @@ async def run(
             service.chunks.has_other_writers = True
             service.mgmtd.client_ids = [letter * 32 for letter in "ab"]
             for number in range(MOUNT_COUNT):
-                caller = SomeMeta(service, nursery, seed + number, "ab"[number])
+                kind = SomeBeginningMeta if is_begun else SomeMeta
+                caller = kind(service, nursery, seed + number, "ab"[number])
                 runtime = Runtime(FakeClock(), None, run_inline, random.Random(seed + number))
                 vfs: Any = Vfs(caller, service.store(), runtime, section(source))
                 device = ModelDevice()
@@ -116,6 +122,9 @@ def main() -> int:
     parser.add_argument("--cuts", action="store_true", help="without faults: see coherence_cuts")
     parser.add_argument("--names", action="store_true", help="see coherence_names")
     parser.add_argument(
+        "--begun", action="store_true", help="without faults: by calls without a task"
+    )
+    parser.add_argument(
         "--inline", type=int, help="of files that meta keeps, bytes; default: drawn"
     )
     parser.add_argument("--log", default="critical", help="log level of what is simulated")
@@ -126,7 +135,12 @@ def main() -> int:
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
-        else partial(run, with_cuts=arguments.cuts, inline_bytes_max=arguments.inline)
+        else partial(
+            run,
+            with_cuts=arguments.cuts,
+            is_begun=arguments.begun,
+            inline_bytes_max=arguments.inline,
+        )
     )
     if arguments.names:
         run_one = partial(run_one, with_names=True)

@@ -19,9 +19,10 @@ an open went by what another one was still having the kernel forget; a listing s
 a listing showed a name from before a look-up by another one, whose open was refused then."""
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_see_what_was_written(seed):
-    assert run_deterministic(partial(run, seed), seed).checked_count > 50
+def test_all_see_what_was_written(seed, is_begun):
+    assert run_deterministic(partial(run, seed, is_begun=is_begun), seed).checked_count > 50
 
 
 @pytest.mark.parametrize(
@@ -47,9 +48,9 @@ def test_so_they_do_when_machines_vanish_and_services_restart(seed):
     assert run_deterministic(partial(run_over_cluster, seed), seed).checked_count > 50
 
 
-@pytest.mark.parametrize("seed", [101, 102])
-def test_names_are_there_or_not_on_both_mounts_at_once(seed):
-    programs = run_deterministic(partial(run, seed, with_names=True), seed)
+@pytest.mark.parametrize(("seed", "is_begun"), [(101, False), (102, True)])
+def test_names_are_there_or_not_on_both_mounts_at_once(seed, is_begun):
+    programs = run_deterministic(partial(run, seed, with_names=True, is_begun=is_begun), seed)
     assert programs.directories.checked_count > 100
     assert programs.absent_count > 30
 

@@ -123,6 +123,8 @@ def test_nothing_is_left_of_a_file_that_was_not_completed(tmp_path):
     with pytest.raises(TypeError), RecordWriter(path, 2) as writer:  # noqa: PT012 - at the end
         writer.write(b"abc")
         writer.write("text")
+    with pytest.raises(TypeError, match="a sample is int"), RecordWriter(path, 1) as writer:
+        writer.write(7)  # not seven zeros
     with pytest.raises(ValueError, match="2 of 1"), RecordWriter(path, 1) as writer:  # noqa: PT012
         writer.write(b"abc")
         writer.write(b"abc")

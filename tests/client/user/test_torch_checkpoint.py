@@ -1,5 +1,6 @@
 """Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused; and never half there."""
 
+import errno
 import json
 import os
 import struct
@@ -213,6 +214,23 @@ def test_nothing_is_published_of_which_the_coordinator_sees_only_a_part(tmp_path
     with pytest.raises(CheckpointException, match="same file system"):
         dcp.save({"t": torch.ones(10)}, storage_writer=Elsewhere(tmp_path / "one"))
     assert not (tmp_path / "one").exists()
+
+
+def test_what_filled_the_disk_does_not_stay_there(tmp_path):
+    """A job that goes on without this checkpoint must be able to write the next one."""
+
+    class Full(PosixClient):
+        def write(self, transfers):
+            super().write(transfers)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), transfers[0].file.path)
+
+    with pytest.raises(CheckpointException, match="No space left"):
+        dcp.save(
+            {"a": torch.zeros(3 << 20)},
+            storage_writer=CheckpointWriter(tmp_path / "c", connect=Full),
+        )
+    (partial,) = tmp_path.iterdir()
+    assert not list(partial.iterdir())
 
 
 def test_plain_saves_are_read_by_torch_and_its_saves_by_us(tmp_path):

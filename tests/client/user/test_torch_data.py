@@ -95,6 +95,46 @@ def test_files_are_samples(tmp_path):
         dataset.__getitems__([4, 5])
 
 
+def test_samples_lie_as_in_any_other_batch_when_they_happen_to_be_of_one_size(tmp_path):
+    """Of two that had it by chance the second lay anywhere, and a view of its head as a number failed."""
+    sizes = [11, 11, 8, 27, 27]
+    with RecordWriter(tmp_path / "a.ffr", len(sizes)) as writer:
+        for number, size in enumerate(sizes):
+            writer.write(number.to_bytes(8, "little") + bytes(size - 8))
+            (tmp_path / f"{number}.bin").write_bytes(number.to_bytes(8, "little") + bytes(size - 8))
+    paths = [tmp_path / f"{number}.bin" for number in range(len(sizes))]
+    for dataset in (
+        RecordDataset(tmp_path / "a.ffr", number_of),
+        FilesDataset(paths, number_of),
+    ):
+        for batch in ([0, 1], [3, 4], [0, 1, 2], [4, 3, 3]):
+            assert dataset.__getitems__(batch) == batch
+
+
+@pytest.mark.parametrize("size", [11, 32])
+def test_a_data_set_of_one_size_becomes_batches_without_a_copy(tmp_path, size):
+    for name in ("a", "b"):
+        with RecordWriter(tmp_path / f"{name}.ffr", 4) as writer:
+            for number in range(4):
+                writer.write(bytes([number]) * size)
+    samples = RecordDataset(tmp_path).__getitems__([7, 0, 2])
+    batch = stack_neighbours(samples)
+    assert batch.tolist() == [[number] * size for number in (3, 0, 2)]
+    assert batch.data_ptr() == samples[0].data_ptr()
+
+
+def test_no_files_are_no_data_set(tmp_path):
+    """A pattern that fits nothing was an epoch of nothing."""
+    for made in (RecordDataset, FilesDataset, RecordStream):
+        with pytest.raises(ValueError, match="a data set of no files"):
+            made([])
+    with pytest.raises(ValueError, match=f"a data set of no files: {tmp_path}"):
+        FilesDataset(tmp_path)
+    with pytest.raises(FileNotFoundError) as failed:
+        RecordDataset(tmp_path)
+    assert failed.value.filename == str(tmp_path)
+
+
 def test_equal_pieces_become_a_batch_without_a_copy(tmp_path):
     numbers = torch.arange(6 * 10 + 4, dtype=torch.int32)
     (tmp_path / "f").write_bytes(b"head" + numbers.numpy().tobytes())

@@ -16,7 +16,7 @@ from tests.client.fakes import FakeClock, run_inline
 from tests.sim.determinism import run_deterministic
 
 from .conftest import ROOT, RW, RecordingKernel, small_section
-from .unreliable import Service, UnreliableMeta
+from .unreliable import BeginningMeta, Service, UnreliableMeta
 
 LENGTH_MAX = 12 * CHUNK
 STEP_COUNT = 150
@@ -132,14 +132,14 @@ async def resets(meta, rng):
         meta.reset()
 
 
-async def explore(seed):
+async def explore(seed, kind):
     rng = random.Random(seed)
     watch = LengthWatch()
     trio.lowlevel.add_instrument(watch)
     async with trio.open_nursery() as nursery:
         service = Service(seed)
         await nursery.start(service.run)
-        meta = UnreliableMeta(service, nursery, seed)
+        meta = kind(service, nursery, seed)
         runtime = Runtime(FakeClock(), None, run_inline, rng)
         section = small_section(write_back_interval_s=rng.choice((0.1, 0.5, 3.0)))
         vfs = Vfs(meta, service.store(), runtime, section, RecordingKernel())
@@ -155,9 +155,10 @@ async def explore(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [UnreliableMeta, BeginningMeta])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lost_repeated_and_late_requests_show_nowhere(seed):
-    assert run_deterministic(partial(explore, seed), seed) > STEP_COUNT
+def test_lost_repeated_and_late_requests_show_nowhere(seed, kind):
+    assert run_deterministic(partial(explore, seed, kind), seed) > STEP_COUNT
 
 
 async def touch_by_others(seed):

@@ -15,9 +15,9 @@ from fs.meta.init import initialise
 from fs.meta.meta import Meta
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.method import Method
-from fs.schema.status import FsError
+from fs.schema.status import FsError, Retry, Status
 from tests.client.fake_chunks import CHUNK, FakeChunks, FakeStore
-from tests.meta.harness import CALL, FakeMgmtd, FakeRouting, make_config
+from tests.meta.harness import CALL, FakeMgmtd, FakeRouting, make_config, outside_any_task
 from tests.sim.shape import INLINE_BYTES
 from tests.sim.store import WatchedStore
 
@@ -83,29 +83,42 @@ class UnreliableMeta:
         for scope in self._waiting:
             scope.cancel()
 
-    async def call(self, method: Method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
+    def _sign(self, request):
+        """Return the caller in a request, which keeps the id of an earlier call, as with `MetaClient`."""
         holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync
         holder.caller.client_id = self.client_id
         if not holder.caller.request_id:
             holder.caller.request_id = self._random.randbytes(16)
-        holder.caller.is_repeat = False
+        return holder.caller
+
+    async def call(self, method: Method, request, *, timeout_s=None):  # noqa: ARG002 - the port has it
+        self._sign(request).is_repeat = False
+        return await self._go_on(method, request)
+
+    async def _go_on(self, method: Method, request):
         while True:
-            text = request.SerializeToString()
-            holder.caller.is_repeat = True
-            send, receive = trio.open_memory_channel(1)
-            self._nursery.start_soon(self._serve, method, text, send)
-            self.try_count += 1
-            with trio.CancelScope() as scope:
-                self._waiting.add(scope)
-                try:
-                    outcome = await receive.receive()
-                finally:
-                    self._waiting.discard(scope)
-                await self._delay()
-                if isinstance(outcome, Exception):
-                    raise outcome
+            outcome = await self._try(method, request.SerializeToString())
+            if isinstance(outcome, Exception):
+                raise outcome
+            if outcome is not None:
                 return method.reply_type.FromString(outcome)
+            self._sign(request).is_repeat = True
             await trio.sleep(self._random.random() * 0.02)
+
+    async def _try(self, method: Method, text: bytes):
+        """Return the outcome of one try; None: the connection broke before."""
+        send, receive = trio.open_memory_channel(1)
+        self._nursery.start_soon(self._serve, method, text, send)
+        self.try_count += 1
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                outcome = await receive.receive()
+            finally:
+                self._waiting.discard(scope)
+            await self._delay()
+            return outcome
+        return None
 
     async def _delay(self) -> None:
         if self._random.random() < 0.5:
@@ -124,3 +137,48 @@ class UnreliableMeta:
             outcome = error
         await self._delay()
         send.send_nowait(outcome)
+
+
+class BegunCall:
+    """A call whose end is told outside of any task, once."""
+
+    def __init__(self, on_end) -> None:
+        self._on_end = on_end
+
+    def end(self, reply, error) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            outside_any_task(on_end, reply, error)
+
+    def fail(self, error: FsError) -> None:
+        self.end(None, error)
+
+
+class BeginningMeta(UnreliableMeta):
+    """One that can begin calls, too: a try that breaks is told of, and gone on with by `call_again`."""
+
+    def begin(self, method: Method, request, on_end) -> BegunCall:
+        self._sign(request).is_repeat = False
+        call = BegunCall(on_end)
+        self._nursery.start_soon(self._tell, method, request.SerializeToString(), call)
+        return call
+
+    def begin_change(self, method: Method, request, on_end) -> bool:
+        self.begin(method, request, on_end)
+        return True
+
+    async def _tell(self, method: Method, text: bytes, call: BegunCall) -> None:
+        outcome = await self._try(method, text)
+        if outcome is None:
+            call.fail(FsError(Status.RPC_CONNECTION_LOST, "the connection broke"))
+        elif isinstance(outcome, FsError):
+            call.fail(outcome)
+        else:
+            call.end(method.reply_type.FromString(outcome), None)
+
+    async def call_again(self, method: Method, request, error: FsError, began_s: float):  # noqa: ARG002 - the port has it
+        if error.retry is Retry.NEVER:
+            raise error
+        await trio.sleep(self._random.random() * 0.02)
+        self._sign(request).is_repeat = True
+        return await self._go_on(method, request)

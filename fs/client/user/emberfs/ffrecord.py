@@ -20,6 +20,7 @@ Invariants:
 What this module does not do: say what is in a sample; `pack` does for folders.
 """
 
+import errno
 import os
 import struct
 import sys
@@ -30,7 +31,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice
+from operator import sub
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -86,15 +88,19 @@ def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
     Raises:
         FileNotFoundError: the directory has none.
+        ValueError: an empty list, as of a pattern that nothing fits.
     """
     if not isinstance(source, str | os.PathLike):
-        return [os.fspath(path) for path in source]
+        paths = [os.fspath(path) for path in source]
+        if not paths:
+            raise ValueError("a data set of no files: the list of their paths is empty")
+        return paths
     path = Path(source)
     if is_url(source) or not path.is_dir():
         return [os.fspath(source)]
     found = sorted(str(entry) for entry in path.iterdir() if entry.name.endswith(SUFFIX))
     if not found:
-        raise FileNotFoundError(f"{path}: no *{SUFFIX} in this directory")
+        raise FileNotFoundError(errno.ENOENT, f"no *{SUFFIX} in this directory", str(path))
     return found
 
 
@@ -118,7 +124,11 @@ class _Table:
         self.checksums = _numbers("I", rest[: 4 * self.count])
         self.offsets = _numbers("q", rest[4 * self.count :])
         self.offsets.append(length)
-        if self.offsets[0] != self.begin or any(a > b for a, b in pairwise(self.offsets)):
+        self.size_min, self.size_max = (
+            of(map(sub, islice(self.offsets, 1, None), self.offsets), default=0)
+            for of in (min, max)
+        )
+        if self.offsets[0] != self.begin or self.size_min < 0:
             raise self.damage("offsets of samples do not ascend from the end of the header")
 
     def damage(self, what: str) -> DamagedRecordError:
@@ -175,6 +185,9 @@ class RecordReader(Closing):
             self._client.close()
             raise
         self._ends = list(accumulate(table.count for table in self._tables))
+        held = [table for table in self._tables if table.count]
+        self.has_one_size = len({size for t in held for size in (t.size_min, t.size_max)}) <= 1
+        """Whether all samples, of all files, have the same number of bytes."""
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -308,8 +321,11 @@ class RecordWriter:
 
         Raises:
             ValueError: all have been written, or the file is closed.
+            TypeError: no bytes.
             OSError: a write failed.
         """
+        if isinstance(sample, int | str):  # which `bytes` would take for a number of zeros
+            raise TypeError(f"{self.path}: a sample is {type(sample).__name__}, not bytes")
         if not self._is_open:
             raise ValueError(f"{self.path}: is closed")
         if len(self._checksums) == self._count:

@@ -24,6 +24,7 @@ import io
 import os
 import pickle
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,18 +139,28 @@ class CheckpointWriter(StorageWriter):
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items; they are durable when it returns."""
+        """Write this rank's items; they are durable when it returns.
+
+        Raises:
+            OSError: ENOSPC, EDQUOT, EIO ...; the space is free again.
+        """
         destination: _Destination = plan.storage_data
         results: list[WriteResult] = []
         if plan.items:
             path = Path(*destination)
             connect = self._connect or connect_for([path])
-            with (
-                connect() as client,
-                client.open(str(path), "x") as file,
-                Appender(client, file) as stream,
-            ):
-                results = _write_items(stream, path.name, plan.items, planner)
+            try:
+                with (
+                    connect() as client,
+                    client.open(str(path), "x") as file,
+                    Appender(client, file) as stream,
+                ):
+                    results = _write_items(stream, path.name, plan.items, planner)
+            except BaseException:
+                # The folder goes with the next save of that name; what filled the disk must not stay until then.
+                with suppress(OSError):  # the first failure is the one to tell
+                    path.unlink(missing_ok=True)
+                raise
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done

@@ -53,9 +53,14 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def _lay_out(sizes: Sequence[int]) -> tuple[torch.Tensor, list[int]]:
-    """Return memory for a batch and where in it samples begin: those of one size without gaps, to be one tensor; else aligned."""
-    is_even = len(set(sizes)) <= 1
+def _lay_out(sizes: Sequence[int], *, is_even: bool) -> tuple[torch.Tensor, list[int]]:
+    """Return memory for a batch and where in it samples begin: aligned, or without gaps, to be one tensor.
+
+    Args:
+        sizes: of the samples.
+        is_even: all samples of the whole data set have one size.  Those that happen to have it in one batch are aligned as
+            in any other, or what `decode` does with a part of them would fail then and only then.
+    """
     steps = sizes if is_even else [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     begins = list(accumulate(steps, initial=0))
     return landing(begins.pop()), begins
@@ -67,7 +72,7 @@ def _parts(buffer: torch.Tensor, begins: Sequence[int], sizes: Sequence[int]) ->
 
 def _read_records(reader: RecordReader, indices: Sequence[int]) -> list[torch.Tensor]:
     samples = reader.find(indices)
-    buffer, begins = _lay_out(samples.sizes)
+    buffer, begins = _lay_out(samples.sizes, is_even=reader.has_one_size)
     reader.read_into(samples, begins, bytes_of(buffer))
     return _parts(buffer, begins, samples.sizes)
 
@@ -134,6 +139,8 @@ class FilesDataset(_Samples):
             self.paths = [str(Path(source, name)) for name in files_below(source)]
         else:
             self.paths = [os.fspath(path) for path in source]
+        if not self.paths:
+            raise ValueError(f"a data set of no files: {source}")
         self._decode = decode
         self._connect = connect or connect_for(self.paths)
         self._client = self._connect()
@@ -157,7 +164,7 @@ class FilesDataset(_Samples):
 
     def _read(self, files: Sequence[tuple[BatchFile, int]]) -> list[torch.Tensor]:
         sizes = [size for _, size in files]
-        buffer, begins = _lay_out(sizes)
+        buffer, begins = _lay_out(sizes, is_even=False)
         rows = Rows([file for file, _ in files], [0] * len(files), sizes, begins)
         counts = read_rows(self._client, rows, bytes_of(buffer))
         return _parts(buffer, begins, counts)  # a file that was cut since gives a shorter sample
