@@ -109,6 +109,20 @@ async def test_mode_and_owner_that_come_with_a_report_are_told_as_others(logged,
     assert "new_uid" not in changed
 
 
+async def test_what_came_with_a_report_that_a_quota_refuses_is_not_told(logged, autojump_clock):
+    world, events = logged
+    root = world.user()
+    before = await root.create(ROOT, b"f", wants_write=True, session=session(1))
+    await root.set_quota(ROOT, 100, 0)
+    owner = meta.OwnerReportPb(mode=0o755, set_ns=before.ctime_ns, mode_seen=before.mode)
+    for _ in range(2):  # the second one is answered with the outcome of the first
+        root.request_id = b"r" * 16
+        with refused(Status.QUOTA_EXCEEDED):
+            await root.sync(before.inode_id, has_new_data=True, length_hint=hint(101), owner=owner)
+    assert (await root.attr(before.inode_id)).mode == before.mode
+    assert "set_attr" not in [event["event"] for event in await events()]
+
+
 async def test_files_that_are_gone_are_told(logged, autojump_clock):
     world, events = logged
     root = world.user()

@@ -234,6 +234,8 @@ async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.I
     if request.gives_back:
         await give_back(tr, ctx, inode)
     is_over_quota = await judge(tr, ctx, inode, stored)
+    if is_over_quota:  # nothing of the report is done
+        outcome = meta.OWNER_NOT_SET
     store_inode(tr, inode)
     metered = await is_metered(tr, ctx, inode)
     reply = meta.InodeRsp(
