@@ -162,6 +162,7 @@ def test_what_is_refused(mnt, segment, tmp_path):
         assert failed.value.errno == number
 
     refused(errno.EBADF, register_fd, elsewhere)
+    refused(errno.EBADF, register_fd, 10_000)  # not open
     assert extract_mount_point(str(tmp_path)) is None
     refused(errno.EOPNOTSUPP, get_mount_point, tmp_path)
     refused(errno.EBADF, reads.prepare, iov[:10], True, fd, 0)
@@ -178,6 +179,28 @@ def test_what_is_refused(mnt, segment, tmp_path):
     deregister_fd(fd)
     os.close(fd)
     os.close(elsewhere)
+
+
+def test_a_child_goes_on_with_what_its_parent_has_made(mnt):
+    store = Store(f"{mnt}/parents")
+    page = bytes([7]) * PAGE
+    assert store.write([0], [page]) == [PAGE]
+    store.rings[0].prepare(store.iovs[0][:PAGE], True, store.fd, 0)  # the parent's to hand in
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert store.rings[0].submit().wait(min_results=1) == []
+            assert store.read([0], PAGE) == ([PAGE], [page])
+            assert store.write([PAGE], [page]) == [PAGE]
+            store.rings[0].close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [item.result for item in store.rings[0].submit().wait(min_results=1)] == [PAGE]
+    assert store.read([PAGE], PAGE) == ([PAGE], [page])
+    store.close()
 
 
 def test_holes_and_the_rest_of_the_module(mnt, segment):

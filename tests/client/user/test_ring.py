@@ -315,3 +315,26 @@ def test_a_socket_with_a_name(tmp_path):
         assert not name.exists()
     finally:
         server.close()
+
+
+def test_a_ring_that_is_closed_or_of_another_process_says_so(client, path):
+    iov = client.allocate(10)
+    with client.open(path) as file:
+        ring = client.ring(4)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with pytest.raises(OSError, match="forked from: make another") as failed:
+                    ring.prepare(Op.READ, file, 0, iov, 0, 10)
+                assert (failed.value.errno, bool(failed.value.filename)) == (errno.EBADF, True)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        ring.prepare(Op.READ, file, 0, iov, 0, 10)
+        ring.close()
+        for call in (lambda: ring.prepare(Op.READ, file, 0, iov, 0, 10), ring.submit, ring.wait):
+            with pytest.raises(OSError, match="this ring is closed") as failed:
+                call()
+            assert failed.value.errno == errno.EBADF

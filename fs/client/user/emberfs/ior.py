@@ -136,6 +136,7 @@ class Ior(Closing):
 
         Raises:
             BlockingIOError: the ring is full: wait first.
+            OSError: EBADF: it was closed, or is of the process that this one was forked from.
             TypeError: file or memory of another client, whose ids mean others here.
         """
         if file.client is not self._client or iov.client is not self._client:
@@ -147,7 +148,12 @@ class Ior(Closing):
         if self._prepared - self._collected >= self.entry_count:
             raise BlockingIOError(errno.EAGAIN, "the ring is full")
         place = entry_offset(self._prepared, self.entry_count)
-        ENTRY.pack_into(self._memory, place, *fields)
+        try:
+            ENTRY.pack_into(self._memory, place, *fields)
+        except TypeError as error:
+            if self._memory.closed:
+                raise self._closed() from error
+            raise
         self._prepared += 1
 
     def move_one(self, *fields: int) -> int:
@@ -210,6 +216,8 @@ class Ior(Closing):
         """
         count = self._prepared - self._submitted
         if count:
+            if self._memory.closed:
+                raise self._closed()
             try:
                 self._bell.send(COUNT.pack(count), socket.MSG_NOSIGNAL)
             except (BrokenPipeError, ConnectionResetError) as error:
@@ -233,8 +241,10 @@ class Ior(Closing):
 
         Raises:
             ValueError: more are waited for than are under way.
-            OSError: ENOTCONN: the mount daemon has gone; what was under way may be done or not.
+            OSError: ENOTCONN: the mount daemon has gone; what was under way may be done or not.  EBADF: as of `prepare`.
         """
+        if self._memory.closed:
+            raise self._closed()
         found = self.collect(min_results, max_results=max_results, timeout_s=timeout_s)
         return list(map(Result._make, found))
 
@@ -326,6 +336,13 @@ class Ior(Closing):
         self._bell.close()
         self._words.release()
         self._memory.close()
+
+    def _closed(self) -> OSError:
+        if os.getpid() == self._pid:
+            what = "this ring is closed"
+        else:
+            what = "this ring is of the process that this one was forked from: make another"
+        return OSError(errno.EBADF, what, self.connection.path)
 
     def _gone(self) -> OSError:
         what = "the mount daemon has ended this ring"

@@ -8,7 +8,7 @@
 What differs: a segment of `SharedMemory` can be cut shorter by anybody, so the mount daemon copies its bytes once, where
 memory of `emberfs.ring` is reached without a copy.  `numa` is accepted and not acted upon.
 
-Rings are not thread safe; registering is.
+Rings are not thread safe; registering is.  After a fork the child has a ring of its own, on which nothing is under way.
 """
 
 import ctypes
@@ -133,15 +133,22 @@ class ioring:  # noqa: N801 - the name that programs know
             timeout_s = timeout.total_seconds()
         else:
             timeout_s = (timeout or 0) / 1000
-        self._ring = client.ring(
+        self._make = functools.partial(
+            client.ring,
             min(entries, ENTRY_COUNT_MAX),
             depth=io_depth,
             timeout_s=timeout_s,
             priority=Priority.HIGH if order < 0 else Priority.LOW if order else Priority.NORMAL,
         )
+        self._begin()
         self._client = client
         self._op = Op.READ if for_read else Op.WRITE
         self._flags = EntryFlag(flags)
+
+    def _begin(self) -> None:
+        """Have a ring of this process, on which nothing is under way."""
+        self._ring = self._make()
+        self._pid = os.getpid()
         self._under_way: dict[int, Any] = {}
         self._number = 0
 
@@ -167,6 +174,8 @@ class ioring:  # noqa: N801 - the name that programs know
             OSError: EINVAL: no iovec, across a block, the wrong kind of ring, or of another mount; EBADF: not registered;
                 EACCES: opened for something else; EAGAIN: the ring is full.
         """
+        if self._pid != os.getpid():
+            self._begin()
         if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
             raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
         length = len(iov._view())  # noqa: SLF001 - one module
@@ -191,7 +200,8 @@ class ioring:  # noqa: N801 - the name that programs know
 
     def submit(self) -> Self:
         """Hand in what was prepared."""
-        self._ring.submit()
+        if self._pid == os.getpid():  # what was prepared before a fork is the parent's to hand in
+            self._ring.submit()
         return self
 
     def wait(
@@ -204,6 +214,8 @@ class ioring:  # noqa: N801 - the name that programs know
             min_results: wait for so many of those that are under way; 0: for none.
             timeout: then return what there is.
         """
+        if self._pid != os.getpid():
+            return []
         found: list[Result] = self._ring.wait(
             min(min_results, self._ring.outstanding),
             max_results=max(max_results, min_results, 1),
@@ -338,7 +350,10 @@ def make_ioring(  # noqa: PLR0917 - the signature that programs know
 def register_fd(fd: int, flags: int = 0) -> None:
     """Let rings use an open descriptor (`flags` mean nothing); raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount."""
     del flags
-    path = str(Path(f"/proc/self/fd/{fd}").readlink())
+    try:
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
+    except FileNotFoundError as error:
+        raise OSError(errno.EBADF, f"descriptor {fd} is not open") from error
     if fd in _files:
         raise OSError(errno.EINVAL, f"descriptor {fd} is registered already", path)
     try:
