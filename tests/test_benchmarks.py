@@ -288,6 +288,28 @@ def test_every_sequential_write_is_of_a_new_file(tmp_path, monkeypatch):
     assert (row.value, row.limit) == (2, 10)
 
 
+def test_any_file_system_is_measured_as_often(tmp_path, monkeypatch):
+    steps, rates = [], iter([1, 7, 3, 10, 20, 90, 40, 30])
+
+    def does(name):
+        def work(folder, _sizes):
+            steps.append((name, (folder / BIG_FILE).exists()))
+            (folder / BIG_FILE).touch()
+            return next(rates) if name == "reads" or len(steps) < 4 else 0
+
+        return work
+
+    writes, reads = does("writes"), does("reads")
+    monkeypatch.setattr(mount, "sequential_write", writes)
+    monkeypatch.setattr(mount, "sequential_read", reads)
+    kinds = [(str(how), "MiB/s", Bound.FUSE, None, how, None) for how in (writes, reads)]
+    monkeypatch.setattr(mount, "WORKLOADS", kinds)
+    rows = mount.measure_at(Sizes(2, 64, 10, 4), tmp_path, Progress())
+    new, read = ("writes", False), ("reads", True)
+    assert steps == [new, new, new, read, *([new, read] * 4)]
+    assert [row.value for row in rows] == [3, 30]
+
+
 def test_memory_is_touched_as_far_as_there_is_some(monkeypatch):
     lengths = []
 
