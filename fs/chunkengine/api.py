@@ -305,11 +305,13 @@ class ChunkEngine(Protocol):
         *,
         want_checksums: bool,
         may_pass_cache: bool = False,
+        leaves_matching: bool = False,
     ) -> RowsRead:
         """As `read_cached_rows`, but waits for the disk; what is then left cannot be read whole.
 
         With `may_pass_cache` large rows that are read for the first time may leave the page cache as it is: not for those
-        that `read_cached_rows` was asked for, since the kernel has begun to fill it.
+        that `read_cached_rows` was asked for, since the kernel has begun to fill it.  With `leaves_matching`, too, rows of which all are read so may come
+        unmatched, with the checksums of their blocks: bytes that count only for who matches them, and asks again, without it, if they differ.
         """
         ...
 

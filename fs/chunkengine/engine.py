@@ -448,10 +448,16 @@ class DiskEngine:
         *,
         want_checksums: bool,
         may_pass_cache: bool = False,
+        leaves_matching: bool = False,
     ) -> RowsRead:
         """See `ChunkEngine`."""
         return self._rows.read(
-            keys, rows, view, want_checksums=want_checksums, may_pass_cache=may_pass_cache
+            keys,
+            rows,
+            view,
+            want_checksums=want_checksums,
+            may_pass_cache=may_pass_cache,
+            leaves_matching=leaves_matching,
         )
 
     def read_whole(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bytes:

@@ -64,6 +64,10 @@ class RowsRead(msgspec.Struct):
     """Positions of the rows that were not read; `read_batch` finds out why."""
     is_cold: bool = False
     """Whether all that is left would have to wait for the disk."""
+    block_bytes: int = 0
+    """Not 0: the bytes have not been matched against their checksums, which are `blocks` for blocks of so many bytes; no row is left then."""
+    blocks: bytes = b""
+    """As `LentRows.checksums`, of all rows one after the other."""
 
     @classmethod
     def none_of(cls, count: int, *, want_checksums: bool) -> "RowsRead":
@@ -77,6 +81,7 @@ class RowsRead(msgspec.Struct):
         for position, checksum in zip(positions, some.checksums, strict=False):
             self.checksums[position] = checksum
         self.left += [positions[n] for n in some.left]
+        self.block_bytes, self.blocks = some.block_bytes, some.blocks
 
 
 class LentRows(NamedTuple):

@@ -1,7 +1,7 @@
 """Many reads of committed versions in one loop over columns: small reads cost the interpreter more than the memory.
 
 Invariants:
-    - As in verified.py: a row counts as read only if all its checksum blocks match.
+    - As in verified.py: a row counts as read only if all its checksum blocks match, but for whoever says that he matches them himself.
     - Whatever is unusual is left: beyond the end, damaged, refused, not matching; not in the cache, where nothing may be
       waited for.  The ordinary way (reads.py) then finds out what is to be said of it.
 
@@ -15,9 +15,10 @@ from typing import Final, Self
 
 from ..kernels import reads_twin
 from ..kernels.reads import read_row, read_rows
-from ..kernels.reads_twin import Chunk, ReadRow
+from ..kernels.reads_twin import Chunk, ReadRow, fill
 from ..schema.status import FsError
 from .books import Books
+from .checksum import CHECKSUM_BYTES
 from .direct_reads import DirectReads
 from .format import ChunkKey, ChunkRecord, FileId, place_of
 from .ports import DataFiles, Lent
@@ -122,6 +123,7 @@ class Rows:
         *,
         want_checksums: bool,
         may_pass_cache: bool,
+        leaves_matching: bool,
     ) -> RowsRead:
         """See `ChunkEngine.read_rows`."""
         wanted = dict.fromkeys(rows.numbers)
@@ -136,6 +138,10 @@ class Rows:
             direct = self._direct.choose(known, rows, view) if may_pass_cache else []
             if not direct:
                 return self._read_some(lend, known, rows, view, want_checksums)
+            if leaves_matching and len(direct) == len(rows.numbers):
+                unmatched = self._read_unmatched(known, rows, view)
+                if unmatched is not None:
+                    return unmatched
             # One at a time: of many the disk would be told before, to bring them into the page cache.
             done = RowsRead.none_of(len(rows.numbers), want_checksums=want_checksums)
             for position in direct:
@@ -152,6 +158,29 @@ class Rows:
             with self._books.lock:
                 for record in pinned:
                     self._books.ledger.unpin(record)
+
+    def _read_unmatched(
+        self, known: dict[int, ChunkRecord | None], rows: ReadRows, view: memoryview
+    ) -> RowsRead | None:
+        """Read rows of whole checksum blocks past the page cache; None: one of them is not to be had so, and matching them tells why."""
+        versions, blocks, block = list[int](), list[bytes](), self._block
+        with _Borrowed(self._files.lend_past_cache) as borrowed:
+            chunks = borrowed.chunks(max(known) + 1, known, [*known.values()])
+            for number, offset, length, end in zip(*rows, strict=True):
+                chunk = chunks[number]
+                if chunk is None:
+                    return None
+                source, start, _, version, checksums = chunk
+                try:
+                    done = fill(source, view[end - length : end], start + offset)
+                except OSError:
+                    return None
+                if done < length:
+                    return None
+                versions.append(version)
+                first, last = offset // block, (offset + length) // block
+                blocks.append(checksums[first * CHECKSUM_BYTES : last * CHECKSUM_BYTES])
+        return RowsRead(versions, [], [], block_bytes=block, blocks=b"".join(blocks))
 
     def _read_some(
         self,

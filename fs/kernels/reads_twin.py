@@ -202,14 +202,24 @@ class _Reader:
 
     def _fill(self, read_from: int | ReadNow, target: memoryview, where: int) -> int:
         """Return how many bytes there were."""
+        if self._may_wait:
+            return fill(read_from, target, where)
         read = partial(os.preadv, read_from) if isinstance(read_from, int) else read_from
-        if not self._may_wait:
-            return read([target], where, os.RWF_NOWAIT)
-        done = more = read([target], where, 0)
-        while more and done < len(target):
-            more = read([target[done:]], where + done, 0)
-            done += more
-        return done
+        return read([target], where, os.RWF_NOWAIT)
+
+
+def fill(source: int | ReadNow, target: memoryview, where: int) -> int:
+    """Read from an offset on, waiting for the disk; return how many bytes there were.
+
+    Raises:
+        OSError: as os.preadv.
+    """
+    read = partial(os.preadv, source) if isinstance(source, int) else source
+    done = more = read([target], where, 0)
+    while more and done < len(target):
+        more = read([target[done:]], where + done, 0)
+        done += more
+    return done
 
 
 def _begin(block: int, chunk: Chunk | None, offset: int, length: int) -> None:

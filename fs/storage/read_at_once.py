@@ -8,7 +8,7 @@ nothing can come in.  `read_the_rest` waits for the disk; an update that comes i
 was committed before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -139,35 +139,45 @@ def _read_cached(
         return None
 
 
-async def read_the_rest(wanted: RowsWanted, view: memoryview, *, may_pass_cache: bool) -> None:
+async def read_the_rest(
+    wanted: RowsWanted, view: memoryview, *, may_pass_cache: bool, leaves_matching: bool
+) -> None:
     """Read what is left, one blocking call for each disk; what is then left cannot be read whole.
 
     Args:
         wanted: what is read, and what has become of it.
         view: where the bytes of all rows lie.
         may_pass_cache: the page cache is not to be filled, nor is it being filled since `read_at_once` was asked first.
+        leaves_matching: as of `ChunkEngine.read_rows`; all or none are matched here.
     """
     by_disk = wanted.by_disk(wanted.done.left)
+    is_whole = len(by_disk) == 1 and len(wanted.done.left) == len(wanted.chains)
     wanted.done.left = []
+    how = {"may_pass_cache": may_pass_cache, "leaves_matching": leaves_matching and is_whole}
     if len(by_disk) == 1:
         ((disk, positions),) = by_disk.items()
-        await _read_disk(wanted, disk, positions, view, may_pass_cache)
+        await _read_disk(wanted, disk, positions, view, how)
     else:
         async with trio.open_nursery() as nursery:
             for disk, positions in by_disk.items():
-                nursery.start_soon(_read_disk, wanted, disk, positions, view, may_pass_cache)
+                nursery.start_soon(_read_disk, wanted, disk, positions, view, how)
     wanted.done.left.sort()
 
 
 async def _read_disk(
-    wanted: RowsWanted, disk: Disk, positions: Sequence[int], view: memoryview, may_pass_cache: bool
+    wanted: RowsWanted,
+    disk: Disk,
+    positions: Sequence[int],
+    view: memoryview,
+    how: Mapping[str, bool],
 ) -> None:
+    """Have a disk read some rows; `how` are options of `ChunkEngine.read_rows`."""
     rows = wanted.rows.some(positions)
     want_checksums = wanted.want_checksums
     try:
         async with disk.read_limiter:
             read = partial(disk.engine.read_rows, wanted.keys, rows, view)
-            read = partial(read, want_checksums=want_checksums, may_pass_cache=may_pass_cache)
+            read = partial(read, want_checksums=want_checksums, **how)
             done = await disk.run_timed(sum(rows.lengths), read)
     except FsError:  # whoever asks the disk next says so
         wanted.done.left += positions

@@ -70,7 +70,14 @@ def read_packed(
         if rows.done.left:
             is_given = True
             if may_pay:
-                return _read_rows(context, message, lease, rows, deadline_s=deadline_s)
+                return _read_rows(
+                    context,
+                    message,
+                    lease,
+                    rows,
+                    leaves_matching=call.takes_ranges is not None and rows.want_checksums,
+                    deadline_s=deadline_s,
+                )
             request = storage_pb2.BatchReadReq.FromString(message)
             return _read_batch(context, request, lease, rows.done, deadline_s=deadline_s)
         reply = _reply_of(context, rows, lease)
@@ -87,7 +94,17 @@ def _reply_of(
     """Return the reply when all has been read; `lease` is taken over unless this raises LEASE_EXPIRED."""
     context.check_lease()
     rows.count_bytes()
-    message = rows_reply(REPLY_COLUMNS, rows.rows.lengths, rows.done.versions, rows.done.checksums)
+    done, lengths = rows.done, rows.rows.lengths
+    message: bytes | storage_pb2.BatchReadRsp
+    if done.block_bytes:
+        message = storage_pb2.BatchReadRsp(
+            lengths=lengths,
+            commit_vers=done.versions,
+            block_bytes=done.block_bytes,
+            block_checksums=done.blocks,
+        )
+    else:
+        message = rows_reply(REPLY_COLUMNS, lengths, done.versions, done.checksums)
     return Reply(message, [lease.view], partial(context.buffers.release, lease))
 
 
@@ -97,13 +114,22 @@ async def _read_rows(
     lease: Lease,
     rows: RowsWanted,
     *,
+    leaves_matching: bool,
     deadline_s: float,
 ) -> Reply[storage_pb2.BatchReadRsp]:
-    """Read what has to wait for the disk, and then what is unusual; `lease` is taken over."""
+    """Read what has to wait for the disk, and then what is unusual; `lease` is taken over.
+
+    With `leaves_matching` the caller matches bytes against stored checksums himself, whichever way they come, and asks again if they differ.
+    """
     is_given = False
     try:
         may_pass = rows.size > INLINE_BYTES_MAX and not rows.fills_cache
-        await read_the_rest(rows, lease.view, may_pass_cache=may_pass)
+        await read_the_rest(
+            rows,
+            lease.view,
+            may_pass_cache=may_pass,
+            leaves_matching=leaves_matching and may_pass,
+        )
         if not rows.done.left:
             reply = _reply_of(context, rows, lease)
             is_given = True

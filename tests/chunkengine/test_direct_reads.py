@@ -9,11 +9,14 @@ import time
 from itertools import accumulate
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from fs.chunkengine import data_files, direct_reads
+from fs.chunkengine import rows as rows_module
 from fs.chunkengine.direct_reads import REMEMBERED_COUNT
 from fs.chunkengine.format import chunk_key
 from fs.chunkengine.read_values import ReadRows
+from fs.kernels.writes import block_checksums
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
@@ -185,6 +188,62 @@ def test_bytes_that_do_not_match_are_left(lab) -> None:
     assert (done.left, done.versions, done.checksums) == ([0], [0, 1], [])
     assert view[64 * KIB :] == lab.contents[2]
     assert len(lab.lent) == 2
+
+
+def ask(lab, wanted, *, leaves_matching=True):
+    """Return what becomes of (chunk, offset, length), and the bytes that have come."""
+    numbers, offsets, lengths = map(list, zip(*wanted, strict=True))
+    rows = ReadRows(numbers, offsets, lengths, list(accumulate(lengths)))
+    view = in_pages(bytes(sum(lengths)))
+    how = {"want_checksums": True, "may_pass_cache": True, "leaves_matching": leaves_matching}
+    return lab.engine.read_rows(KEYS, rows, view, **how), view
+
+
+def test_who_matches_bytes_himself_gets_the_stored_checksums(lab) -> None:
+    wanted = [(2, 64 * KIB, 128 * KIB), (0, 0, 64 * KIB), (2, 4 * KIB, 16 * KIB)]
+    done, view = ask(lab, wanted)
+    assert bytes(view) == b"".join(
+        lab.contents[number][offset:][:length] for number, offset, length in wanted
+    )
+    assert (done.versions, done.left, done.checksums) == ([1, 1, 1], [], [])
+    assert (done.block_bytes, done.blocks) == (4096, block_checksums(view, 4096))
+
+
+def test_all_are_matched_where_one_is_read_otherwise_or_nobody_says_that_he_does(lab) -> None:
+    whole = (2, 0, 256 * KIB)
+    for wanted, leaves_matching in ([whole, (1, 0, 50_001)], True), ([(0, 0, 64 * KIB)], False):
+        done, view = ask(lab, wanted, leaves_matching=leaves_matching)
+        assert (done.block_bytes, done.blocks, done.left) == (0, b"", [])
+        assert done.checksums[0] == xxh3_64_intdigest(view[: wanted[0][2]])
+    done, _ = ask(lab, [whole])
+    assert not done.block_bytes, "it has been read lately"
+
+
+def test_damaged_bytes_come_unmatched_once_and_are_left_the_next_time(lab) -> None:
+    file_id, start = place(lab.engine, CHUNKS[0])
+    lab.flip(file_id, start + 40_000)
+    lab.cool()
+    done, view = ask(lab, [(0, 0, 64 * KIB)])
+    assert (done.left, done.versions) == ([], [1])
+    assert done.blocks == block_checksums(lab.contents[0], 4096) != block_checksums(view, 4096)
+    again, _ = ask(lab, [(0, 0, 64 * KIB)], leaves_matching=False)
+    assert (again.left, again.versions) == ([0], [0])
+
+
+@pytest.mark.parametrize("fault", ["short", "error"])
+def test_what_cannot_be_read_so_is_read_and_matched(opened, monkeypatch, fault) -> None:
+    lab, asked = opened("memory"), []
+
+    def fail(_source, target, where):
+        asked.append(where)
+        if fault == "error":
+            raise OSError(errno.EIO, "the disk says no")
+        return len(target) - 1
+
+    monkeypatch.setattr(rows_module, "fill", fail)
+    done, view = ask(lab, [(0, 0, 64 * KIB)])
+    assert view == lab.contents[0]
+    assert (done.block_bytes, done.left) == (0, []) and len(asked) == 1
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])

@@ -15,7 +15,7 @@ from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId
 from fs.schema.read_columns import WantedRead, read_request
 from fs.schema.status import FsError
-from fs.storage import read_lent
+from fs.storage import read_lent, read_path
 
 from .cluster import CHAIN, CHUNK, INODE, open_caller, open_cluster
 
@@ -121,6 +121,60 @@ async def test_a_damaged_copy_that_was_lent_is_repaired_when_it_is_asked_for_aga
         await trio.sleep(3)
         reply = await read(cluster, client)
         assert reply.message.block_bytes and reply.payload == again.payload
+
+
+@asynccontextmanager
+async def cold_machine(monkeypatch):
+    """As `one_machine`, whose memory holds nothing of what was written; chunks are read past the page cache."""
+    monkeypatch.setattr(read_path, "INLINE_BYTES_MAX", CHUNK)
+    async with one_machine() as (cluster, client):
+        for node in cluster.nodes.values():
+            node.disk.is_cached = lambda: False
+            node.engine._rows._direct._bytes_min = CHUNK
+        yield cluster, client
+
+
+async def test_of_cold_rows_it_is_the_caller_who_matches_them(mock_clock, monkeypatch):
+    async with cold_machine(monkeypatch) as (cluster, client):
+        received = await read(cluster, client)
+        reply, whole = received.message, b"".join(map(content, range(COUNT)))
+        assert received.payload == whole and list(reply.lengths) == [CHUNK] * COUNT
+        assert reply.block_checksums == block_checksums(whole, reply.block_bytes)
+        assert list(reply.commit_vers) == [1] * COUNT and not reply.checksums
+        assert cluster.network.memory.range_count == 0
+        assert cluster.nodes[1].target.read_bytes == COUNT * CHUNK
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lending": Lending.MEMORY},
+        {"lending": Lending.NOT},
+        {"want_checksums": False},
+        {"fills_cache": True},
+        {"lengths": (CHUNK,) * 4 + (CHUNK - 1,)},
+    ],
+)
+async def test_other_cold_reads_are_matched_by_the_node(mock_clock, monkeypatch, options):
+    async with cold_machine(monkeypatch) as (cluster, client):
+        received = await read(cluster, client, **options)
+        assert not received.message.block_bytes
+        found = b"".join(map(content, range(COUNT)))
+        assert received.payload == found[: received.payload_bytes]
+
+
+async def test_a_cold_damaged_copy_is_repaired_when_it_is_asked_for_again(mock_clock, monkeypatch):
+    async with cold_machine(monkeypatch) as (cluster, client):
+        node = cluster.nodes[1]
+        for file_id in node.disk.files:
+            node.disk.flip_bit(file_id, 20_000)
+        reply = await read(cluster, client)
+        wanted = reply.message.block_checksums
+        assert block_checksums(reply.payload, reply.message.block_bytes) != wanted
+        again = await read(cluster, client, lending=Lending.MEMORY)
+        assert again.payload == b"".join(map(content, range(COUNT)))
+        await trio.sleep(3)
+        assert (await read(cluster, client, lending=Lending.NOT)).payload == again.payload
 
 
 async def test_blocks_that_are_lent_are_free_once_they_are_returned(mock_clock):
