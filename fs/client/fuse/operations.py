@@ -284,7 +284,7 @@ class Operations(pyfuse3.Operations):
                 cookie = entry.cookie
                 if not pyfuse3.readdir_reply(token, entry.name, attributes, cookie + _DOT_COOKIES):
                     return
-                asked_s = self._directories.asked_s(fh)
+                asked_s = self._directories.shown_by(fh).asked_s
                 self._names.give(entry.inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
 
     async def _reply_dots(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> bool:

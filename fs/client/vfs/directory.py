@@ -109,16 +109,9 @@ class Directories:
         """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
         directory = self._directory(handle_id)
         if directory.shown is None:
-            directory.shown = ShownNames(self._core.now_s(), self._core.section.listed_timeout_s)
+            now_s, valid_s = self._core.now_s(), self._core.section.listed_timeout_s
+            directory.shown = ShownNames(now_s, valid_s, directory.asked_s, directory.listed_s)
         return directory.shown
-
-    def asked_s(self, handle_id: int) -> float:
-        """Return when the kernel asked for what `readdir` has just returned."""
-        return self._directory(handle_id).asked_s
-
-    def listed_s(self, handle_id: int) -> float:
-        """Return when meta was asked for that."""
-        return self._directory(handle_id).listed_s
 
     def _note_taken_in(self, directory: _OpenDirectory) -> None:
         # The kernel lets one request after the other use the place where an open directory is read.

@@ -84,16 +84,14 @@ class LookingUp(ExtendedAttributes):
         inode: Inode,
         *,
         age_s: float = 0.0,
-        asked_s: float = math.inf,
-        listed_s: float = math.inf,
         shown: ShownNames | None = None,
     ) -> None:
-        """Note that a listing hands the kernel an entry that it may use for a while without a lookup, once it has taken in `shown`.
+        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
-        something else.  The kernel then looks the name up and opens again.  `age_s` and `asked_s`: see `give`; `listed_s`:
-        see `ListedNames.may_use`.
+        something else.  The kernel then looks the name up and opens again.  None: it is taken in, and nothing was done since it was asked for.
         """
+        asked_s, listed_s = (shown.asked_s, shown.listed_s) if shown else (math.inf, math.inf)
         may_use = self.listed.may_use(parent, name, inode, listed_s)
         self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
         if may_use:

@@ -144,8 +144,11 @@ class Shared:
 
     def touch(self, known: ToldLengths) -> None:
         """Attributes that the kernel has of a file are changed, or have just been."""
+        self._touch(known, self.now_s())
+
+    def _touch(self, known: ToldLengths, now_s: float) -> None:
         self.touch_count += 1
-        known.touched_at, known.touched_s = self.touch_count, self.now_s()
+        known.touched_at, known.touched_s = self.touch_count, now_s
 
     def attach(self, nursery: trio.Nursery | None) -> None:
         """Say where background work runs; None: nowhere any more."""
@@ -331,7 +334,7 @@ class Shared:
         known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
         known.note_content(inode, now_s, valid_s, is_own=is_own)
         known.given_mark = self.changes.mark()
-        self.touch(known)
+        self._touch(known, now_s)
 
     def note_changed(self, inode_id: InodeId, *, is_given: bool = False) -> None:
         """Note that this mount has changed attributes, or may have, and whether the kernel was just handed what they are now.

@@ -5,6 +5,7 @@ which is for as long as a READ of them takes.  A look-up of one of the reply's n
 up, too, and both go on when TAKEN_IN_S_MAX is over: so another mount has to rename what was just listed while it is looked up.  What it does next with the same open directory shows that it is done with the reply.
 """
 
+import math
 from typing import Final
 
 import trio
@@ -18,10 +19,20 @@ TAKEN_IN_S_MAX: Final = 10.0
 class ShownNames:
     """Of one reply to one listing."""
 
-    __slots__ = ("_taken_in", "_until_s", "_valid_s")
+    __slots__ = ("_taken_in", "_until_s", "_valid_s", "asked_s", "listed_s")
 
-    def __init__(self, now_s: float, valid_s: float) -> None:
-        """Begin with a reply that is not taken in yet, whose names may be used for `valid_s` once it is."""
+    def __init__(
+        self, now_s: float, valid_s: float, asked_s: float = math.inf, listed_s: float = math.inf
+    ) -> None:
+        """Begin with a reply that is not taken in yet.
+
+        Args:
+            now_s: when it is made.
+            valid_s: for so long its names may be used once it is taken in.
+            asked_s: when the kernel asked for it; inf: nothing was done since.
+            listed_s: when meta was asked for what it tells; inf: nothing was done since.
+        """
+        self.asked_s, self.listed_s = asked_s, listed_s
         self._valid_s = valid_s + SLACK_S
         self._until_s = now_s + TAKEN_IN_S_MAX + self._valid_s
         self._taken_in = trio.Event()

@@ -14,6 +14,7 @@ from fs.client.fuse.direct.protocol import Opcode
 from fs.client.vfs.changes import COUNT_MAX, Changes
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
+from fs.client.vfs.shown_names import ShownNames
 from fs.schema.ids import InodeId
 from fs.schema.proto import meta_pb2
 from fs.schema.services import META_GET_ATTR, META_LINK, META_LIST, META_LOOKUP, META_SET_ATTR
@@ -283,7 +284,8 @@ async def test_what_was_told_after_the_kernel_had_asked_for_a_listing_counts_in_
         await there.files.write(h, 0, b"new")
         await there.close(h)
         inode = await there.stat(b"f")
-        here.names.give_listed(InodeId(1), b"f", inode, asked_s=asked_s)
+        shown = ShownNames(trio.current_time(), 1.0, asked_s)
+        here.names.give_listed(InodeId(1), b"f", inode, shown=shown)
         here.kernel.attributes.clear()
         await here.files.open(inode_id, os.O_RDONLY, ROOT)
         assert here.kernel.attributes == [inode_id] * is_overtaken

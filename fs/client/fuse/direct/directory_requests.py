@@ -41,28 +41,21 @@ class DirectoryRequests(NameRequests):
         return await self._listing(request, records.dirent, entry, lambda _: None)
 
     async def _readdirplus(self, request: Request) -> Reply:
+        names, directories, parent = self._names, self._directories, InodeId(request.node_id)
+        handle_id, *_ = p.READ_IN.unpack_from(request.body)
+
         def entry(found: DirectoryEntry) -> bytes:
             inode = found.inode
             cookie = found.cookie + len(_DOTS)
             plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-            age_s = self._directories.age_s(found)
-            parent, (handle_id, *_) = InodeId(request.node_id), p.READ_IN.unpack_from(request.body)
-            listed_s = self._directories.listed_s(handle_id)
-            may_use = self._names.listed.may_use(parent, found.name, inode, listed_s)
+            listed_s = directories.shown_by(handle_id).listed_s
+            may_use = names.listed.may_use(parent, found.name, inode, listed_s)
+            age_s = directories.age_s(found)
             return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
 
         def give(found: DirectoryEntry) -> None:
-            parent, directories = InodeId(request.node_id), self._directories
-            handle_id, *_ = p.READ_IN.unpack_from(request.body)
-            self._names.give_listed(
-                parent,
-                found.name,
-                found.inode,
-                age_s=directories.age_s(found),
-                asked_s=directories.asked_s(handle_id),
-                listed_s=directories.listed_s(handle_id),
-                shown=directories.shown_by(handle_id),
-            )
+            age_s, shown = directories.age_s(found), directories.shown_by(handle_id)
+            names.give_listed(parent, found.name, found.inode, age_s=age_s, shown=shown)
 
         return await self._listing(request, records.dot_direntplus, entry, give)
 
