@@ -24,9 +24,12 @@ BOTH_WAYS = {
     "test_appends",
     "test_copying",
     "test_files",
+    "test_listed_names",
+    "test_locks",
     "test_quota",
     "test_removed_elsewhere",
     "test_seeking",
+    "test_set_id",
     "test_vfs",
 }
 """Modules about what programs see, wherever their bytes are: with small files in chunks, and in the metadata store.
