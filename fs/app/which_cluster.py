@@ -11,8 +11,12 @@ from .cluster_dir import ClusterDir, default_directory, load_record
 from .running import cluster_directories
 
 
-def chosen_directory(given: Path | None) -> ClusterDir:
+def chosen_directory(given: Path | None, *, by: str = "--dir") -> ClusterDir:
     """Return the cluster that is meant: --dir, else the default one, else the only one that runs.
+
+    Args:
+        given: its directory, if one was given.
+        by: how who asks can give it.
 
     Raises:
         FsError: BAD_CLUSTER_DIR when none is given and several others run.
@@ -25,7 +29,7 @@ def chosen_directory(given: Path | None) -> ClusterDir:
         listed = ", ".join(map(str, found))
         raise FsError(
             Status.BAD_CLUSTER_DIR,
-            f"{default.path} does not run, and there are several others; choose with --dir: {listed}",
+            f"{default.path} does not run, and there are several others; choose with {by}: {listed}",
         )
     return ClusterDir(found[0]) if found else default
 

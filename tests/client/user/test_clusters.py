@@ -8,6 +8,8 @@ from emberfs import clusters
 from emberfs.clusters import disconnect, find_place, split_url
 from emberfs.fsspec import EmberFileSystem
 
+from fs.app import which_cluster
+from fs.app.cluster_dir import ClusterDir, ClusterRecord, save_record
 from fs.client.entries import Identity
 from fs.rpc.credentials import Token
 
@@ -134,3 +136,53 @@ def test_at_the_end_every_file_is_closed_also_behind_one_that_fails(monkeypatch)
     with pytest.raises(OSError, match="no room"):
         disconnect()
     assert len(closed) == 3
+
+
+@pytest.fixture
+def two_clusters(tmp_path, monkeypatch):
+    """Two that run on this machine, neither of them at the usual place."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        save_record(ClusterDir(tmp_path / name), ClusterRecord(f"id-{name}", 3, 3, 6, ""))
+    found = [tmp_path / "one", tmp_path / "two"]
+    monkeypatch.delenv("EMBERFS_TOKEN_FILE", raising=False)
+    monkeypatch.setattr(which_cluster, "default_directory", lambda: tmp_path / "usual")
+    monkeypatch.setattr(which_cluster, "cluster_directories", lambda: found)
+    monkeypatch.setattr(
+        which_cluster.supervisor_link, "is_answering", lambda directory: directory.path in found
+    )
+    return tmp_path
+
+
+def test_of_several_clusters_one_is_chosen_by_its_id(two_clusters):
+    assert split_url("ember://id-two@/data/f") == ("id-two", "", "/data/f")
+    options = EmberFileSystem._get_kwargs_from_urls("ember://id-two@/data/f")
+    place = find_place(**options)
+    assert (place.cluster_id, str(two_clusters / "two") in place.addresses[0]) == ("id-two", True)
+    url = EmberFileSystem(**options).unstrip_protocol("/data/f")
+    assert url == "ember://id-two@/data/f"
+    assert split_url(url) == ("id-two", "", "/data/f")
+    with pytest.raises(
+        OSError, match=r"several others; choose with cluster=.*CLUSTER_ID@/"
+    ) as said:
+        find_place()
+    assert "--dir" not in str(said.value)
+    assert said.value.filename == "ember:///"
+    with pytest.raises(
+        OSError, match=r"no cluster id-three runs on this machine.*HOST:PORT"
+    ) as said:
+        find_place(cluster_id="id-three")
+    assert said.value.filename == "ember://id-three@/"
+
+
+def test_a_folder_holds_the_cluster_that_is_expected(two_clusters):
+    """The id was ignored."""
+    assert find_place(cluster=two_clusters / "one", cluster_id="id-one").cluster_id == "id-one"
+    with pytest.raises(OSError, match="holds the cluster id-one, not id-two"):
+        find_place(cluster=two_clusters / "one", cluster_id="id-two")
+
+
+@pytest.mark.parametrize("url", ["ember://data/f", "ember://c@host/f", "ember://@/f"])
+def test_what_is_no_authority_is_refused(url):
+    with pytest.raises(ValueError, match="is no HOST:PORT; a path begins with a third slash"):
+        split_url(url)

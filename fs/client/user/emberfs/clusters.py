@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fs.app.cluster_dir import ClusterDir, mgmtd_addresses, need_record, usual_key_file
-from fs.app.which_cluster import chosen_directory
+from fs.app.which_cluster import chosen_directory, directory_of_cluster
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.entries import Identity
 from fs.rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
@@ -34,6 +34,9 @@ from .urls import PROTOCOLS
 
 _SECRET_IN_URL: Final = re.compile(rf"^[^/]*:[^/]*@|{TOKEN_MARK}-\d+-[0-9a-f]{{16}}-")
 """In what follows the `://`: user and password, or a token anywhere."""
+_BY: Final = (
+    "cluster=DIRECTORY, or by its id (`ember status --json`) in the URL, ember://CLUSTER_ID@/"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Place:
 def split_url(url: str) -> tuple[str, str, str]:
     """Return (cluster id, hosts, path) of `ember://[CLUSTER_ID@][HOST:PORT,...]/PATH`, or of just a path.
 
+    Without hosts a cluster of this machine is meant: the one of that id, or the only one.
+
     The path begins with a slash, and ends with none.
 
     Raises:
@@ -70,7 +75,10 @@ def split_url(url: str) -> tuple[str, str, str]:
                 )
             authority, _, path = rest.partition("/")
     cluster_id, _, hosts = authority.rpartition("@")
-    if authority and not all(host.rpartition(":")[2].isdigit() for host in hosts.split(",")):
+    is_by_id = bool(cluster_id) and not hosts
+    if authority and not (
+        is_by_id or all(host.rpartition(":")[2].isdigit() for host in hosts.split(","))
+    ):
         raise ValueError(
             f"{url!r}: {hosts!r} is no HOST:PORT; a path begins with a third slash, as in ember:///data"
         )
@@ -92,7 +100,7 @@ def find_place(
         cluster: folder of a cluster that `ember up` started.
         hosts: addresses of managers, `HOST:PORT` or `unix:/PATH`, as a list or separated by commas.  Without these
             two: the cluster that `ember` commands would find on this machine.
-        cluster_id: of the cluster that is expected at the hosts.
+        cluster_id: of the cluster that is expected there; without hosts and folder, of one that runs on this machine.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: what lets a user into a closed cluster.
         token_file: where it stands; default: what EMBERFS_TOKEN_FILE says.  Without both: what the environment says.
@@ -139,13 +147,27 @@ def _managers(
             raise ValueError("with hosts, say cluster_id=..., and not cluster=...")
         addresses = [h if h.startswith(("unix:", "tcp:")) else f"tcp:{h}" for h in listed]
         return tuple(addresses), cluster_id, ""
-    with os_errors(str(cluster or "")):
-        directory = (
-            chosen_directory(None) if cluster is None else ClusterDir(Path(cluster).absolute())
-        )
+    with os_errors(str(cluster or f"ember://{cluster_id}{'@' * bool(cluster_id)}/")):
+        if cluster is not None:
+            directory = ClusterDir(Path(cluster).absolute())
+        elif cluster_id:
+            directory = _directory_of(cluster_id)
+        else:
+            directory = chosen_directory(None, by=_BY)
         record = need_record(directory)
+        if cluster_id and record.cluster_id != cluster_id:
+            what = f"{directory.path} holds the cluster {record.cluster_id}, not {cluster_id}"
+            raise FsError(Status.RPC_WRONG_CLUSTER, what)
         key_file = usual_key_file(directory, record)
         return tuple(mgmtd_addresses(directory, record)), record.cluster_id, key_file
+
+
+def _directory_of(cluster_id: str) -> ClusterDir:
+    directory = directory_of_cluster(cluster_id)
+    if directory is None:
+        what = f"no cluster {cluster_id} runs on this machine; of another one name the managers: ember://{cluster_id}@HOST:PORT,.../"
+        raise FsError(Status.BAD_CLUSTER_DIR, what)
+    return directory
 
 
 # ---- connections of this process ------------------------------------------------------------------

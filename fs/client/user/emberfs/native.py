@@ -130,7 +130,7 @@ class NativeClient(Closing):
 
     @classmethod
     def of_url(cls, url: str) -> Self:
-        """Connect to the cluster of `ember://[CLUSTER_ID@][HOST:PORT,...]/`."""
+        """Connect to the cluster of `ember://[CLUSTER_ID@][HOST:PORT,...]/`; see `split_url`."""
         cluster_id, hosts, _ = split_url(url)
         return cls(hosts=hosts, cluster_id=cluster_id)
 

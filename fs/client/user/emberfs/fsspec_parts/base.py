@@ -121,11 +121,11 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         }
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return the URL of a path; with hosts when they are known from one."""
+        """Return the URL of a path; with the cluster's id and hosts as far as they were given."""
         if is_url(name):
             return name
         authority = ""
-        if self._hosts:
+        if self._cluster_id:
             hosts = self._hosts if isinstance(self._hosts, str) else ",".join(self._hosts)
             authority = f"{self._cluster_id}@{hosts}"
         return f"{PROTOCOLS[0]}://{authority}{self._strip_protocol(name)}"
