@@ -120,6 +120,40 @@ class Inode:
         """True for a directory."""
         return self.type is InodeType.DIRECTORY
 
+    def shown_as(
+        self,
+        file: FilePart,
+        owned: tuple[int, int, int],
+        atime_ns: int,
+        mtime_ns: int,
+        ctime_ns: int,
+    ) -> "Inode":
+        """Return these attributes with other ones of a file; `owned` is mode, owner and group.
+
+        As `dataclasses.replace`, in less than half the time: a file that is being written is shown again and again.
+        """
+        mode, uid, gid = owned
+        return Inode(
+            self.inode_id,
+            self.type,
+            mode,
+            uid,
+            gid,
+            self.nlink,
+            atime_ns,
+            mtime_ns,
+            ctime_ns,
+            self.btime_ns,
+            self.iflags,
+            file,
+            self.directory,
+            self.symlink_target,
+            self.rdev,
+            self.used_bytes,
+            self.has_acl,
+            self.is_bare,
+        )
+
     @property
     def st_mode(self) -> int:
         """Type and permission bits as stat(2) shows them."""

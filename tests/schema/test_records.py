@@ -1,6 +1,6 @@
 """Inodes and routing info survive their wire form; chain views follow the states."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -108,3 +108,12 @@ def test_a_reader_of_one_version_after_the_other_reads_what_each_one_says(versio
             if info.chains.get(chain_id) == chain:
                 assert found.chains[chain_id] is chain
         before = found
+
+
+def test_attributes_that_are_shown_differ_in_what_was_said_alone():
+    values = {field.name: f"any {field.name}" for field in fields(Inode)}
+    told, file = Inode(**values), FilePart(1, 0, LAYOUT, 1, 0)
+    owned = {"mode": 1, "uid": 2, "gid": 3}
+    times = {"atime_ns": 4, "mtime_ns": 5, "ctime_ns": 6}
+    shown = told.shown_as(file, (1, 2, 3), 4, 5, 6)
+    assert shown == replace(told, file=file, **owned, **times)

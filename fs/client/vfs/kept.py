@@ -79,20 +79,20 @@ class Kept(InlineFiles):
         is_plain = not told.has_acl and told.nlink > 0 and not state.error_count
         if not (is_writers and is_allowed and (is_root or is_owners) and is_plain):
             return False
-        shown = state.present(told)
-        if not (takes_nothing(shown, asked) and self._may_keep(state)):
-            return False
         seen = told.mode, told.uid, told.gid
+        owned = seen if before is None else before.over(told)
+        if not (takes_nothing(owned, asked) and self._may_keep(state)):
+            return False
         kept = SetOwner(asked, caller, self.runtime.clock.wall_ns(), seen)
         if before is None:
             self._watch(state)
         state.set_owner = kept if before is None else kept.after(before)
         self.owned[state.inode_id] = state
-        for handle in handles:
-            handle.is_dirty = handle.is_dirty or handle.can_write
         return True
 
     def _watch(self, state: InodeState) -> None:
+        if self.kept and self.kept[-1][1] is state:
+            return  # watched since just now: who sets times sets a mode next
         self.kept.append((self.now_s() + KEPT_S, state))
         if len(self.kept) == 1:
             self.spawn(self._watch_kept)

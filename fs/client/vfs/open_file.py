@@ -89,6 +89,7 @@ class InodeState:
         "run",
         "set_owner",
         "set_times",
+        "shown_file",
         "space_counted_s",
         "stream",
         "told_until_s",
@@ -107,6 +108,8 @@ class InodeState:
         assert inode.file is not None, inode.inode_id
         self.inode_id: InodeId = inode.inode_id
         self.inode = inode
+        self.shown_file = inode.file, inode.file
+        """What meta told, and with which length it was shown last."""
         self.ref = FileRef(
             inode.inode_id,
             inode.file.layout,
@@ -390,25 +393,32 @@ class InodeState:
 
     def present(self, inode: Inode) -> Inode:
         """Return attributes that were absorbed, with what applications on this mount already did to the file."""
-        if self.set_owner is not None:
-            inode = self.set_owner.over(inode)
-        length, file = self.local_length(), inode.file
+        length, file, owner = self.local_length(), inode.file, self.set_owner
         assert file is not None
         if length != file.length:
-            file = replace(file, length=length)
-        if not (self.is_dirty or self.has_unreported):
+            file = self._of_length(file, length)
+        is_waited_for = self.is_dirty or self.has_unreported
+        if not is_waited_for and owner is None:
             return inode if file is inode.file else replace(inode, file=file)
-        times, atime_ns, changed_ns = self.set_times, inode.atime_ns, self.local_mtime_ns
-        if times is not None:
-            atime_ns = atime_ns if times.atime_ns is None else times.atime_ns
-            changed_ns = max(changed_ns, times.set_ns)
-        return replace(
-            inode,
-            file=file,
-            atime_ns=atime_ns,
-            mtime_ns=self.reported_mtime_ns(),
-            ctime_ns=max(inode.ctime_ns, changed_ns),
-        )
+        atime_ns, mtime_ns, ctime_ns = inode.atime_ns, inode.mtime_ns, inode.ctime_ns
+        if is_waited_for:
+            mtime_ns, ctime_ns = self.reported_mtime_ns(), max(ctime_ns, self.local_mtime_ns)
+            times = self.set_times
+            if times is not None:
+                atime_ns = atime_ns if times.atime_ns is None else times.atime_ns
+                ctime_ns = max(ctime_ns, times.set_ns)
+        owned = inode.mode, inode.uid, inode.gid
+        if owner is not None:
+            owned, ctime_ns = owner.over(inode), max(ctime_ns, owner.set_ns)
+        return inode.shown_as(file, owned, atime_ns, mtime_ns, ctime_ns)
+
+    def _of_length(self, file: FilePart, length: int) -> FilePart:
+        """Return what meta told with another length; asked for again and again, it is made once."""
+        told, shown = self.shown_file
+        if told is not file or shown.length != length:
+            shown = replace(file, length=length)
+            self.shown_file = file, shown
+        return shown
 
     def length_hint(self) -> meta_pb2.LengthHintPb | None:
         """What to tell meta of the length; None: ask the chains."""

@@ -4,7 +4,7 @@ Only such as may wait: whoever may do something with the file before, as meta ju
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...schema.inode import Inode
@@ -50,19 +50,21 @@ class SetOwner:
 
     def after(self, before: "SetOwner") -> "SetOwner":
         """Return these together with those that were set before them and are not set anew."""
-        pairs = zip(self.asked, before.asked, strict=True)
-        asked = AskedOwner(*(new if new is not None else old for new, old in pairs))
-        return replace(self, asked=asked, seen=before.seen)
-
-    def over(self, inode: Inode) -> Inode:
-        """Return attributes that meta told with these over them."""
         mode, uid, gid = self.asked
-        return replace(
-            inode,
-            mode=inode.mode if mode is None else mode,
-            uid=inode.uid if uid is None else uid,
-            gid=inode.gid if gid is None else gid,
-            ctime_ns=max(inode.ctime_ns, self.set_ns),
+        asked = AskedOwner(
+            before.asked.mode if mode is None else mode,
+            before.asked.uid if uid is None else uid,
+            before.asked.gid if gid is None else gid,
+        )
+        return SetOwner(asked, self.caller, self.set_ns, before.seen)
+
+    def over(self, inode: Inode) -> tuple[int, int, int]:
+        """Return mode, owner and group that meta told in `inode` with these over them."""
+        mode, uid, gid = self.asked
+        return (
+            inode.mode if mode is None else mode,
+            inode.uid if uid is None else uid,
+            inode.gid if gid is None else gid,
         )
 
     def to_pb(self) -> meta_pb2.OwnerReportPb:
@@ -80,21 +82,20 @@ class SetOwner:
         )
 
 
-def takes_nothing(inode: Inode, asked: AskedOwner) -> bool:
-    """Return whether nobody who has a right by the mode of `inode` lacks it after this, or would notice that it comes later.
+def takes_nothing(before: tuple[int, int, int], asked: AskedOwner) -> bool:
+    """Return whether nobody who has a right by mode, owner and group as they are `before` lacks it after this, or would notice that it comes later.
 
     Root has all rights anyway.  Of who was the owner, or in the group, nothing is taken only if he is root, or the others have as much; who becomes
     the owner, or comes into the group, must not have had more before.  Bits that let a program run as somebody else do not wait.
     """
-    mode = inode.mode if asked.mode is None else asked.mode
-    if (inode.mode | mode) & _SPECIAL_BITS or inode.mode & ~mode:
+    old, uid, gid = before
+    mode = old if asked.mode is None else asked.mode
+    if (old | mode) & _SPECIAL_BITS or old & ~mode:
         return False
-    of_owner, of_group, of_others = (inode.mode >> shift & _RIGHTS for shift in (6, 3, 0))
-    if asked.uid not in (None, inode.uid) and (
-        inode.uid != 0 or (of_group | of_others) & ~of_owner
-    ):
+    of_owner, of_group, of_others = old >> 6 & _RIGHTS, old >> 3 & _RIGHTS, old & _RIGHTS
+    if asked.uid not in (None, uid) and (uid != 0 or (of_group | of_others) & ~of_owner):
         return False
-    return asked.gid in (None, inode.gid) or of_group == of_others
+    return asked.gid in (None, gid) or of_group == of_others
 
 
 def mode_of_list(value: bytes) -> int | None:

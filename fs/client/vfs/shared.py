@@ -88,6 +88,8 @@ class Shared:
         self.begins_writes = store if isinstance(store, BeginsWrites) else None
         """Where writes can be begun without a task that waits; None: they cannot."""
         self.runtime = runtime
+        self.now_s: Callable[[], float] = runtime.clock.monotonic_s
+        """Returns monotonic seconds."""
         self.section = section
         self.retry_time_s_longest = longest_s(section)
         """That any operation which is under way may go on for, also after a shorter time was set."""
@@ -196,10 +198,6 @@ class Shared:
     def new_session_id(self) -> SessionId:
         """Return an id for a file session."""
         return SessionId(f"{self.runtime.random.getrandbits(128):032x}")
-
-    def now_s(self) -> float:
-        """Monotonic seconds."""
-        return self.runtime.clock.monotonic_s()
 
     def call(self, method: Method[ReqT, RspT], request: ReqT) -> Coroutine[Any, Any, RspT]:
         """Call meta."""
