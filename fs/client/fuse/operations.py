@@ -3,6 +3,7 @@
 import errno
 import functools
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -276,15 +277,16 @@ class Operations(pyfuse3.Operations):
             self._directories.rewind(fh)
         if start_id < _DOT_COOKIES and not await self._reply_dots(fh, start_id, token):
             return
-        cookie = max(start_id - _DOT_COOKIES, 0)
+        cookie, asked_s = max(start_id - _DOT_COOKIES, 0), math.inf
         while entries := await self._directories.readdir(fh, cookie):
+            # By the first of several pages: the kernel has asked once.
+            asked_s = min(asked_s, self._directories.shown_by(fh).asked_s)
             for entry in entries:
                 age_s = self._directories.age_s(entry)
                 attributes = self._entry(entry.inode, age_s)
                 cookie = entry.cookie
                 if not pyfuse3.readdir_reply(token, entry.name, attributes, cookie + _DOT_COOKIES):
                     return
-                asked_s = self._directories.shown_by(fh).asked_s
                 self._names.give(entry.inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
 
     async def _reply_dots(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> bool:
