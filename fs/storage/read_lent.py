@@ -3,6 +3,8 @@
 The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, not so: then they are
 read here, and whatever is wrong with them is met by those who mend it (read_path.py).
 
+Of what the disk has to read some is matched by its caller, too, and asked for again in the same way (`may_leave_matching`).
+
 Concurrency: no checkpoint between the look at our places in the chains and the reply, so nothing can come in.
 """
 
@@ -11,6 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
+from ..chunkengine.checksum import CHECKSUM_BYTES
 from ..chunkengine.read_values import LentRows
 from ..rpc.api import Call, FileRange, Reply
 from ..schema.proto import storage_pb2
@@ -20,6 +23,9 @@ from .read_at_once import RowsWanted
 
 ROW_BYTES_MIN: Final = 64 * 1024
 """Of a row, on average: each is a system call of the caller's, and a range of the reply."""
+
+NUMBERS_BYTES_MAX: Final = 64
+"""Of a reply's message for each row, beside checksums: a length and a version, and a share of what begins their columns."""
 
 
 def lend_rows(
@@ -55,6 +61,19 @@ def lend_rows(
         return None
     rows.count_bytes()
     return reply
+
+
+def may_leave_matching(call: Call, rows: RowsWanted) -> bool:
+    """Return whether rows that are all read past the page cache may come with their stored checksums, for their caller to match them.
+
+    So it is where ranges of them might be lent: then he knows such a reply, and it is no longer than a message may be.
+    """
+    takes, count = call.takes_ranges, len(rows.chains)
+    block_bytes = rows.targets[0].disk.engine.checksum_block_bytes  # 0 where the disk was refused
+    if takes is None or not rows.want_checksums or rows.fills_cache or not block_bytes:
+        return False
+    checksum_bytes = rows.size // block_bytes * CHECKSUM_BYTES
+    return takes(rows.size, count, checksum_bytes + count * NUMBERS_BYTES_MAX)
 
 
 def _lent(rows: RowsWanted) -> list[tuple[Sequence[int], LentRows]]:

@@ -28,7 +28,7 @@ from .context import StorageContext
 from .read_at_once import IO_COUNT_MAX, RowsWanted, find_rows, read_at_once, read_the_rest
 from .read_elsewhere import BadRead, read_elsewhere
 from .read_ios import INLINE_BYTES_MAX, Batch, begin, make_reply, read_disks, take_read, take_result
-from .read_lent import lend_rows
+from .read_lent import lend_rows, may_leave_matching
 from .read_one import REPLY_COLUMNS
 from .read_versions import NOT_HERE, ask_tails, read_locked
 from .targets import Place
@@ -75,7 +75,7 @@ def read_packed(
                     message,
                     lease,
                     rows,
-                    leaves_matching=call.takes_ranges is not None and rows.want_checksums,
+                    leaves_matching=may_leave_matching(call, rows),
                     deadline_s=deadline_s,
                 )
             request = storage_pb2.BatchReadReq.FromString(message)

@@ -10,6 +10,7 @@ import trio
 
 from fs.kernels.writes import block_checksums
 from fs.rpc.api import Lending
+from fs.rpc.lent_replies import ReplyLender
 from fs.rpc.simulated_memory import SimulatedMemory
 from fs.schema import services
 from fs.schema.ids import ChunkId, InodeId
@@ -161,6 +162,28 @@ async def test_other_cold_reads_are_matched_by_the_node(mock_clock, monkeypatch,
         assert not received.message.block_bytes
         found = b"".join(map(content, range(COUNT)))
         assert received.payload == found[: received.payload_bytes]
+
+
+async def test_a_message_that_would_be_too_long_has_no_checksums_of_blocks(mock_clock, monkeypatch):
+    """Else no read of so many blocks would ever be answered."""
+    async with cold_machine(monkeypatch) as (cluster, client):
+        asked, real, allowed = [], ReplyLender.takes_ranges, [True, False]
+
+        def takes(self, header, size, row_count, message_bytes):
+            asked.append((size, row_count, message_bytes))
+            return real(self, header, size, row_count, message_bytes) and allowed[0]
+
+        monkeypatch.setattr(ReplyLender, "takes_ranges", takes)
+        reply = (await read(cluster, client)).message
+        *_, (size, row_count, message_bytes) = asked
+        assert (size, row_count) == (COUNT * CHUNK, COUNT)
+        assert reply.block_bytes and reply.ByteSize() <= message_bytes
+        del allowed[0]
+        for node in cluster.nodes.values():
+            node.engine._rows._direct._remembered.clear()
+        received = await read(cluster, client)
+        assert not received.message.block_bytes and received.message.checksums
+        assert received.payload == b"".join(map(content, range(COUNT)))
 
 
 async def test_a_cold_damaged_copy_is_repaired_when_it_is_asked_for_again(mock_clock, monkeypatch):
