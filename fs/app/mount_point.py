@@ -11,12 +11,15 @@ from typing import Final
 
 from ..schema.status import FsError, Status
 from .running import mount_daemon_at
+from .stuck_daemon import free_all
 
 FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
 def is_dead(path: Path) -> bool:
     """True if a FUSE mount stands here whose daemon has died; one that lives is asked, which takes as long as the cluster needs."""
+    if is_mounted(path):
+        free_all(path)  # else nobody would ever answer
     try:
         os.statvfs(path)
     except OSError as error:

@@ -39,6 +39,7 @@ from .process_id import ProcessId, open_pidfd, parse_process_id, process_id, sen
 from .quiet import tell_of_stop
 from .readiness import READY_VARIABLE
 from .running import left_running
+from .stuck_daemon import free_if_killed
 from .supervisor_link import last_line
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,15 @@ class Service:
             "last_exit": self.last_exit,
             "metrics_address": self.metrics_address,
         }
+
+
+async def _wait_end(service: Service, identity: ProcessId) -> None:
+    """Wait for the end of a service's process; a mount daemon that is killed may need help with that."""
+    async with trio.open_nursery() as nursery:
+        if service.role == "mountd":
+            nursery.start_soon(free_if_killed, identity.pid, Path(service.mount_point))
+        await wait_end(identity)
+        nursery.cancel_scope.cancel()
 
 
 class Supervisor:
@@ -205,7 +215,7 @@ class Supervisor:
         self._set_state(service, "starting")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_ready, service, ready_read)
-            await wait_end(service.identity)
+            await _wait_end(service, service.identity)
             nursery.cancel_scope.cancel()
         service.identity = None
         code = child.wait()
@@ -218,7 +228,7 @@ class Supervisor:
             started_s = trio.current_time()
             if service.identity is not None:  # adopted
                 self._set_state(service, "running")
-                await wait_end(service.identity)
+                await _wait_end(service, service.identity)
                 service.identity, code, service.last_exit = None, None, ENDED
             else:
                 code, service.last_exit = await self._run_once(service)
