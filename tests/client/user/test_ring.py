@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 
 import numpy as np
 import pytest
@@ -338,3 +339,43 @@ def test_a_ring_that_is_closed_or_of_another_process_says_so(client, path):
             with pytest.raises(OSError, match="this ring is closed") as failed:
                 call()
             assert failed.value.errno == errno.EBADF
+
+
+class ClosingBell:
+    """A ring's bell; when it has been heard another thread closes the client."""
+
+    def __init__(self, ring, close):
+        self._bell, self._close = ring._bell, close
+        ring._bell = ring._ear._bell = self
+
+    def recv(self, *args):
+        heard = self._bell.recv(*args)
+        if heard:
+            self._close()
+        return heard
+
+    def __getattr__(self, name):
+        return getattr(self._bell, name)
+
+
+@pytest.mark.parametrize("use", ["wait", "move_one", "put", "put_columns"])
+def test_a_client_that_another_thread_closes_meanwhile_says_so(mnt, path, use):
+    client = RingClient(mnt)
+    file, iov, ring = client.open(path), client.allocate(10), client.ring(4)
+    entry = (0, 0, 0, 10, file.id, iov.id, Op.READ, 0)
+    if use == "wait":
+        ring.put(*entry)
+        ring.submit()
+    if use in {"wait", "move_one"}:
+        ClosingBell(ring, client.close)
+    else:
+        client.close()
+    calls = {
+        "wait": lambda: ring.wait(1),
+        "move_one": lambda: ring.move_one(*entry),
+        "put": lambda: ring.put(*entry),
+        "put_columns": lambda: ring.put_columns([array("Q", [0])]),
+    }
+    with pytest.raises(OSError, match="this ring is closed") as failed:
+        calls[use]()
+    assert failed.value.errno == errno.EBADF

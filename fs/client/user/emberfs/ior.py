@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _BELL_BYTES: Final = 1024
 _TIMEOUT_MS_MAX: Final = 2**32 - 1
+_WORD_BYTES: Final = 8
 _NO_FLAGS: Final = EntryFlag(0)
 _ONE: Final = COUNT.pack(1)
 
@@ -151,8 +152,7 @@ class Ior(Closing):
         try:
             ENTRY.pack_into(self._memory, place, *fields)
         except TypeError as error:
-            if self._memory.closed:
-                raise self._closed() from error
+            self._refuse_if_closed(error)
             raise
         self._prepared += 1
 
@@ -167,20 +167,23 @@ class Ior(Closing):
         """
         # As `put`, `submit` and `collect`, without a call for each step.
         entry_count, number = self.entry_count, self._prepared
-        ENTRY.pack_into(self._memory, number % entry_count * ENTRY.size, *fields)
-        self._prepared = number + 1
         try:
+            ENTRY.pack_into(self._memory, number % entry_count * ENTRY.size, *fields)
+            self._prepared = number + 1
             self._bell.send(_ONE, socket.MSG_NOSIGNAL)
             self._submitted += 1
             heard = self._ear.receive(_BELL_BYTES)
+            if not heard:
+                raise self._gone()
+            number = self._heard_count
+            self._heard_count = self._collected = number + 1
+            place = entry_count * ENTRY.size + number % entry_count * COMPLETION.size
+            result: int = COMPLETION.unpack_from(self._memory, place)[1]
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._gone() from error
-        if not heard:
-            raise self._gone()
-        number = self._heard_count
-        self._heard_count = self._collected = number + 1
-        place = entry_count * ENTRY.size + number % entry_count * COMPLETION.size
-        result: int = COMPLETION.unpack_from(self._memory, place)[1]
+        except (TypeError, ValueError) as error:
+            self._refuse_if_closed(error)
+            raise
         return result
 
     def put_columns(self, columns: Sequence["array[int]"]) -> None:
@@ -195,7 +198,7 @@ class Ior(Closing):
         count = len(columns[0])
         if count > self.free_count:
             raise BlockingIOError(errno.EAGAIN, "the ring has not so much room")
-        step = ENTRY.size // self._words.itemsize
+        step = ENTRY.size // _WORD_BYTES
         if sys.byteorder == "big":
             for column in columns:
                 column.byteswap()
@@ -204,7 +207,11 @@ class Ior(Closing):
             run = min(count - done, self.entry_count - place)
             for word, column in enumerate(columns):
                 rows = slice(place * step + word, (place + run) * step, step)
-                self._words[rows] = memoryview(column)[done : done + run]
+                try:
+                    self._words[rows] = memoryview(column)[done : done + run]
+                except ValueError as error:
+                    self._refuse_if_closed(error)
+                    raise
             done, place = done + run, 0
         self._prepared += count
 
@@ -305,7 +312,11 @@ class Ior(Closing):
         while count:  # one run, or two around the end of the memory
             run = min(count, self.entry_count - self._heard_count % self.entry_count)
             place = completion_offset(self._heard_count, self.entry_count)
-            found = self._memory[place : place + run * COMPLETION.size]
+            try:
+                found = self._memory[place : place + run * COMPLETION.size]
+            except ValueError as error:
+                self._refuse_if_closed(error)
+                raise
             self._heard += COMPLETION.iter_unpack(found)
             self._heard_count += run
             count -= run
@@ -336,6 +347,11 @@ class Ior(Closing):
         self._bell.close()
         self._words.release()
         self._memory.close()
+
+    def _refuse_if_closed(self, error: Exception) -> None:
+        """Say why the memory could not be reached, if it is because it was closed, maybe by another thread."""
+        if self._memory.closed:
+            raise self._closed() from error
 
     def _closed(self) -> OSError:
         if os.getpid() == self._pid:
