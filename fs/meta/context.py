@@ -124,7 +124,7 @@ class LengthUnknownError(Exception):
 
 
 class NamesLeasedError(Exception):
-    """A client may take names of a directory for absent; when that is over, the operation is run again.  Nothing was changed."""
+    """A client may know what names of a directory lead to; when that is over, the operation is run again.  Nothing was changed."""
 
     def __init__(self, directory_id: int) -> None:
         super().__init__(f"directory {directory_id:#x}")

@@ -1,17 +1,17 @@
-"""Leases of directories: the client that made one is told, with each change of its names, that nobody else adds any for a moment.
+"""Leases of directories: the client that made one is told, with each change of its names, that nobody else changes any for a moment.
 
-So it knows which names are absent, and answers look-ups of these without a call (fs/client/vfs/leased_names.py; decision 0152).  Who takes a name
-away need not wait: what the client then takes for possibly there it asks for.
+So it knows what names lead to, and which are absent, and answers look-ups without a call (fs/client/vfs/leased_names.py; decisions 0152, 0161).
 
 Invariants:
-    - While an inode says `lease_client_id`, that client alone has ever added names to the directory.  Only Mkdir sets it; who else is about to add
-      a name has it taken away first, for good.
+    - While an inode says `lease_client_id`, that client alone has ever changed names of the directory.  Only Mkdir sets it; who else is about to add,
+      move, replace or remove a name has it taken away first, for good.  Garbage collection need not: it takes names of removed directories, whose
+      leases went when they were removed.
     - It is taken away in two transactions with `WAIT_S` between them, by the monotonic clock of whoever waits: the first one marks it as ending,
       and from then on no reply renews the lease.  A service that dies in between leaves the mark; whoever comes next waits for as long.
     - A reply renews a lease only where the directory has just changed.  So one that has not for `IDLE_S` may lose it at once.
     - Nobody waits in a transaction, nor with another lease taken away halfway.
 
-Every operation that adds a name reads the directory's inode with a conflict anyway, and the inode is not written by the changes of the client
+Every operation that changes a name reads the directory's inode with a conflict anyway, and the inode is not written by the changes of the client
 that has the lease: these do not conflict because of it.
 """
 
@@ -52,7 +52,7 @@ def _may_hold_leases(stored: bytes) -> bool:
 
 
 def require_unleased(ctx: OpContext, directory: pb.InodePb) -> None:
-    """Raise NamesLeasedError if a name may not be added to a directory before another client's lease is over."""
+    """Raise NamesLeasedError if a name of a directory may not be changed before another client's lease is over."""
     holder = directory.directory.lease_client_id
     if holder and holder != ctx.caller.client_id:
         raise NamesLeasedError(directory.inode_id)
@@ -96,7 +96,7 @@ async def end(tr: Transaction, directory_id: int) -> None:
 
 
 async def end_at_once(tr: Transaction, directory_id: int) -> None:
-    """Take a lease away without waiting: its client may take a new name for absent for as long as it was told."""
+    """Take a lease away without waiting: its client may take a new name for absent for as long as it was told last."""
     key = records.inode_key(directory_id)
     stored = await tr.get(key)
     if stored is not None:

@@ -264,7 +264,7 @@ class ClientSection(Section, frozen=True):
     """Of names that a listing showed: stat may use them for so long, open makes sure that they still hold."""
     negative_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
     leased_names_max: Annotated[int, Meta(ge=0, le=16_777_216)] = 65_536
-    """Names kept of directories that this mount has made, so that a name not among them is known to be absent without a call; 0: none."""
+    """Names kept of directories that this mount has made, so that it is known without a call what they lead to, and that others are absent; 0: none."""
     verify_reads: bool = True
     """Check the checksum of every read again on arrival."""
     max_background: Count = 64

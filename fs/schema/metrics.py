@@ -476,7 +476,7 @@ MOUNT_BATCH_OPEN: Final = gauge(
 MOUNT_CACHE_HITS: Final = counter(
     "ember_mount_cache_hits_total",
     _MOUNT,
-    "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or that a name is absent in a directory of which it has the lease. What the kernel has in its caches it does not ask for.",
+    "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or what a name leads to, or that it is absent, in a directory of which it has the lease (present names: those that a removal was expected to follow). What the kernel has in its caches it does not ask for.",
     "cache",
 )
 MOUNT_CACHE_MISSES: Final = counter(

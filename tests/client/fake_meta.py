@@ -25,7 +25,8 @@ from .fake_inline import end_inline, fetched
 from .fake_owner import with_owner
 
 ENDING = "nobody's"
-ADDING = {"Create", "Mkdir", "Symlink", "Mknod", "Link", "Rename"}
+CHANGING = {"Create", "Mkdir", "Symlink", "Mknod", "Link", "Unlink", "Rmdir", "Rename"}
+PARENTS = "parent_inode_id", "old_parent_inode_id", "new_parent_inode_id"
 DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
 
@@ -62,10 +63,11 @@ class FakeMeta:
         return await fetched(self, method, request)
 
     async def _end_lease(self, method, request):
-        """Who may add a name to what another client has the lease of waits for its end."""
-        if method.name in ADDING:
-            field = "new_parent_inode_id" if method.name == "Rename" else "parent_inode_id"
-            leases, directory_id = self.cluster.leases, getattr(request, field)
+        """Who may change a name in what another client has the lease of waits for its end."""
+        if method.name not in CHANGING:
+            return
+        for field in PARENTS:
+            leases, directory_id = self.cluster.leases, getattr(request, field, 0)
             if leases.get(directory_id, self.client_id) != self.client_id:
                 leases[directory_id] = ENDING
                 await trio.sleep(WAIT_S)
@@ -74,9 +76,11 @@ class FakeMeta:
     def _tell_directories(self, method, request, reply):
         ids = [
             getattr(request, field)
-            for field in ("parent_inode_id", "old_parent_inode_id", "new_parent_inode_id")
+            for field in PARENTS
             if hasattr(request, field) and method.name != "Lookup"
         ]
+        if method.name in {"Lookup", "GetAttr"} and reply.inode.inode_id in self.cluster.leases:
+            reply.inode.directory.lease_client_id = self.cluster.leases[reply.inode.inode_id]
         for inode_id in dict.fromkeys(ids):
             told = inode_to_pb(self.cluster.get(inode_id))
             told.directory.lease_client_id = self.cluster.leases.get(inode_id, "")

@@ -64,7 +64,7 @@ async def link(user, directory_id):
     return await user.link((await user.lookup(ROOT, b"f")).inode_id, directory_id, b"new")
 
 
-ADDING = {
+CHANGING = {
     "create": lambda u, d: u.create(d, b"new"),
     "create by path": lambda u, _: u.call("create", meta.CreateReq(directory=b"/d", name=b"new")),
     "mkdir": lambda u, d: u.mkdir(d, b"new"),
@@ -74,17 +74,19 @@ ADDING = {
     "link": link,
     "rename": lambda u, d: u.rename(ROOT, b"f", d, b"new"),
     "rename within": lambda u, d: u.rename(d, b"inside", d, b"new"),
-}
-TAKING = {
+    "rename onto": lambda u, d: u.rename(ROOT, b"f", d, b"inside"),
+    "exchange": lambda u, d: u.rename(d, b"inside", ROOT, b"f", exchange=True),
+    "exchange the other way": lambda u, d: u.rename(ROOT, b"f", d, b"inside", exchange=True),
     "unlink": lambda u, d: u.unlink(d, b"inside"),
     "rmdir": lambda u, d: u.rmdir(d, b"sub"),
     "remove a tree": lambda u, d: u.remove_tree(d, b"sub"),
-    "rename": lambda u, d: u.rename(d, b"inside", ROOT, b"outside"),
+    "rename out": lambda u, d: u.rename(d, b"inside", ROOT, b"outside"),
     "trash": lambda u, d: u.call("move_to_trash", meta.MoveToTrashReq(parent_inode_id=d, name=b"inside")),
-    "the directory": lambda u, _: u.remove_tree(ROOT, b"d"),
+}  # fmt: skip
+LEAVING = {
     "renaming the directory": lambda u, _: u.rename(ROOT, b"d", ROOT, b"e"),
     "chmod": lambda u, d: u.set_attr(d, mode=0o755),
-}  # fmt: skip
+}
 
 
 async def fill(one):
@@ -114,13 +116,13 @@ async def test_who_does_not_want_one_gets_none(world, one):
     assert not made.directory.lease_client_id
 
 
-@pytest.mark.parametrize("kind", ADDING)
-async def test_who_adds_a_name_waits_once_for_the_end_of_anothers_lease(
+@pytest.mark.parametrize("kind", CHANGING)
+async def test_who_changes_a_name_waits_once_for_the_end_of_anothers_lease(
     world, one, two, kind, autojump_clock
 ):
     directory_id = await fill(one)
     with Timed() as timed:
-        await ADDING[kind](two, directory_id)
+        await CHANGING[kind](two, directory_id)
     assert timed.s == about(WAIT_S)
     assert not (await stored(world, directory_id)).lease_client_id
     with Timed() as timed:
@@ -131,24 +133,38 @@ async def test_who_adds_a_name_waits_once_for_the_end_of_anothers_lease(
     assert (leases.ended_count, leases.waited_count) == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ADDING)
+@pytest.mark.parametrize("kind", CHANGING)
 async def test_its_own_client_never_waits(world, one, kind, autojump_clock):
     directory_id = await fill(one)
     with Timed() as timed:
-        await ADDING[kind](one, directory_id)
+        await CHANGING[kind](one, directory_id)
     assert timed.s == 0.0
     assert (await told(one, directory_id, b"more")).lease_client_id == ONE
 
 
-@pytest.mark.parametrize("kind", TAKING)
-async def test_who_takes_names_away_does_not_wait_and_leaves_the_lease(
+@pytest.mark.parametrize("kind", LEAVING)
+async def test_who_leaves_the_names_alone_does_not_wait_and_leaves_the_lease(
     world, one, two, kind, autojump_clock
 ):
     directory_id = await fill(one)
     with Timed() as timed:
-        await TAKING[kind](two, directory_id)
+        await LEAVING[kind](two, directory_id)
     assert timed.s == 0.0
     assert (await stored(world, directory_id)).lease_client_id == ONE
+
+
+async def test_who_removes_the_directory_with_all_below_it_does_not_wait(
+    world, one, two, autojump_clock
+):
+    """Garbage collection takes the names away without asking anybody, so nothing renews the lease from then on."""
+    directory_id = await fill(one)
+    below = await one.mkdir(directory_id, b"below", wants_name_lease=True)
+    with Timed() as timed:
+        await two.remove_tree(ROOT, b"d")
+    assert timed.s == 0.0
+    assert not (await stored(world, directory_id)).lease_client_id
+    await world.meta.gc.step()
+    assert not (await stored(world, below.inode_id)).lease_client_id
 
 
 async def test_what_is_refused_ends_no_lease(world, one, two, autojump_clock):
@@ -162,6 +178,12 @@ async def test_what_is_refused_ends_no_lease(world, one, two, autojump_clock):
             await two.mkdir(directory_id, b"sub")
         with refused(Status.NOT_FOUND):
             await two.rename(ROOT, b"absent", directory_id, b"new")
+        with refused(Status.NOT_FOUND):
+            await two.unlink(directory_id, b"absent")
+        with refused(Status.ACCESS_DENIED):
+            await bob.unlink(directory_id, b"inside")
+        with refused(Status.NOT_DIRECTORY):
+            await two.rmdir(directory_id, b"inside")
         assert (await two.create(directory_id, b"inside")).inode_id
     assert timed.s == 0.0
     assert (await stored(world, directory_id)).lease_client_id == ONE

@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
-    failed, checked, absent = list[int](), 0, 0
+    failed, checked, absent, known = list[int](), 0, 0, 0
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
@@ -150,6 +150,7 @@ def main() -> int:
             programs = run_deterministic(partial(run_one, seed, told), seed)
             checked += programs.checked_count
             absent += programs.absent_count
+            known += programs.directories.known_count if programs.directories else 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -163,7 +164,9 @@ def main() -> int:
                 if told:
                     print("\n".join(told[0].story[-4000:]))
                 raise
-    told_absent = f", {absent} names told absent by mounts" if arguments.names else ""
+    told_absent = ""
+    if arguments.names:
+        told_absent = f", {absent} names told absent by mounts, {known} to lead to files"
     print(
         f"{arguments.count} seeds, {checked} contents as they must be{told_absent}, failed: {failed}"
     )

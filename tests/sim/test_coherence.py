@@ -4,6 +4,9 @@ from functools import partial
 
 import pytest
 
+from fs.client.vfs.known import Known, Shown
+from fs.meta.ops import unlink
+
 from . import coherence_names
 from .coherence import run
 from .coherence_cluster import POWER, run_over_cluster
@@ -49,9 +52,10 @@ def test_so_they_do_when_machines_vanish_and_services_restart(seed):
 
 
 @pytest.mark.parametrize(("seed", "is_begun"), [(101, False), (102, True)])
-def test_names_are_there_or_not_on_both_mounts_at_once(seed, is_begun):
+def test_names_lead_to_the_same_on_both_mounts_at_once(seed, is_begun):
     programs = run_deterministic(partial(run, seed, with_names=True, is_begun=is_begun), seed)
     assert programs.directories.checked_count > 100
+    assert programs.directories.known_count > 20
     assert programs.absent_count > 30
 
 
@@ -59,15 +63,43 @@ def test_so_they_are_when_machines_vanish_and_services_restart():
     seed = 5000
     programs = run_deterministic(partial(run_over_cluster, seed, with_names=True), seed)
     assert programs.directories.checked_count > 100
+    assert programs.directories.known_count > 20
     assert programs.absent_count > 30
+
+
+def find_out(match):
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match=match), flatten_subgroups=True):
+        for seed in range(1, 5):
+            run_deterministic(partial(run, seed, with_names=True), seed)
 
 
 def test_who_does_not_wait_for_the_end_of_a_lease_is_found_out(monkeypatch):
     monkeypatch.setitem(coherence_names.LENGTHS, "WAIT_S", 0.001)
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(AssertionError, match="is there: False"), flatten_subgroups=True
-    ):
-        run_deterministic(partial(run, 1, with_names=True), 1)
+    find_out("in names-.*, not")
+
+
+def test_who_removes_a_name_without_waiting_is_found_out(monkeypatch):
+    monkeypatch.setattr(unlink, "require_unleased", lambda *_: None)
+    find_out("in names-.*, not None")
+
+
+class Unchecked(int):
+    """A length that no other one is different from."""
+
+    __hash__ = int.__hash__
+
+    def __ne__(self, _):
+        return False
+
+
+def test_who_tells_a_length_from_before_is_found_out(monkeypatch):
+    def shown(known, inode_id, _):
+        if known.given_rights is None or known.given_length == -1:
+            return None
+        return Shown(inode_id, *known.given_rights, Unchecked(known.given_length), 0)
+
+    monkeypatch.setattr(Known, "shown", shown)
+    find_out("shown as")
 
 
 def test_what_was_closed_is_there_after_a_loss_of_all_power():

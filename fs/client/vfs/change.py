@@ -20,6 +20,10 @@ from .shared import Shared
 T = TypeVar("T")
 
 
+def _nothing() -> None:
+    pass
+
+
 class Change(NamedTuple, Generic[ReqT, RspT, T]):
     """What meta is asked for, and what becomes of its reply."""
 
@@ -29,6 +33,8 @@ class Change(NamedTuple, Generic[ReqT, RspT, T]):
     """Takes the reply in and returns the result, or what has to be awaited for it."""
     fail: Callable[[], None]
     """Called when a try ended without a reply: it may have been made all the same."""
+    withdraw: Callable[[], None] = _nothing
+    """Called where meta was not asked and is not going to be."""
 
 
 OnMade = Callable[[T | None, Exception | None], None]
@@ -57,6 +63,7 @@ def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> boo
     """
     begins = core.begins_changes
     if begins is None:
+        change.withdraw()
         return False
     began_s = trio.current_time()
 
@@ -88,4 +95,7 @@ def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> boo
         else:
             on_end(taken, None)  # type: ignore[arg-type]
 
-    return begins.begin_change(change.method, change.request, ended)
+    is_begun = begins.begin_change(change.method, change.request, ended)
+    if not is_begun:
+        change.withdraw()
+    return is_begun

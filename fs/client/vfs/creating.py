@@ -93,6 +93,7 @@ class Creating(Handles):
             core.changes.note_name(*place)
             core.note_told(reply.directories, mark)
             core.leased.note_told(reply.directories, asked)
+            core.leased.end(asked, InodeId(reply.inode.inode_id))
             opened, inode, must_forget = self._take_created(request, flags, caller, reply)
             state = core.states[inode.inode_id]
             can_write = request.HasField("session")
@@ -101,7 +102,12 @@ class Creating(Handles):
                 return self._created_anew(opened, inode)
             return opened, state.present(state.inode)
 
-        return Change(services.META_CREATE, request, take, partial(core.changes.note_name, *place))
+        def failed() -> None:
+            core.changes.note_name(*place)
+            core.leased.fail(asked)
+
+        withdraw = partial(core.leased.withdraw, asked)
+        return Change(services.META_CREATE, request, take, failed, withdraw)
 
     def note_maker(self, handle_id: int, thread_id: int) -> None:
         """Note which thread has just created the file of a handle: what it sets of mode and owner may wait for its close."""

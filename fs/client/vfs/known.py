@@ -9,6 +9,7 @@ Does not: send anything to the kernel, or ask anybody.  Times are arguments.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
@@ -17,6 +18,25 @@ from .told_lengths import ToldLengths
 
 TAKEN_LATER_S = 0.25
 """The kernel counts how long it may use attributes from when it takes a reply in, which is later than when that was sent."""
+
+
+class Rights(NamedTuple):
+    """Type and mode as st_mode, user and group of a file."""
+
+    st_mode: int
+    uid: int
+    gid: int
+
+
+class Shown(NamedTuple):
+    """What the kernel shows of a regular file."""
+
+    inode_id: InodeId
+    st_mode: int
+    uid: int
+    gid: int
+    length: int
+    mtime_ns: int
 
 
 @dataclass(slots=True)
@@ -30,12 +50,16 @@ class Known(ToldLengths):
     given_until_s: float = 0.0
     given_mark: int = 0
     """Until when those may be used, and when they were handed out; see `Changes`."""
+    given_rights: Rights | None = None
+    """In the last attributes handed out of a regular file."""
     unsure_until_s: float = 0.0
     """Until then the kernel may show another length or time of change than those; see `note_content`."""
     given_count: int = 0
     """How often any were handed out: the same ones again are news, too, to whoever has them forgotten meanwhile."""
     own_length: int = -1
     """That the kernel knows of by itself: as it took it last, for all that is known, cut and lengthened by its own programs since; -1: none."""
+    is_own_length_sure: bool = False
+    """It shows that length, for certain, if no program of this mount has it open: it was told no other one since that another mount may have set."""
     own_mtime_ns: int = -1
     """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
@@ -69,7 +93,17 @@ class Known(ToldLengths):
         if not is_late:
             self.removed = None if inode.nlink else inode
 
-    def note_content(self, inode: Inode, now_s: float, valid_s: float, *, is_own: bool) -> None:
+    def shown(self, inode_id: InodeId, now_s: float) -> Shown | None:
+        """Return what the kernel shows of a regular file that no program of this mount has open; None: that is not certain."""
+        is_sure = self.is_own_length_sure and now_s >= self.unsure_until_s
+        if self.given_rights is None or not is_sure or self.given_length == -1:
+            return None
+        mtime_ns = max(self.given_mtime_ns, self.own_mtime_ns)
+        return Shown(inode_id, *self.given_rights, self.own_length, mtime_ns)
+
+    def note_content(
+        self, inode: Inode | Shown, now_s: float, valid_s: float, *, is_own: bool
+    ) -> None:
         """Note length and time of change in attributes that are about to be handed out and may be used for `valid_s`.
 
         The kernel takes no attributes from a reply whose request it sent before it took those of another one.  So where two replies were under
@@ -80,8 +114,10 @@ class Known(ToldLengths):
         is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
         if is_other and now_s < self.given_until_s and not is_own:
             self.unsure_until_s = self.given_until_s + valid_s
+            self.is_own_length_sure = False
         else:
             self.own_length = inode.length
+            self.is_own_length_sure = True
         self.given_length, self.given_mtime_ns = inode.length, inode.mtime_ns
         self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
@@ -90,6 +126,7 @@ class Known(ToldLengths):
         """A read is answered that ends the file sooner than the kernel has been told: it shows a shorter file from now on, or soon."""
         if self.given_length > length:
             self.unsure_until_s = max(self.unsure_until_s, self.given_until_s + TAKEN_LATER_S)
+            self.is_own_length_sure = False
 
     def may_show_other(self, length: int, mtime_ns: int, now_s: float) -> bool:
         """Return whether the kernel may show another length than this one, or another time of change."""

@@ -16,7 +16,7 @@ from ..api import OnMetaReply
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .handles import TakesTaskError
-from .known import Known
+from .known import TAKEN_LATER_S, Known, Shown
 from .open_file import InodeState
 from .ports import Caller
 from .shown_names import ShownNames
@@ -137,9 +137,44 @@ class LookingUp(ExtendedAttributes):
         if self._core.leased.is_absent(parent, name, caller):
             raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
 
-    def may_know_absent(self, parent: InodeId) -> bool:
-        """Return whether `require_maybe_name` may raise anything for some names of a directory."""
+    def may_know_names(self, parent: InodeId) -> bool:
+        """Return whether `require_maybe_name` may raise anything, or `entry_at_hand` return it, for some names of a directory."""
         return self._core.leased.may_know(parent)
+
+    def entry_at_hand(self, parent: InodeId, name: bytes, caller: Caller) -> Shown | None:
+        """Return, as an entry for the kernel, the file that a name certainly leads to, with the attributes that the kernel shows; None: meta has to be asked.
+
+        They may be out of date, so the kernel may use them for nothing but to remove or move the name: there it looks at the owner, which has
+        to be the caller, so that meta judges.  It asks for others before it shows them, or judges by them.
+        """
+        leased, shown = self._core.leased, self._shown_by_name(parent, name, caller)
+        if shown is None:
+            leased.not_at_hand_count += 1
+            return None
+        leased.at_hand_count += 1
+        known = self._core.known[shown.inode_id]
+        known.lookup_count += 1
+        # What it is given next it may take before this.
+        self._core.note_given(known, shown, TAKEN_LATER_S, self._core.now_s())
+        self._core.given.forget(shown.inode_id)
+        self.remember_dentry(parent, name, shown.inode_id)
+        self.listed.note_looked_up(parent, name, shown.inode_id)
+        return shown
+
+    def _shown_by_name(self, parent: InodeId, name: bytes, caller: Caller) -> Shown | None:
+        core = self._core
+        inode_id = core.leased.leads_to(parent, name, caller)
+        known = None if inode_id is None else core.known.get(inode_id)
+        if inode_id is None or known is None or inode_id in core.states or inode_id in core.cuts:
+            return None
+        shown, seen = known.shown(inode_id, core.now_s()), core.seen.get(inode_id)
+        # Of another length than it shows the kernel would drop pages, or show zeros.
+        if shown is None or seen is None or seen.length != shown.length:
+            return None
+        may_be_refused = shown.uid != caller.uid or shown.gid not in (caller.gid, *caller.groups)
+        if may_be_refused or self.listed.is_otherwise(parent, name, inode_id):
+            return None
+        return shown
 
     async def lookup(
         self, parent: InodeId, name: bytes, caller: Caller, *, waited_s: float = 0.0
@@ -151,6 +186,7 @@ class LookingUp(ExtendedAttributes):
         while True:
             mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LOOKUP, request)
+            self._note_directory(reply.inode, asked_s)
             inode_id = InodeId(reply.inode.inode_id)
             if not await self.listed.is_told_apart(parent, name, inode_id, caller):
                 continue
@@ -200,6 +236,10 @@ class LookingUp(ExtendedAttributes):
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         return begins.begin(services.META_LOOKUP, request, on_end)
 
+    def _note_directory(self, message: common_pb2.InodePb, asked_s: float) -> None:
+        if message.type == common_pb2.DIRECTORY:
+            self._core.leased.note_shown(message, asked_s)
+
     def mark_now(self) -> Moment:
         """Return what `looked_up` wants to know of the moment before a look-up is begun."""
         return Moment(self._core.changes.mark(), self._core.now_s())
@@ -214,6 +254,7 @@ class LookingUp(ExtendedAttributes):
                 have to tell the length: `lookup` has to be done.
         """
         inode_id = InodeId(reply.inode.inode_id)
+        self._note_directory(reply.inode, asked.at_s)
         if self._is_late(reply.inode, asked.mark):
             raise TakesTaskError
         if self.listed.is_otherwise(parent, name, inode_id):
@@ -239,6 +280,7 @@ class LookingUp(ExtendedAttributes):
                 if error.status is not Status.STALE or known is None or known.removed is None:
                     raise
                 return known.removed
+            self._note_directory(reply.inode, asked_s)
             await self._learn_length(reply.inode)
             if self._is_late(reply.inode, mark):
                 continue

@@ -9,6 +9,7 @@ the kernel made right before; should it have changed in between, the session is 
 
 import stat
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ...schema import services
@@ -19,6 +20,7 @@ from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from .change import Change, OnMade, begin, make
 from .changing_attributes import ChangingAttributes
+from .leased_names import ABSENT
 from .open_file import InodeState
 from .ports import Caller
 
@@ -41,6 +43,30 @@ _TYPE_OF_MODE = {
 }
 
 
+def _unknown(_: object) -> tuple[InodeId | None]:
+    return (None,)
+
+
+def _made(reply: MadeRspT) -> tuple[InodeId | None]:
+    return (InodeId(reply.inode.inode_id),)
+
+
+def _removed(reply: meta_pb2.RemoveRsp) -> tuple[InodeId | None]:
+    return (ABSENT if reply.HasField("removed") else None,)
+
+
+def _moved(reply: meta_pb2.RenameRsp) -> tuple[InodeId | None, InodeId | None]:
+    # Of two names of one file both stay.
+    is_only = reply.moved.type == common_pb2.DIRECTORY or reply.moved.nlink == 1
+    return ABSENT if is_only else None, InodeId(reply.moved.inode_id)
+
+
+def _exchanged(reply: meta_pb2.RenameRsp) -> tuple[InodeId | None, InodeId | None]:
+    if not reply.HasField("replaced"):  # two names of one file
+        return None, None
+    return InodeId(reply.replaced.inode_id), InodeId(reply.moved.inode_id)
+
+
 class Namespace(ChangingAttributes):
     """The namespace half of `Vfs`."""
 
@@ -51,8 +77,10 @@ class Namespace(ChangingAttributes):
         caller: Caller,
         places: Sequence[Place],
         take: Callable[[ChangeRspT], T | Coroutine[Any, Any, T]],
+        *,
+        leads_to: Callable[[ChangeRspT], Sequence[InodeId | None]],
     ) -> Change[ReqT, ChangeRspT, T]:
-        """Return a change of the names at `places`, whose reply `take` makes something of."""
+        """Return a change of the names at `places`, whose reply `take` makes something of; `leads_to` tells of it what `LeasedNames.end` wants."""
         core = self._core
         mark, asked = core.told.mark(), core.leased.ask(caller, places)
 
@@ -60,14 +88,19 @@ class Namespace(ChangingAttributes):
             for place in places:
                 core.changes.note_name(*place)
 
+        def failed() -> None:
+            note_places()
+            core.leased.fail(asked)
+
         # Quoted: it would be evaluated for every change.
         def take_in(reply: "ChangeRspT") -> "T | Coroutine[Any, Any, T]":
             note_places()
             core.note_told(reply.directories, mark)
             core.leased.note_told(reply.directories, asked)
+            core.leased.end(asked, *leads_to(reply))
             return take(reply)
 
-        return Change(method, request, take_in, note_places)
+        return Change(method, request, take_in, failed, partial(core.leased.withdraw, asked))
 
     def _making(
         self,
@@ -81,7 +114,7 @@ class Namespace(ChangingAttributes):
         def take(reply: "MadeRspT") -> Inode:
             return self._entry(parent, name, reply.inode)
 
-        return self._change(method, request, caller, ((parent, name),), take)
+        return self._change(method, request, caller, ((parent, name),), take, leads_to=_made)
 
     async def make(self, change: Change[ReqT, RspT, T]) -> T:
         """Make what another method has returned; raises what meta says."""
@@ -118,7 +151,9 @@ class Namespace(ChangingAttributes):
             self._core.leased.note_made(reply.inode, asked)
             return self._entry(parent, name, reply.inode)
 
-        return self._change(services.META_MKDIR, request, caller, ((parent, name),), take)
+        return self._change(
+            services.META_MKDIR, request, caller, ((parent, name),), take, leads_to=_unknown
+        )
 
     async def mkdir(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
@@ -212,7 +247,7 @@ class Namespace(ChangingAttributes):
 
         try:
             entry = await self.make(
-                self._change(services.META_LINK, request, caller, (place,), take)
+                self._change(services.META_LINK, request, caller, (place,), take, leads_to=_made)
             )
         except FsError as error:
             if known is not None:
@@ -240,7 +275,9 @@ class Namespace(ChangingAttributes):
                 return None
             return self._note_removed(place, reply.removed, state, caller)
 
-        return self._change(services.META_UNLINK, request, caller, (place,), take)
+        return self._change(
+            services.META_UNLINK, request, caller, (place,), take, leads_to=_removed
+        )
 
     async def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove a name; content stays readable through files that this mount has open."""
@@ -260,7 +297,7 @@ class Namespace(ChangingAttributes):
             self._note_gone(inode_from_pb(reply.removed))
             self._dentries.pop(place, None)
 
-        return self._change(services.META_RMDIR, request, caller, (place,), take)
+        return self._change(services.META_RMDIR, request, caller, (place,), take, leads_to=_removed)
 
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""
@@ -297,7 +334,8 @@ class Namespace(ChangingAttributes):
                 return None
             return self._note_removed(new, reply.replaced, state, caller)
 
-        return self._change(services.META_RENAME, request, caller, (old, new), take)
+        moved = _exchanged if exchange else _moved
+        return self._change(services.META_RENAME, request, caller, (old, new), take, leads_to=moved)
 
     async def rename(
         self,

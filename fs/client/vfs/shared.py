@@ -29,7 +29,7 @@ from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .given import GivenAttributes
 from .inline_bytes import InlineBytes
-from .known import Known
+from .known import Known, Rights, Shown
 from .leased_names import LeasedNames
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
@@ -45,6 +45,9 @@ _log = logging.getLogger(__name__)
 
 SEEN_COUNT_MAX = 65_536
 """How many closed inodes are remembered as `Seen`."""
+
+RIGHTS_COUNT_MAX = 1024
+"""Different ones kept for many files."""
 
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
@@ -101,6 +104,7 @@ class Shared:
         self.known: dict[InodeId, Known] = {}
         self.touch_count = 0
         """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
+        self._rights: dict[Rights, Rights] = {}
         self.connect_kernel(kernel)
         self.seen: dict[InodeId, Seen] = {}
         self.unsure_inline: dict[InodeId, InlineReport] = {}
@@ -310,7 +314,7 @@ class Shared:
             state.told_until_s = self.now_s() + self.section.attr_timeout_s
 
     def note_given(
-        self, known: Known, inode: Inode, valid_s: float, asked_s: float = math.inf
+        self, known: Known, inode: Inode | Shown, valid_s: float, asked_s: float = math.inf
     ) -> None:
         """Note that the kernel, which asked by `asked_s` at the latest, is handed attributes of a regular file that may be used for `valid_s`.
 
@@ -330,9 +334,20 @@ class Shared:
         is_own = is_own and asked_s >= known.touched_s
         now_s, may_be_overlooked = self.now_s(), known.may_overlook(asked_s)
         known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
+        is_news = inode.length != known.own_length
         known.note_content(inode, now_s, valid_s, is_own=is_own)
+        if may_be_overlooked and is_news:
+            known.is_own_length_sure = False
+        known.given_rights = self._kept_rights(inode)
         known.given_mark = self.changes.mark()
         self._touch(known, now_s)
+
+    def _kept_rights(self, inode: Inode | Shown) -> Rights:
+        # Most files have those of many others.
+        if len(self._rights) > RIGHTS_COUNT_MAX:
+            self._rights.clear()
+        rights = Rights(inode.st_mode, inode.uid, inode.gid)
+        return self._rights.setdefault(rights, rights)
 
     def note_changed(self, inode_id: InodeId, *, is_given: bool = False) -> None:
         """Note that this mount has changed attributes, or may have, and whether the kernel was just handed what they are now.

@@ -151,6 +151,7 @@ class Vfs:
         for cache, hits, misses in (
             ("attributes", core.told.hit_count, core.told.miss_count),
             ("absent names", core.leased.hit_count, core.leased.miss_count),
+            ("present names", core.leased.at_hand_count, core.leased.not_at_hand_count),
             ("readahead", core.ahead_hit_count, core.ahead_miss_count),
         ):
             figures.note(metrics.MOUNT_CACHE_HITS, hits, cache)

@@ -23,13 +23,19 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
+from ..name_leases import require_unleased
 from ..read_ahead import object_keys
 from ..usage import charge, whole_tree
 
 
 def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
-    """Hand a (complete) directory with all below it to garbage collection."""
+    """Hand a (complete) directory with all below it to garbage collection.
+
+    Which waits for no lease when it takes the names away.
+    """
     directory.nlink = 0
+    directory.directory.ClearField("lease_client_id")
+    directory.directory.ClearField("is_lease_ending")
     directory.directory.parent_inode_id = GC_ROOT_INODE_ID
     advance_ctime(ctx, directory)
     store_inode(tr, directory)
@@ -39,7 +45,12 @@ def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
 async def take_tree(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
-    """Remove a (complete) directory with everything below it."""
+    """Remove a (complete) directory with everything below it.
+
+    Raises:
+        NamesLeasedError: another client may take its name for there.
+    """
+    require_unleased(ctx, parent)
     total = await whole_tree(tr, ctx, inode.inode_id)
     await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
     clear_dentry(tr, parent.inode_id, name)

@@ -209,8 +209,9 @@ async def relocate(  # noqa: PLR0917 - what, from where, to where
 
     Raises:
         FsError: as `charge`.
-        NamesLeasedError: another client may take the new name for absent.
+        NamesLeasedError: another client may know what the old name or the new one leads to.
     """
+    require_unleased(ctx, old.parent)
     require_unleased(ctx, new.parent)
     await charge(tr, ctx, *changes, *await _move_usage(tr, ctx, inode, old, new))
     _settle(tr, ctx, inode, new, trash)

@@ -17,6 +17,7 @@ from ..inodes import (
     require_changeable,
     stamp_directory,
 )
+from ..name_leases import require_unleased
 from ..read_ahead import object_keys
 from ..usage import charge
 
@@ -47,6 +48,7 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
         raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
     if not await is_empty(tr, inode.inode_id):
         raise FsError(Status.NOT_EMPTY, f"directory {inode.inode_id:#x}")
+    require_unleased(ctx, parent)
     clear_dentry(tr, request.parent_inode_id, request.name)
     changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
     await charge(tr, ctx, *changes, is_limited=False)

@@ -10,6 +10,7 @@ from ..context import OpContext
 from ..dentries import check_name, clear_dentry, is_dot, load_dentry
 from ..idempotency import once
 from ..inodes import drop_link, load_directory, load_inode, require_changeable, stamp_directory
+from ..name_leases import require_unleased
 from ..read_ahead import name_keys
 from ..usage import charge
 
@@ -28,7 +29,12 @@ def keep_open(
 async def take_name(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:
-    """Remove a name of an object that is no directory; the last one hands it to garbage collection."""
+    """Remove a name of an object that is no directory; the last one hands it to garbage collection.
+
+    Raises:
+        NamesLeasedError: another client may take the name for there.
+    """
+    require_unleased(ctx, parent)
     clear_dentry(tr, parent.inode_id, name)
     changes = await drop_link(tr, ctx, inode, parent.inode_id, name)
     await charge(tr, ctx, *changes, is_limited=False)

@@ -147,6 +147,9 @@ def measured(counter):
         ("chmod", os.chmod, d / "w", 0o600),
         ("listing with attributes", list_with_attributes, d),
     ]
+    looked_at = counter.mnt / "looked" / "at"
+    looked_at.parent.mkdir()
+    create(looked_at)
     two = counter.mnt / "two"
     two.mkdir()
     create(two / "a")
@@ -160,6 +163,28 @@ def measured(counter):
         counter.of(
             create, d / f"again-{len(rows)}"
         )  # the kernel forgets what it knew of the directory
+        for _ in range(3):  # the mount does not expect the next look-up to be for a removal
+            os.stat(looked_at)
+    return rows | measured_of_many(counter)
+
+
+def measured_of_many(counter):
+    """Return rows of what a thread does again and again, once the mount expects it of it."""
+    d = counter.mnt / "many"
+    d.mkdir()
+    names = [str(number) for number in range(5)]
+    for name in names:
+        write_small(d / name)
+    rows = {}
+    for name in names:
+        rows["rename, one of many"] = counter.of(os.rename, d / name, d / f"new-{name}")
+    for name in names:
+        create(d / name)
+    for name in names:
+        rows["rename onto a file, one of many"] = counter.of(os.rename, d / f"new-{name}", d / name)
+    for name in names[:4]:
+        rows["unlink, one of many"] = counter.of(os.unlink, d / name)
+    rows["stat, unexpected"] = counter.of(os.stat, d / names[4])
     return rows
 
 

@@ -21,6 +21,7 @@ from . import records
 from .begun import NO_WAY
 from .device import Request
 from .protocol import Opcode
+from .purposes import Purposes
 
 T = TypeVar("T")
 Reply = Sequence[Buffer]
@@ -86,6 +87,7 @@ class NameRequests:
         self._names = vfs.namespace
         self._replies = records.Replies(vfs.section)
         self._caller = Callers(runtime.clock.monotonic_s).of
+        self._purposes = Purposes()
         self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
         self.setxattr_head = p.SETXATTR_IN.size
         """Length of the head of SETXATTR, which INIT settles."""
@@ -104,16 +106,20 @@ class NameRequests:
 
     def _lookup_now(self, request: Request) -> Reply | None:
         parent = InodeId(request.node_id)
-        if not self._names.may_know_absent(parent):
+        if not self._names.may_know_names(parent):
             return None
         (name,) = names_in(request.body, 0, 1)
+        caller = self._caller(request)
         try:
-            self._names.require_maybe_name(parent, name, self._caller(request))
+            self._names.require_maybe_name(parent, name, caller)
         except FsError:
             if not self._keeps_negatives:
                 raise
             return (self._replies.no_entry(),)
-        return None
+        if not self._purposes.is_removal(request.pid, (parent, name)):
+            return None
+        shown = self._names.entry_at_hand(parent, name, caller)
+        return None if shown is None else (self._replies.entry_shown(shown),)
 
     def again(self, opcode: int, waited_s: float) -> Handler | None:
         """Return what does a request that was begun in vain `waited_s` ago; None: what does others."""
@@ -231,11 +237,15 @@ class NameRequests:
 
     def _unlink(self, request: Request) -> Change[Any, Any, None]:
         (name,) = names_in(request.body, 0, 1)
-        return self._names.removing(InodeId(request.node_id), name, self._caller(request))
+        parent = InodeId(request.node_id)
+        self._purposes.note_removal(request.pid, (parent, name))
+        return self._names.removing(parent, name, self._caller(request))
 
     def _rmdir(self, request: Request) -> Change[Any, Any, None]:
         (name,) = names_in(request.body, 0, 1)
-        return self._names.removing_directory(InodeId(request.node_id), name, self._caller(request))
+        parent = InodeId(request.node_id)
+        self._purposes.note_removal(request.pid, (parent, name))
+        return self._names.removing_directory(parent, name, self._caller(request))
 
     def _rename(self, request: Request) -> Change[Any, Any, None]:
         (new_parent,) = p.RENAME_IN.unpack_from(request.body)
@@ -251,9 +261,11 @@ class NameRequests:
         if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE):
             raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
         old_name, new_name = names_in(request.body, start, 2)
+        old, new = (InodeId(request.node_id), old_name), (InodeId(new_parent), new_name)
+        self._purposes.note_removal(request.pid, old, new)
         return self._names.moving(
-            (InodeId(request.node_id), old_name),
-            (InodeId(new_parent), new_name),
+            old,
+            new,
             self._caller(request),
             no_replace=bool(flags & _RENAME_NOREPLACE),
             exchange=bool(flags & _RENAME_EXCHANGE),

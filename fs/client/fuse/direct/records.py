@@ -5,6 +5,7 @@ import os
 from ....schema.config import ClientSection
 from ....schema.inode import Inode
 from ...vfs.changing_attributes import AttrChange
+from ...vfs.known import Shown
 from ..answers import BLOCK_BYTES, IO_BLOCK_BYTES, clamp_time_ns, used_blocks
 from . import protocol as p
 from .protocol import SetattrField
@@ -61,6 +62,24 @@ class Replies:
     def entry(self, inode: Inode) -> bytes:
         """Return the reply to LOOKUP and to what makes names."""
         return self._entry(inode, self._directory if inode.is_dir else self._name, self._attr)
+
+    def entry_shown(self, shown: Shown) -> bytes:
+        """Return the reply to LOOKUP with what the kernel shows already, to be used for nothing else."""
+        time_s, time_ns = divmod(shown.mtime_ns, _S)
+        return p.ENTRY_OUT.pack(shown.inode_id, 0, 0, 0, 0, 0) + p.ATTR.pack(
+            shown.inode_id,
+            shown.length,
+            -(-shown.length // BLOCK_BYTES),
+            *[time_s & _U64] * 3,
+            *[time_ns] * 3,
+            shown.st_mode,
+            1,
+            shown.uid,
+            shown.gid,
+            0,
+            IO_BLOCK_BYTES,
+            0,
+        )
 
     def listed(self, inode: Inode, *, may_use: bool, age_s: float) -> bytes:
         """Return what READDIRPLUS says of an inode, which meta told `age_s` ago: its name may be used for as long as its attributes, if it has no other."""
