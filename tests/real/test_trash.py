@@ -71,7 +71,7 @@ def test_a_name_with_a_dot_is_not_the_one_without(cluster):
         (cluster.mount / name).mkdir()
         (cluster.mount / name / "f").write_text(name)
     cluster.ember("rm", "-r", cluster.mount / ".cache")  # whose cluster that is the mount says
-    assert not (cluster.mount / ".cache").exists()
+    assert ".cache" not in os.listdir(cluster.mount)  # the kernel may hold the name for a second
     assert (cluster.mount / "cache" / "f").read_text() == "cache"
     removed = json.loads(cluster.ember("trash", "ls", "--json", "--dir", cluster.directory))
     name = next(one["name"] for one in removed if one["path"] == "/.cache")
