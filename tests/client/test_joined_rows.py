@@ -3,7 +3,6 @@
 import pytest
 
 from fs.client.read_plans import ReadPlans
-from fs.kernels import batches_twin
 from fs.rpc.api import Lending
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
@@ -24,15 +23,7 @@ QUARTER = CHUNK // 4
 IN_A_ROW = [(0, n * QUARTER, QUARTER) for n in range(8)]
 """Two chunks in quarters."""
 
-
-@pytest.fixture(params=["serving", "twin"], autouse=True)
-def kernel(request, monkeypatch):
-    """Have the tests done by what serves, and by the twin."""
-    if request.param == "twin":
-        monkeypatch.setattr("fs.client.read_plans.plan_reads", batches_twin.plan_reads)
-        monkeypatch.setattr("fs.client.storage_reads.have_come", batches_twin.have_come)
-        monkeypatch.setattr("fs.client.asked_reads.windows_of", batches_twin.windows_of)
-        monkeypatch.setattr("fs.client.storage_reads.put_reply", batches_twin.put_reply)
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 def asked_of(nodes):

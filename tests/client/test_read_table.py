@@ -15,7 +15,6 @@ from fs.client.read_plans import ReadPlans
 from fs.client.read_table import ReadTable
 from fs.client.routing_math import TOGETHER_BYTES, cut_reads
 from fs.client.storage_reads import BEGUN_TOGETHER_COUNT, StorageReads, _request
-from fs.kernels import batches_twin
 from fs.kernels.batches import ENTRY
 from fs.rpc.api import Lending, ReadApart, Received
 from fs.runtime.simulated import simulated_runtime
@@ -41,16 +40,6 @@ CONTENT = {
     for file in FILES.values()
     for index in range(CHUNK_COUNT)
 }
-
-
-@pytest.fixture(params=["serving", "twin"])
-def kernel(request, monkeypatch):
-    """Have the tests done by what serves, and by the twin."""
-    if request.param == "twin":
-        monkeypatch.setattr("fs.client.read_plans.plan_reads", batches_twin.plan_reads)
-        monkeypatch.setattr("fs.client.storage_reads.have_come", batches_twin.have_come)
-        monkeypatch.setattr("fs.client.asked_reads.windows_of", batches_twin.windows_of)
-        monkeypatch.setattr("fs.client.storage_reads.put_reply", batches_twin.put_reply)
 
 
 def table_of(rows, memory_bytes=1 << 21, gap=0):

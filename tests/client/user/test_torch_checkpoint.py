@@ -233,6 +233,21 @@ def test_what_filled_the_disk_does_not_stay_there(tmp_path):
     assert not list(partial.iterdir())
 
 
+def test_what_another_rank_has_written_stays(tmp_path):
+    class Late(PosixClient):
+        def open(self, path, mode="r"):
+            if mode == "x":
+                Path(path).write_bytes(b"another's")
+            return super().open(path, mode)
+
+    with pytest.raises(CheckpointException, match="File exists"):
+        dcp.save(
+            {"a": torch.zeros(10)}, storage_writer=CheckpointWriter(tmp_path / "c", connect=Late)
+        )
+    (partial,) = tmp_path.iterdir()
+    assert [one.read_bytes() for one in partial.iterdir()] == [b"another's"]
+
+
 def test_plain_saves_are_read_by_torch_and_its_saves_by_us(tmp_path):
     state = {"tensors": tensors(), "step": 3}
     save(state, tmp_path / "ours.pt")

@@ -149,18 +149,16 @@ class CheckpointWriter(StorageWriter):
         if plan.items:
             path = Path(*destination)
             connect = self._connect or connect_for([path])
-            try:
-                with (
-                    connect() as client,
-                    client.open(str(path), "x") as file,
-                    Appender(client, file) as stream,
-                ):
-                    results = _write_items(stream, path.name, plan.items, planner)
-            except BaseException:
-                # The folder goes with the next save of that name; what filled the disk must not stay until then.
-                with suppress(OSError):  # the first failure is the one to tell
-                    path.unlink(missing_ok=True)
-                raise
+            with connect() as client:
+                file = client.open(str(path), "x")  # one that is there is another rank's, and stays
+                try:
+                    with file, Appender(client, file) as stream:
+                        results = _write_items(stream, path.name, plan.items, planner)
+                except BaseException:
+                    # The folder goes with the next save of that name; what filled the disk must not stay until then.
+                    with suppress(OSError):  # the first failure is the one to tell
+                        path.unlink(missing_ok=True)
+                    raise
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
