@@ -29,16 +29,20 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
+from fs.client.fuse.direct import handshake
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.device import Request
 from fs.client.fuse.direct.protocol import Opcode
 from fs.kernels.device import ANSWER, READ_REQUEST
 from fs.runtime.ports import Buffer
+from fs.schema.config import ClientSection
 from fs.schema.ids import InodeId
 
 PAGE_BYTES: Final = 4096
 REQUEST_PAGES_MAX: Final = 256
 ROOT: Final = 1
+_FLAGS: Final = (1 << 32) - 1
+_INIT: Final = p.INIT_IN.pack(p.MAJOR, p.MINOR, 1 << 17, _FLAGS) + p.INIT_IN_FLAGS2.pack(0)
 S: Final = 1_000_000_000
 
 T = TypeVar("T")
@@ -198,6 +202,10 @@ class Caches:
         self._nursery = nursery
         self._late_s = late_s
         self._version = 1
+        agreed = handshake.agree(_INIT, ClientSection().max_background)
+        assert agreed is not None
+        self._background = trio.Semaphore(p.INIT_OUT.unpack(agreed.reply)[4])
+        """READs that may be under way: further ones wait here, with what was known of the attributes before."""
         self.nodes: dict[int, Node] = {ROOT: Node(ROOT, lookup_count=1)}
         self._names: dict[tuple[int, bytes], tuple[int, float]] = {}
         self._directory_lock = trio.Lock()
@@ -349,11 +357,16 @@ class Caches:
 
     async def _send_read(self, file: OpenFile, first: int, pages: list[Page]) -> None:
         version, size = self._version, len(pages) * PAGE_BYTES
+        try:
+            self._background.acquire_nowait()
+        except trio.WouldBlock:
+            await self._background.acquire()
         if self._random.random() < 0.3:  # others are in the queue before
             await self._pause()
         ended = trio.Event()
 
         def end(error_number: int, reply: bytes) -> None:
+            self._background.release()
             if not error_number:
                 self._note_short(file, first * PAGE_BYTES + len(reply), size, reply, version)
             data = reply.ljust(size, b"\0")

@@ -127,9 +127,15 @@ class Reading(Handles):
             self._core.ahead_hit_count += 1
             return found, length
         self._core.ahead_miss_count += 1
+        if handle.is_direct or end - offset <= TOGETHER_BYTES_MAX:
+            return await self._read_straight(ref, offset, end), length
+        async with self._core.large_reads:
+            return await self._read_straight(ref, offset, end), length
+
+    async def _read_straight(self, ref: FileRef, offset: int, end: int) -> Buffer:
         view = self._core.memory.take(end - offset)
         await self._core.read_stored([FileRead(ref, offset, view)])
-        return view, length
+        return view
 
     async def _read_inline(self, handle: FileHandle, offset: int, end: int) -> Buffer:
         """Read of an inline file as `read_inline`; past the page cache each read asks, but for the first after the open."""

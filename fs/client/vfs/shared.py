@@ -121,6 +121,8 @@ class Shared:
         """Those with mode and owner that wait."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
+        self.large_reads = trio.Semaphore(section.max_background)
+        """Through the page cache, each with memory of its own while storage is asked."""
         self.readahead_bytes = 0
         """Read ahead and held now, or on its way, whether anybody still wants it or not: memory is taken all the same."""
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0

@@ -165,6 +165,14 @@ def test_only_what_the_kernel_offers_is_agreed():
         assert fields[3] | fields[10] << 32 == int(agreed.flags)
 
 
+@pytest.mark.parametrize("max_background", [1, 64, 1_000_000])
+def test_the_kernel_keeps_no_read_back_whatever_is_done_at_a_time(max_background):
+    """One that comes after a shorter answer to what lies behind it shows zeros."""
+    fields = p.INIT_OUT.unpack(handshake.agree(init_body(), max_background).reply)
+    assert fields[4] >= 4096
+    assert 1 <= fields[5] <= fields[4]
+
+
 def test_kernels_of_other_ages():
     assert handshake.agree(init_body(major=8), 64) is None
     for body in (init_body(major=6), init_body(minor=30), init_body(flags=0)):

@@ -10,6 +10,9 @@ Choices:
     - DONT_MASK: the umask comes with the request.
     - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes and forgets with the other attributes.
     - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
+    - No READ of the page cache waits in the kernel, which notes what it knows of a file before that: one that comes after a shorter answer to
+      what lies behind it is overlooked, and shows zeros (decision 0151).  How many are done at a time this side sees to (`Reading`); from
+      three quarters of that on the kernel reads ahead only what a program waits for.
     - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
 """
 
@@ -21,8 +24,11 @@ from .protocol import InitFlag
 
 WRITE_BYTES_MAX = 1 << 20
 """Of one READ or WRITE: what the kernel's default limit of 256 pages allows."""
+BACKGROUND_MAX = 4096
+"""READs, and requests of asynchronous O_DIRECT, that the kernel sends before it keeps further ones back: more than are ever under way."""
 _PAGE_BYTES = 4096
 _CONGESTION_NUMERATOR, _CONGESTION_DENOMINATOR = 3, 4
+_COUNT_MAX = (1 << 16) - 1
 _LOW = (1 << 32) - 1
 
 _WANTED = (
@@ -64,7 +70,7 @@ class Agreed:
 
 
 def agree(body: bytes, max_background: int) -> Agreed | None:
-    """Return the answer to an INIT; None when the kernel's major is newer: it will ask again with ours.
+    """Return the answer to an INIT, where `max_background` READs are done at a time; None when the kernel's major is newer: it will ask again with ours.
 
     Raises:
         FsError: FUSE_MISSING: this kernel is too old.
@@ -89,8 +95,8 @@ def agree(body: bytes, max_background: int) -> Agreed | None:
         p.MINOR,
         max_readahead,
         flags & _LOW,
-        max_background,
-        max(max_background * _CONGESTION_NUMERATOR // _CONGESTION_DENOMINATOR, 1),
+        min(max(max_background, BACKGROUND_MAX), _COUNT_MAX),
+        min(max(max_background * _CONGESTION_NUMERATOR // _CONGESTION_DENOMINATOR, 1), _COUNT_MAX),
         WRITE_BYTES_MAX,
         1,
         WRITE_BYTES_MAX // _PAGE_BYTES,
