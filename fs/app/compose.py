@@ -162,6 +162,10 @@ class Process:
         )
         return server
 
+    def look_before_sleep(self) -> None:
+        """Have the event loop look for what comes next before it sleeps; for processes that others wait for step by step."""
+        readiness.look_before_sleep(self.config.process.look_before_sleep_s)
+
     def ready(self) -> None:
         """Tell whoever started this process that it serves, and where its metrics are."""
         log.info("node %d serves", self.identity.node_id)

@@ -47,6 +47,8 @@ async def run(process: Process) -> None:
 
 async def run_roles(process: Process, roles: frozenset[Role]) -> None:
     """Run the given services over the configured store until asked to stop."""
+    if Role.META in roles:
+        process.look_before_sleep()
     check_there(process.config)
     async with open_store(process, waits=True) as engine, open_background() as nursery:
         nursery.start_soon(note_there, process.config, process.runtime)

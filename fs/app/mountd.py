@@ -23,6 +23,7 @@ from .starting import wait_for_manager
 
 async def run(process: Process) -> None:
     """Mount, serve, unmount."""
+    process.look_before_sleep()
     await wait_for_manager(process)
     await begin_by_asking(process)
     config = process.config

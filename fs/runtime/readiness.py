@@ -2,8 +2,8 @@
 
 A turn of the loop costs some 75 calls of functions, and two or three system calls to say again that one waits: more than most of
 what is received.  So a process may have its loop look after descriptors by itself (`install`): what becomes readable is told to a
-plain function, right where the loop waits, and the loop goes on waiting unless a task has become runnable, a time is up, or trio
-has events of its own.
+plain function, right where the loop waits (`looking` says how), and the loop goes on waiting unless a task has become
+runnable, a time is up, or trio has events of its own.
 
 Where nothing is installed (tests with a clock of their own, the programs of users, another trio than those of TRIO_VERSIONS) there
 is no watch, and who would have one waits as trio has it.
@@ -35,6 +35,8 @@ import outcome
 import trio
 from trio._core import _run
 
+from .looking import Looking
+
 log = logging.getLogger(__name__)
 
 TRIO_VERSIONS: Final = ("0.35",)
@@ -58,7 +60,8 @@ class _Poller:
         self._deadlines = runner.deadlines
         self._ahead_s: float = runner.clock.offset
         """Of trio's clock, before that of the machine."""
-        self._poll = manager._epoll.poll  # noqa: SLF001 - see module head
+        self.looking = Looking(manager._epoll.poll, EVENT_COUNT_MAX)  # noqa: SLF001 - see module head
+        self._wait = self.looking.wait
         self.epoll: select.epoll = manager._epoll  # noqa: SLF001 - see module head
         self.watched: dict[int, Watch] = {}
         self.process_events = manager.process_events
@@ -77,7 +80,7 @@ class _Poller:
 
     def get_events(self, timeout: float) -> list[tuple[int, int]]:
         """Wait for events; return those that are trio's, once it has something to do."""
-        events: list[tuple[int, int]] = self._poll(timeout, EVENT_COUNT_MAX)
+        events = self._wait(timeout)
         watched, runq, deadlines = self.watched, self._runner.runq, self._deadlines
         while events:
             others = []
@@ -100,7 +103,7 @@ class _Poller:
             left_s = heap[0][0] - self._ahead_s - perf_counter() if heap else timeout
             if left_s <= 0:
                 return others
-            events = self._poll(min(left_s, timeout), EVENT_COUNT_MAX)
+            events = self._wait(min(left_s, timeout))
         return events
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
@@ -148,6 +151,13 @@ def install() -> bool:
     runner.io_manager = poller  # type: ignore[assignment]
     _poller.set(poller)
     return True
+
+
+def look_before_sleep(limit_s: float) -> None:
+    """Have the running event loop look for so long before it sleeps, where that is worth it (`looking`); it does not where nothing is installed."""
+    poller = _poller.get()
+    if poller is not None:
+        poller.looking.limit_s = limit_s
 
 
 def _has_plain_clock(runner: Any) -> bool:

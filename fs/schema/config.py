@@ -52,6 +52,9 @@ class ProcessSection(Section, frozen=True):
     """Names besides those of its machine and addresses under which browsers may ask for the page, such as that of a proxy."""
     directory: str = ""
     """Where the process keeps its own state; empty: it keeps none."""
+    look_before_sleep_s: Annotated[float, Meta(ge=0.0, le=0.01)] = 0.0003
+    """For so long a metadata service or mount daemon whose last waits were shorter looks for what comes next before it sleeps, unless
+    others want its core: being woken takes longer.  0: it sleeps at once.  Others always do."""
 
 
 class RpcSection(Section, frozen=True):

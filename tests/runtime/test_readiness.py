@@ -63,6 +63,28 @@ def test_what_is_readable_is_told_without_a_turn_of_the_loop(pair):
     assert told == [b"x"] * 10
 
 
+def test_a_loop_that_looks_before_it_sleeps_hears_of_events_threads_and_time_limits(pair):
+    told = []
+
+    async def main():
+        readiness.install()
+        readiness.look_before_sleep(0.005)
+        watch = readiness.watch(pair[0].fileno(), lambda: told.append(pair[0].recv(1)))
+        watch.begin()
+        for _ in range(20):
+            pair[1].send(b"x")
+            with trio.move_on_after(0.0001):
+                await trio.sleep_forever()
+            await trio.to_thread.run_sync(lambda: None)
+        readiness.look_before_sleep(0.0)
+        with trio.move_on_after(0.0001):
+            await trio.sleep_forever()
+        watch.close(OSError())
+
+    trio.run(main)
+    assert told == [b"x"] * 20
+
+
 def test_what_is_always_readable_holds_up_no_time_limit(pair):
     async def main():
         readiness.install()

@@ -30,6 +30,7 @@ def test_nothing_that_makes_a_process_itself_is_kept(role):
     assert not any(key.startswith(("kv.", "rpc.", "auth.")) for key in kept)
     assert {k for k in kept if k.startswith("process.")} == {
         "process.log_level",
+        "process.look_before_sleep_s",
         "process.slow_request_s",
     }
     assert {k for k in kept if k.startswith("trace.")} == {"trace.sample_rate"}

@@ -1,0 +1,105 @@
+"""Looking for events again and again for a moment before the event loop sleeps (decision 0167).
+
+Who does one small thing after the other makes the processes that serve him wake each other in turn.  Being woken costs as much as a third of what is
+then done: the interrupt of another core, the change of processes, and caches that another one has used meanwhile.  A loop that still looks has none of
+that.
+
+Looked is only where it is likely to be worth it, and nobody else's time:
+    - The last waits, ENOUGH of them, were over sooner than one looks.  So who waits for disks, timers or people sleeps at once, as before.
+    - After each look the core is given to whoever wants it.  Where it does not come back soon, others have more to do than there are cores: then the
+      loop sleeps at once for a while, twice as long each time that this is found again.
+
+Not for storage processes, of which a machine runs many, and which a write passes one after the other: they would want each other's cores.
+
+Does not know what the events are, nor whose.
+"""
+
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+ENOUGH: Final = 2
+"""One is over soon whenever a lone call, such as a heartbeat, has its reply."""
+CROWDED_S: Final = 0.001
+"""A core that comes back only after so long is wanted by others; what our own processes do for each other takes less."""
+REST_S_MIN: Final = 0.1
+REST_S_MAX: Final = 10.0
+"""For so long none is looked for then."""
+
+Events = list[tuple[int, int]]
+Poll = Callable[[float, int], Events]
+"""Waits for so many seconds at most, and returns as many events at most."""
+
+
+class Looking:
+    """Waits for events in the place of a plain poll; of one event loop."""
+
+    __slots__ = (
+        "_event_count_max",
+        "_poll",
+        "_rest_s",
+        "_rested_s",
+        "_short_count",
+        "_time_s",
+        "_yield",
+        "limit_s",
+    )
+
+    def __init__(
+        self,
+        poll: Poll,
+        event_count_max: int,
+        *,
+        time_s: Callable[[], float] = perf_counter,
+        yield_core: Callable[[], None] = os.sched_yield,
+    ) -> None:
+        """Look not at all, until `limit_s` is set; `time_s` counts from any moment."""
+        self._poll = poll
+        self._event_count_max = event_count_max
+        self._time_s = time_s
+        self._yield = yield_core
+        self.limit_s = 0.0
+        """For so long it is looked."""
+        self._short_count = 0
+        """Waits in a row that an event has ended soon."""
+        self._rest_s = REST_S_MIN
+        self._rested_s = -REST_S_MAX
+        """When the last rest is over, or was."""
+
+    def wait(self, timeout_s: float) -> Events:
+        """Wait for events for so long at most; none came: an empty list."""
+        limit_s = self.limit_s
+        if timeout_s <= 0.0 or not limit_s:
+            return self._poll(timeout_s, self._event_count_max)
+        began_s = self._time_s()
+        if self._short_count >= ENOUGH and began_s >= self._rested_s:
+            events = self._look(began_s, min(limit_s, timeout_s))
+            if events:
+                return events
+            timeout_s = max(0.0, timeout_s - (self._time_s() - began_s))
+        events = self._poll(timeout_s, self._event_count_max)
+        is_short = events and self._time_s() - began_s < limit_s
+        self._short_count = self._short_count + 1 if is_short else 0
+        return events
+
+    def _look(self, now_s: float, limit_s: float) -> Events:
+        poll, count_max, time_s = self._poll, self._event_count_max, self._time_s
+        end_s = now_s + limit_s
+        while True:
+            events = poll(0.0, count_max)
+            if events:
+                return events
+            self._yield()
+            before_s, now_s = now_s, time_s()
+            if now_s - before_s >= CROWDED_S:
+                self._rest(now_s)
+                return []
+            if now_s >= end_s:
+                return []
+
+    def _rest(self, now_s: float) -> None:
+        """Others want the core: look no more for a while."""
+        is_soon = now_s < self._rested_s + self._rest_s
+        self._rest_s = min(2 * self._rest_s, REST_S_MAX) if is_soon else REST_S_MIN
+        self._rested_s = now_s + self._rest_s
