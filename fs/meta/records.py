@@ -39,6 +39,7 @@ Source: deepseek-ai/3FS, key prefixes and record split; DTIM, DCNT, XATR and TRU
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from ..schema.ids import InodeId
@@ -108,6 +109,15 @@ def unpack_id(packed: bytes) -> InodeId:
     if number >= TOGETHER_ID_MIN:
         number = int.from_bytes(packed[5:6] + packed[:5] + packed[6:], "little")
     return InodeId(number)
+
+
+def runs(inode_ids: Iterable[int]) -> list[list[int]]:
+    """Return inode ids in groups whose keys lie together, each in the order of its keys."""
+    found: dict[bytes, list[int]] = {}
+    for packed, inode_id in sorted((pack_id(inode_id), inode_id) for inode_id in inode_ids):
+        place = packed[:5] if inode_id >= TOGETHER_ID_MIN else packed
+        found.setdefault(place, []).append(inode_id)
+    return list(found.values())
 
 
 def inode_key(inode_id: int) -> bytes:

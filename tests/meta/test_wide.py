@@ -99,7 +99,7 @@ async def test_usage_is_compared_after_a_file_was_removed_from_the_trash(open_la
 BROKEN = {
     "lists_do_not_count": ("fs.meta.acl.is_allowed", lambda *_: True),
     "marks_are_forgotten": ("fs.meta.ops.rename.mark_after_rename", AsyncMock(return_value=None)),
-    "sessions_keep_nothing": ("fs.meta.ops.retire._is_open", AsyncMock(return_value=False)),
+    "sessions_keep_nothing": ("fs.meta.ops.retire.open_among", AsyncMock(return_value=frozenset())),
 }
 
 

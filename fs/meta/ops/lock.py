@@ -128,8 +128,9 @@ async def end_client_locks(tr: Transaction, inode_id: int, client_id: str) -> No
 
 async def end_all_locks(tr: Transaction, inode_id: int) -> None:
     """Free everything that anybody holds on what is being deleted: who has it open for reading only may hold locks still."""
+    if await tr.get(records.file_locks_key(inode_id)) is None:
+        return
     locks = await _load(tr, inode_id)
     for client_id in {lock.holder.client_id for lock in locks}:
         tr.clear(records.client_locks_key(client_id, inode_id))
-    if locks:
-        tr.clear(records.file_locks_key(inode_id))
+    tr.clear(records.file_locks_key(inode_id))

@@ -4,12 +4,16 @@ An inode goes before its chunks do: once it is deleted nobody can open the file,
 which then carries the file part, leads to the chunks until they are gone.
 
 A damaged record is left alone: everything is judged before anything of it is changed.
+
+No range is cleared: the embedded store forgets with one all rows that it remembers (fs/kv/rocksdb_view.py), and those who work meanwhile read
+theirs anew.  What a range may hold is read, and cleared row by row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from ...kv.api import Transaction
+from ...schema.inode import is_bare
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
 from ...schema.status import FsError, Status
@@ -27,6 +31,9 @@ from .unnamed import follow_record
 DAMAGED_RETRY_S: Final = 60.0
 """A damaged record is looked at again after this long: it may have been repaired."""
 
+SESSIONS_MAX: Final = 64
+"""So many file sessions are read at once, to know of a run of inodes which are open; where there are more each inode is looked at by itself."""
+
 
 class Retired(NamedTuple):
     """What became of some GC records."""
@@ -39,16 +46,22 @@ class Retired(NamedTuple):
     """Why others were put off."""
 
 
+async def _clear_all(tr: Transaction, prefix: bytes) -> None:
+    for key, _ in await tr.get_range(prefix, prefix + b"\xff"):
+        tr.clear(key)
+
+
 async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
+    """Delete an inode, of which no file session is left unless it is a directory."""
     inode_id = inode.inode_id
     await end_all_locks(tr, inode_id)
     tr.clear(records.inode_key(inode_id))
-    tr.clear_range(records.xattr_prefix(inode_id), records.xattr_prefix(inode_id) + b"\xff")
-    # Of files none is left; a removed tree does not wait for those who opened a directory with one.
-    sessions = records.file_session_prefix(inode_id)
-    tr.clear_range(sessions, sessions + b"\xff")
+    if not is_bare(inode):
+        await _clear_all(tr, records.xattr_prefix(inode_id))
     tr.atomic_add(records.INODE_COUNT_KEY, -1)
     if inode.type == pb.DIRECTORY:
+        # A removed tree does not wait for those who opened a directory with one.
+        await _clear_all(tr, records.file_session_prefix(inode_id))
         tr.clear(records.directory_times_key(inode_id))
         tr.clear(records.subdirectory_count_key(inode_id))
         clear_usage(tr, inode_id)
@@ -60,9 +73,29 @@ async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
             inline.drop(tr, inode)
 
 
-async def _is_open(tr: Transaction, inode_id: int) -> bool:
-    prefix = records.file_session_prefix(inode_id)
-    return bool(await tr.get_range(prefix, prefix + b"\xff", limit=1))
+async def _open_in_run(tr: Transaction, run: Sequence[int]) -> set[int]:
+    begin, end = records.file_session_prefix(run[0]), records.file_session_prefix(run[-1])
+    pairs = await tr.get_range(begin, end + b"\xff", limit=SESSIONS_MAX, snapshot=True)
+    if len(pairs) < SESSIONS_MAX:
+        # Who opens or closes what lies between them is none of our business.
+        for inode_id in run:
+            prefix = records.file_session_prefix(inode_id)
+            tr.add_read_conflict_range(prefix, prefix + b"\xff")
+        return {records.file_session_inode(key) for key, _ in pairs}
+    found = set()
+    for inode_id in run:
+        prefix = records.file_session_prefix(inode_id)
+        if await tr.get_range(prefix, prefix + b"\xff", limit=1):
+            found.add(inode_id)
+    return found
+
+
+async def open_among(tr: Transaction, inode_ids: Sequence[int]) -> Collection[int]:
+    """Return inodes that somebody has open, all those of `inode_ids` among them; conflicts with whoever opens or closes one of these."""
+    found: set[int] = set()
+    for run in records.runs(inode_ids):
+        found |= await _open_in_run(tr, run)
+    return found
 
 
 async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.InodePb:
@@ -79,7 +112,9 @@ async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.In
     return inode
 
 
-async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb | None:
+async def _retire_one(
+    tr: Transaction, ctx: OpContext, key: bytes, opened: Collection[int]
+) -> GcRecordPb | None:
     value = await tr.get(key)
     if value is None:
         return None
@@ -87,7 +122,7 @@ async def _retire_one(tr: Transaction, ctx: OpContext, key: bytes) -> GcRecordPb
     if record.HasField("file"):
         return record
     inode = await _removed_inode(tr, key, record.inode_id)
-    if await _is_open(tr, record.inode_id):
+    if record.inode_id in opened:
         tr.clear(key)
         due_ns = ctx.now_ns + int(ctx.config.session_scan_interval_s * 1e9)
         tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
@@ -118,9 +153,10 @@ async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Reti
         for inode_id in inode_ids
         for key_of in (records.inode_key, records.file_locks_key)
     )
+    opened = await open_among(tr, inode_ids)
     for key in keys:
         try:
-            record = await _retire_one(tr, ctx, key)
+            record = await _retire_one(tr, ctx, key, opened)
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:
                 raise
