@@ -9,12 +9,16 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
 
 An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it begins with the next batch.
 
+The first two kinds wait while users ask this service for something, since on a small machine they would take the time that is the users'; no longer
+than half of gc_delay_s beyond their time, and not where the disks are nearly full.
+
 A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -42,8 +46,8 @@ from .ports import ChunkPort
 
 log = logging.getLogger(__name__)
 
-RETIRE_COUNT_MAX: Final = 32
-"""Inodes per transaction."""
+RETIRE_COUNT_MAX: Final = 64
+"""Inodes per transaction: it takes some 3 ms, for which requests wait."""
 
 EMPTY_COUNT_MAX: Final = 64
 """Names of a removed directory per transaction."""
@@ -59,6 +63,18 @@ FORGET_COUNT: Final = 512
 
 FORGET_PAGES_MAX: Final = 16
 """So many transactions per step, as long as most of what they find is old: no more is kept than twice what must be."""
+
+BUSY_PER_S: Final = 20.0
+"""With so many requests a second users count as being there; mounts that do nothing ask once in several seconds."""
+
+PATIENCE_S_MAX: Final = 30.0
+"""What is due waits no longer for users to be gone."""
+
+FREE_FRACTION_MIN: Final = 0.1
+"""With less free space nothing waits."""
+
+SPACE_AGE_S_MAX: Final = 10.0
+"""Of what storage says about it."""
 
 
 KINDS: Final = {records.GC_DIRECTORY: "directory", records.GC_FILE: "file"}
@@ -86,6 +102,7 @@ class GarbageCollector:
         driver: ContentDriver,
         ticks: OutcomeTicks,
         make_context: Callable[[], OpContext],
+        asked_count: Callable[[], int],
         events: EventLog,
     ) -> None:
         self._engine = engine
@@ -94,6 +111,11 @@ class GarbageCollector:
         self._driver = driver
         self._ticks = ticks
         self._make_context = make_context
+        self._asked_count = asked_count
+        self._asked = asked_count(), -math.inf
+        """How many requests there had been when that was looked at last, and when that was."""
+        self._is_space_low = True
+        self._space_until_s = -math.inf
         self._events = events
         self.tracer: Tracer | None = None
         """Begins traces of removals; None: nobody does."""
@@ -108,17 +130,47 @@ class GarbageCollector:
         self._config = section
 
     async def run(self) -> None:
-        """Collect until cancelled; while there is much to do, without pauses."""
+        """Collect until cancelled; while there is much to do, and nobody asks for anything, without pauses."""
         while True:
+            has_more = False
             try:
-                done_count = await self.step()
+                await self._tend()
+                has_more = await self._collect_for(self._config.gc_interval_s)
             except FsError as error:
                 log.warning("garbage collection: %s", error)
-                done_count = 0
-            if done_count < self._config.gc_batch_count:
+            if not has_more:
                 await trio.sleep(self._config.gc_interval_s)
+
+    async def _collect_for(self, time_s: float) -> bool:
+        """Do batch after batch for that long; return whether there is more to do at once."""
+        end_s = trio.current_time() + time_s
+        while trio.current_time() < end_s:
+            patience_s = await self._patience_s() if self._is_asked() else 0.0
+            if await self._collect(patience_s) < self._config.gc_batch_count:
+                return False
+            await trio.lowlevel.checkpoint()
+        return True
+
+    def _is_asked(self) -> bool:
+        """Return whether users have asked for something since the last look."""
+        (count, since_s), now_s = self._asked, trio.current_time()
+        self._asked = self._asked_count(), now_s
+        return self._asked[0] - count > BUSY_PER_S * (now_s - since_s)
+
+    async def _patience_s(self) -> float:
+        """Return for how long what is due may wait for users to be gone."""
+        now_s = trio.current_time()
+        if now_s >= self._space_until_s:
+            self._space_until_s = now_s + SPACE_AGE_S_MAX
+            try:
+                capacity_bytes, free_bytes = await self._chunks.space()
+            except FsError as error:
+                log.info("how much space is free is not known, so nothing waits: %s", error)
+                self._is_space_low = True
             else:
-                await trio.lowlevel.checkpoint()
+                # Of no disk at all nobody knows anything.
+                self._is_space_low = free_bytes <= FREE_FRACTION_MIN * capacity_bytes
+        return 0.0 if self._is_space_low else min(PATIENCE_S_MAX, self._config.gc_delay_s / 2)
 
     def say(self, figures: Figures) -> None:
         """Say how far behind the collector is."""
@@ -133,19 +185,28 @@ class GarbageCollector:
         Raises:
             FsError: the key-value layer or the storage stays away; the work is still there.
         """
+        await self._tend()
+        return await self._collect(0.0)
+
+    async def _tend(self) -> None:
+        """Do what is to be done from time to time, whatever has been removed."""
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
-        done_count = await self._empty_trees()
-        done_count += await self._delete_inodes()
-        self.done_count += done_count
         await self._finish_truncations()
         await self._forget_outcomes()
+
+    async def _collect(self, patience_s: float) -> int:
+        """Do one batch of what has been due for that long; return how many things were done."""
+        done_count = await self._empty_trees(patience_s)
+        done_count += await self._delete_inodes(patience_s)
+        self.done_count += done_count
         return done_count
 
-    async def _due_now(self, prefix: bytes) -> list[bytes]:
-        """As `_due`; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
-        keys = await self._due(prefix)
+    async def _due_now(self, prefix: bytes, patience_s: float) -> list[bytes]:
+        """As `_due`, for that long; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
+        latest_ns = self._make_context().now_ns - int(patience_s * 1e9)
+        keys = [key for key in await self._due(prefix) if records.gc_due_ns(key) <= latest_ns]
         return [] if keys and await self._is_paused() else keys
 
     async def _is_paused(self) -> bool:
@@ -192,9 +253,9 @@ class GarbageCollector:
             log.warning("%d removals were put off by a clock that was ahead", len(keys))
             await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
 
-    async def _empty_trees(self) -> int:
+    async def _empty_trees(self, patience_s: float) -> int:
         done_count = 0
-        for key in await self._due_now(records.GC_DIRECTORY):
+        for key in await self._due_now(records.GC_DIRECTORY, patience_s):
             done_count += await self._empty_tree(key)
         return done_count
 
@@ -209,8 +270,8 @@ class GarbageCollector:
         await self._driver.transact(lambda tr: put_off(tr, ctx, key))
         return 0
 
-    async def _delete_inodes(self) -> int:
-        keys = await self._due_now(records.GC_FILE)
+    async def _delete_inodes(self, patience_s: float) -> int:
+        keys = await self._due_now(records.GC_FILE, patience_s)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]
             if self.tracer is not None and self.tracer.sample_rate and self.tracer.is_due():

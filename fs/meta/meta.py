@@ -60,6 +60,7 @@ class Meta:
             driver=self.service.driver,
             ticks=self.service.ticks,
             make_context=self.service.own_context,
+            asked_count=lambda: self.service.asked_count,
             events=self.service.events,
         )
         self.sessions = SessionPruner(

@@ -128,6 +128,8 @@ class RequestRunner:
         self.ticks = OutcomeTicks(engine, runtime, self._retry_time_s_max)
         self.driver = ContentDriver(engine, runtime, chunks, self._retry_time_s_max)
         self.name_leases = NameLeases(self.driver.transact, self.now_ns)
+        self.asked_count = 0
+        """Requests that came, tries of one request each by itself."""
         self._last_now_ns = 0
         self._behind_since_s: float | None = None
         """When time was last asked for, while the wall clock is behind; None: it is not."""
@@ -173,6 +175,7 @@ class RequestRunner:
         )
 
     def _caller(self, request: object, *, is_change: bool = True) -> Caller:
+        self.asked_count += 1
         if isinstance(request, meta.CloseReq):
             request = request.sync
         if not request.HasField("caller"):  # type: ignore[attr-defined]

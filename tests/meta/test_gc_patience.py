@@ -1,0 +1,85 @@
+"""What was removed waits to be collected while users ask for something: not for long, and not where space is short."""
+# ruff: noqa: ARG001 - a test that sleeps names the clock it wants
+
+import pytest
+import trio
+
+from fs.schema.status import FsError, Status
+from tests.meta.harness import ROOT
+
+DUE_S = 60.0
+"""After a removal."""
+WAITS_S = 30.0
+"""And so much longer, at most."""
+
+
+async def ask_on(root):
+    """Ask for something all the time."""
+    while True:
+        await root.attr(ROOT)
+        await trio.sleep(0.02)
+
+
+async def remove_one(world, root, nursery):
+    """Have the collector run, and a file removed; return what tells whether it has gone."""
+    nursery.start_soon(world.meta.gc.run)
+    f = await root.create(ROOT, b"f")
+    await root.unlink(ROOT, b"f")
+    return lambda: f.inode_id in world.chunks.removed
+
+
+async def test_what_is_due_waits_for_users_and_not_for_long(world, root, autojump_clock, nursery):
+    is_gone = await remove_one(world, root, nursery)
+    nursery.start_soon(ask_on, root)
+    await trio.sleep(DUE_S + WAITS_S - 1)
+    assert not is_gone()
+    assert world.meta.gc.due[b"GCFI"].count == 1 and world.meta.gc.due[b"GCFI"].lag_s > 20
+    await trio.sleep(4)
+    assert is_gone()
+
+
+async def test_it_goes_as_soon_as_users_do(world, root, autojump_clock, nursery):
+    is_gone = await remove_one(world, root, nursery)
+    with trio.move_on_after(DUE_S + 5):
+        await ask_on(root)
+    assert not is_gone()
+    await trio.sleep(3)
+    assert is_gone()
+
+
+async def test_a_few_requests_keep_nothing(world, root, autojump_clock, nursery):
+    is_gone = await remove_one(world, root, nursery)
+    with trio.move_on_after(DUE_S + 3):
+        while True:
+            await root.attr(ROOT)
+            await trio.sleep(0.2)
+    assert is_gone()
+
+
+@pytest.mark.parametrize("space", ["short", "of no node", "unknown"])
+async def test_nothing_waits_where_space_is_short(world, root, autojump_clock, nursery, space):
+    async def unknown():
+        raise FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+
+    async def short():
+        return (1000, 90) if space == "short" else (0, 0)
+
+    world.chunks.space = unknown if space == "unknown" else short
+    is_gone = await remove_one(world, root, nursery)
+    nursery.start_soon(ask_on, root)
+    await trio.sleep(DUE_S + 3)
+    assert is_gone()
+
+
+async def test_what_was_due_for_long_goes_at_once_however_much_it_is(
+    world, root, autojump_clock, nursery
+):
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
+    for number in range(9):
+        await root.create(ROOT, b"%d" % number)
+        await root.unlink(ROOT, b"%d" % number)
+    await trio.sleep(DUE_S + WAITS_S + 1)
+    nursery.start_soon(ask_on, root)
+    nursery.start_soon(world.meta.gc.run)
+    await trio.sleep(0.5)
+    assert len(world.chunks.removed) == 9
