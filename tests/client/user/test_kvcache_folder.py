@@ -35,6 +35,26 @@ def test_no_cache_is_made_where_nothing_is_mounted(disk_path, below):
         assert put(cache, [1]) == 1
 
 
+def test_a_folder_that_is_missing_while_nothing_is_mounted_is_no_missing_folder(disk_path):
+    place, elsewhere = disk_path / "mnt", disk_path / "mounted"
+    place.mkdir()
+    with opened(place / "kv") as cache:
+        assert put(cache, [1]) == 1
+        place.rename(elsewhere)
+        place.mkdir()
+        mark_mount_point(place, "any")
+        if MOUNT_POINT_ATTRIBUTE not in os.listxattr(place):
+            pytest.skip("no attributes here")
+        with pytest.raises(OSError, match="is not mounted at") as caught:
+            cache.refresh()
+        assert caught.value.errno == errno.ENOTCONN
+        place.rmdir()
+        with pytest.raises(FileNotFoundError):
+            cache.refresh()
+        elsewhere.rename(place)
+        assert check(cache, [1]) == [1]
+
+
 def test_a_cache_whose_file_system_has_left_makes_no_segment_beneath(disk_path):
     """The link stands for a mount point: first the file system is there, then what lies beneath."""
     link, beneath = disk_path / "link", disk_path / "beneath"

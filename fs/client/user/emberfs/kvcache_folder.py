@@ -10,7 +10,8 @@ import os
 import re
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -70,11 +71,16 @@ def make_folder(path: str) -> None:
         OSError: it cannot be made; ENOTCONN: it is on, or below, the mount point of a file system that is not mounted.
     """
     folder = Path(path).absolute()
+    require_mounted(folder)
+    folder.mkdir(exist_ok=True)
+
+
+def require_mounted(folder: Path) -> None:
+    """Raise OSError(ENOTCONN) where a folder is on, or below, the mount point of a file system that is not mounted."""
     for place in (folder, *folder.parents):
         if is_unmounted(place):
             what = f"EmberFS is not mounted at {place}, and what is written there would fill another disk"
-            raise OSError(errno.ENOTCONN, what, path)
-    folder.mkdir(exist_ok=True)
+            raise OSError(errno.ENOTCONN, what, str(folder))
 
 
 def is_unmounted(place: Path) -> bool:
@@ -97,9 +103,19 @@ class OsFolder:
         make_folder(path)
         self._began = os.stat(path)  # noqa: PTH116 - as is compared below
 
+    @contextmanager
+    def _missing_only_if_mounted(self) -> Iterator[None]:
+        """Say of a folder that is missing because its file system is not mounted now that it is this."""
+        try:
+            yield
+        except FileNotFoundError:
+            require_mounted(Path(self._path).absolute())
+            raise
+
     def require_same(self) -> None:
         """See `Folder`."""
-        now = os.stat(self._path)  # noqa: PTH116
+        with self._missing_only_if_mounted():
+            now = os.stat(self._path)  # noqa: PTH116
         # A file system that is mounted again has the same inode, and maybe another device.
         if now.st_ino != self._began.st_ino and now.st_dev != self._began.st_dev:
             what = "another file system is here than when the cache was opened"
@@ -112,7 +128,7 @@ class OsFolder:
     def segments(self) -> list[Listed]:
         """See `Folder`."""
         found = []
-        with os.scandir(self._path) as entries:
+        with self._missing_only_if_mounted(), os.scandir(self._path) as entries:
             for entry in entries:
                 if not _NAME.fullmatch(entry.name):
                     continue

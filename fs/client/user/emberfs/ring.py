@@ -6,8 +6,9 @@ memory of `allocate` (or `share`) are moved without a copy; others through a sta
 Invariants:
     - After a fork the child drops its copies of connection and rings; it connects, and registers files and memory,
       at the first use there.
-    - A daemon that has gone fails the calls of that time; the next ones look for another that serves the mount.  Files
-      that were open stay lost, as the kernel's descriptors do; memory is good again.
+    - A daemon that has gone fails the calls of that time; the next ones look for another that serves the mount, and fail with
+      ENOTCONN while there is none: the mount point may be bare then, and what is missing there is not missing in the file
+      system.  Files that were open stay lost, as the kernel's descriptors do; memory is good again.
 """
 
 import errno
@@ -35,6 +36,8 @@ T = TypeVar("T")
 _ROWS_MIN: Final = 4
 """Columns do not pay for fewer."""
 _NO_FLAGS: Final = EntryFlag(0)
+_NOT_SERVED: Final = {errno.ENOENT, errno.EOPNOTSUPP, errno.ECONNREFUSED, errno.ENOTDIR}
+"""What a mount point without a mount answers, or the address of a daemon that is no more."""
 _NO_MEMORY: Final = {errno.ENOMEM, errno.ENOSPC, errno.EMFILE}
 
 
@@ -91,12 +94,12 @@ class RingClient(Closing):
         self._regions = Regions()
         self._buffers = Buffers(self)
         self._reset()
-        self.connection()
+        self._connection: Connection | None = Connection(self._mount_path)
         _clients.add(self)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
-        self._connection: Connection | None = None
+        self._connection = None
         self._lanes = Lanes(self)
         self._rings: weakref.WeakSet[Ior] = weakref.WeakSet()
         self.generation += 1
@@ -118,7 +121,11 @@ class RingClient(Closing):
     # -- what files and memory need -----------------------------------------------------------------
 
     def connection(self) -> Connection:
-        """Return the connection to the daemon, made where there is none in this process; raises OSError."""
+        """Return the connection to the daemon, made where there is none in this process.
+
+        Raises:
+            OSError: EBADF: the client is closed; ENOTCONN: nobody serves the mount now; EMFILE and others of this process's own.
+        """
         connection = self._connection
         if connection is not None and not connection.has_ended:
             return connection
@@ -128,8 +135,18 @@ class RingClient(Closing):
             if self._connection is not None and self._connection.has_ended:
                 self._forget_daemon(self._connection)
             if self._connection is None:
-                self._connection = Connection(self._mount_path)
+                self._connection = self._connect_again()
             return self._connection
+
+    def _connect_again(self) -> Connection:
+        """Connect to who serves the mount now."""
+        try:
+            return Connection(self._mount_path)
+        except OSError as error:
+            if error.errno not in _NOT_SERVED:
+                raise
+            what = f"the mount is not served now: {error.strerror}"
+            raise OSError(errno.ENOTCONN, what, self._mount_path) from error
 
     def ask(self, ask: Callable[[Connection], T]) -> T:
         """Ask the daemon for what it can do twice: another one if this one turns out to have gone; raises OSError."""
