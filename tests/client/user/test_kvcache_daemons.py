@@ -6,6 +6,8 @@ import threading
 from contextlib import suppress
 
 import pytest
+from emberfs.kvcache_format import key_digest
+from emberfs.kvcache_search import Search
 from emberfs.posix import PosixClient, PosixFile
 
 from tests.client.user.kvcache_work import check, key, opened, put
@@ -128,6 +130,43 @@ def test_threads_open_it_anew_once(tmp_path):
     assert not client._files
 
 
+def test_a_thread_that_is_still_in_what_was_lost_finds_its_blocks_all_the_same(tmp_path):
+    """Another one has opened the folder anew meanwhile: between looking blocks up and reading them."""
+    cache, client = started(tmp_path)
+    entered, found = [], []
+
+    def read(segments):
+        entered.append(segments)
+        if len(entered) == 1:
+            client.die(is_served=True)
+            assert check(cache, [66]) == [66]
+        search = Search([key_digest(key(5))], [memoryview(bytearray(cache.block_bytes))])
+        cache._search(segments, search)
+        found.append(search.found)
+
+    cache._opened.do(read)
+    assert found == [[True]]
+    assert len(set(map(id, entered))) == 2
+    assert entered[0].is_closed
+    with pytest.raises(OSError, match="may not survive"):
+        cache.close()
+    assert not client._files
+
+
+def test_a_thread_whose_cache_another_closes_is_told_so(tmp_path):
+    cache, _ = started(tmp_path)
+
+    def read(segments):
+        cache.close()
+        cache._search(
+            segments, Search([key_digest(key(5))], [memoryview(bytearray(cache.block_bytes))])
+        )
+
+    with pytest.raises(OSError, match="is closed") as failed:
+        cache._opened.do(read)
+    assert failed.value.errno == errno.EBADF
+
+
 def test_a_child_that_cannot_begin_leaves_alone_what_is_its_parents(tmp_path):
     cache, client = started(tmp_path)
     child = os.fork()
@@ -163,9 +202,12 @@ def test_on_a_mount_that_is_served_by_another(tmp_path):
         iov = cache.allocate(1)
         assert put(cache, [1, 2]) == 2
         server.close()
-        with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
-            check(cache, [1])
-        assert failed.value.errno == errno.ENOTCONN
+        for _ in range(
+            2
+        ):  # the mount point is bare: that its files are missing there says nothing of the blocks
+            with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+                check(cache, [1, 2])
+            assert failed.value.errno == errno.ENOTCONN
         server = Server(tmp_path / "mnt")
         folder.mkdir()
         assert check(cache, [1, 2]) == []

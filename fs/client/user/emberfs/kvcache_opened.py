@@ -2,15 +2,18 @@
 
 Invariants:
     - Whoever has put something that was not synced before its daemon died is told so once, by `sync` or `close`.
+    - What was open at a daemon that died is closed when the last thread has left it: no other thread finds it half forgotten.
     - Nothing is opened in a folder of another file system (`Folder.require_same`), such as the bare mount point.
 
 What this module does not do: forks (`kvcache`), waiting for a mount.
 """
 
 import errno
+import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 from .kvcache_segments import Segments
@@ -35,6 +38,9 @@ class OpenedSegments:
         self._lock = threading.Lock()
         self._unsynced: OSError | None = None
         """Why what was put may not be durable, until somebody is told."""
+        self._count_lock = threading.Lock()
+        self._user_counts: Counter[Segments] = Counter()
+        """How many threads are in which segments: the present ones, and those lost that somebody has yet to leave."""
         self.segments = make()
         self.segments.refresh()
 
@@ -46,17 +52,42 @@ class OpenedSegments:
         Raises:
             OSError: what `act` raises; ENOTCONN: the mount is not served now.
         """
-        segments = self.segments
-        try:
+        with self._entered() as segments:
+            try:
+                return act(segments)
+            except OSError as error:
+                if error.errno != errno.ENOTCONN:
+                    raise
+                self._open_anew(segments, error)
+        with self._entered() as segments:
             return act(segments)
-        except OSError as error:
-            if error.errno != errno.ENOTCONN:
-                raise
-            self._open_anew(segments, error)
-        return act(self.segments)
+
+    @contextmanager
+    def _entered(self) -> Iterator[Segments]:
+        """Keep the segments from being closed during a block, unless the cache is."""
+        with self._count_lock:
+            segments = self.segments
+            self._user_counts[segments] += 1
+        try:
+            yield segments
+        finally:
+            with self._count_lock:
+                self._user_counts[segments] -= 1
+                is_last = not self._user_counts[segments]
+                if is_last:
+                    del self._user_counts[segments]
+                is_lost = segments is not self.segments
+            if is_lost and is_last:
+                self._note_unsynced(segments)
+                with suppress(OSError):  # as was told
+                    segments.close()
+
+    def _note_unsynced(self, lost: Segments) -> None:
+        if lost.own is not None or lost.has_unsynced:
+            self._unsynced = OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), self._path)
 
     def _open_anew(self, lost: Segments, why: OSError) -> None:
-        """Raises `why` where the mount is not served."""
+        """Find what is there now, for who comes next; raises `why` where the mount is not served."""
         with self._lock:
             if self.segments is not lost:  # another thread has done it
                 return
@@ -68,11 +99,11 @@ class OpenedSegments:
                 with suppress(OSError):  # the first failure is the one to tell
                     found.close()
                 raise why from error
-            self.segments = found
-            if lost.own is not None or lost.has_unsynced:
-                self._unsynced = why
-        with suppress(OSError):  # as was told
-            lost.close()
+            self._note_unsynced(
+                lost
+            )  # and again at its end: others may be about to give up what they fill
+            with self._count_lock:
+                self.segments = found
 
     def _tell_unsynced(self) -> None:
         unsynced, self._unsynced = self._unsynced, None

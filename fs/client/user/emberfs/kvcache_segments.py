@@ -144,6 +144,7 @@ class Segments:
         """Names with blocks of another size; None: no segment when it was looked at."""
         self.has_unsynced = False
         """Whether a segment that was filled here was given up without becoming durable."""
+        self.is_closed = False
         self._refresh_lock = threading.Lock()
 
     # -- what is there ----------------------------------------------------------------------------
@@ -293,7 +294,13 @@ class Segments:
         return first < end <= known.known < known.geometry.slot_count
 
     def hold(self, places: Iterable[Place]) -> list[Segment]:
-        """Return the segment of each place, held, under the lock."""
+        """Return the segment of each place, held, under the lock.
+
+        Raises:
+            OSError: EBADF: another thread has closed the cache.
+        """
+        if self.is_closed:
+            raise OSError(errno.EBADF, "the cache is closed")
         segments = [self.opened[place.segment] for place in places]
         for segment in segments:
             segment.reader.hold()
@@ -382,6 +389,7 @@ class Segments:
             writer = self.own.writer.give_up() if self.own is not None else None
             self.opened.clear()
             self.own = None
+            self.is_closed = True
         with suppress(OSError):  # the mount daemon has died: nothing was written to these
             close_all(readers)
         close_all([writer])
