@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Self
 
-from ..kernels import reads_twin
+from ..kernels import direct_twin, reads_twin
+from ..kernels.direct import read_places
+from ..kernels.direct_twin import Place
 from ..kernels.reads import read_row, read_rows
-from ..kernels.reads_twin import Chunk, ReadRow, fill
+from ..kernels.reads_twin import Chunk, ReadRow
 from ..schema.status import FsError
 from .books import Books
 from .checksum import CHECKSUM_BYTES
@@ -23,6 +25,7 @@ from .direct_reads import DirectReads
 from .format import ChunkKey, ChunkRecord, FileId, place_of
 from .ports import DataFiles, Lent
 from .read_values import ReadRows, RowsRead
+from .turns import Turns
 from .verified import BOUNCE_BYTES_MAX
 
 HELD_COUNT: Final = 64
@@ -31,6 +34,9 @@ HELD_COUNT: Final = 64
 COLD_COUNT_MIN: Final = 4
 """When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not
 tried: asking in vain costs a tenth of what such a read costs the processor."""
+
+TURN_BYTES: Final = 4 << 20
+"""At the disk at the same time, of requests that are read past the page cache; one that is larger is there alone."""
 
 Lend = Callable[[FileId], Lent | None]
 """Opens a file, as `DataFiles.lend`."""
@@ -47,6 +53,7 @@ class Rows:
         self._files = files
         self._block = checksum_block_bytes
         self._direct = DirectReads(files, checksum_block_bytes, direct_bytes_min)
+        self._turns = Turns(TURN_BYTES)
 
     def read_cached(
         self, keys: Sequence[ChunkKey], rows: ReadRows, view: memoryview, *, want_checksums: bool
@@ -164,22 +171,20 @@ class Rows:
     ) -> RowsRead | None:
         """Read rows of whole checksum blocks past the page cache; None: one of them is not to be had so, and matching them tells why."""
         versions, blocks, block = list[int](), list[bytes](), self._block
-        with _Borrowed(self._files.lend_past_cache) as borrowed:
+        places = list[Place]()
+        with self._turns.of(rows.ends[-1]), _Borrowed(self._files.lend_past_cache) as borrowed:
             chunks = borrowed.chunks(max(known) + 1, known, [*known.values()])
             for number, offset, length, end in zip(*rows, strict=True):
                 chunk = chunks[number]
                 if chunk is None:
                     return None
                 source, start, _, version, checksums = chunk
-                try:
-                    done = fill(source, view[end - length : end], start + offset)
-                except OSError:
-                    return None
-                if done < length:
-                    return None
+                places.append((source, start + offset, view[end - length : end]))
                 versions.append(version)
                 first, last = offset // block, (offset + length) // block
                 blocks.append(checksums[first * CHECKSUM_BYTES : last * CHECKSUM_BYTES])
+            if not borrowed.read_places(places):
+                return None
         return RowsRead(versions, [], [], block_bytes=block, blocks=b"".join(blocks))
 
     def _read_some(
@@ -209,6 +214,8 @@ class _Borrowed:
         self._lent: dict[FileId, Lent | None] = {}
         self.kernel = read_rows
         """What reads rows of them: the twin where a file has no descriptor."""
+        self.read_places: Callable[[Sequence[Place]], bool] = read_places
+        """What reads several whole; the twin likewise."""
 
     def __enter__(self) -> Self:
         return self
@@ -247,4 +254,5 @@ class _Borrowed:
         self._lent[file_id] = file
         if file is not None and callable(file.source):
             self.kernel = reads_twin.read_rows
+            self.read_places = direct_twin.read_places
         return file

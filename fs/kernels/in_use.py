@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from . import batches, device, frames, lent, read_messages, reads, writes
+from . import batches, device, direct, frames, lent, read_messages, reads, writes
 from .choice import REFUSED
 
 _KERNELS: Final = {
     "batches": batches.IS_COMPILED,
     "device": device.IS_COMPILED,
+    "direct": direct.IS_COMPILED,
     "frames": frames.IS_COMPILED,
     "lent": lent.IS_COMPILED,
     "read_messages": read_messages.IS_COMPILED,

@@ -6,16 +6,19 @@ import mmap
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from fs.chunkengine import data_files, direct_reads
-from fs.chunkengine import rows as rows_module
 from fs.chunkengine.direct_reads import REMEMBERED_COUNT
 from fs.chunkengine.format import chunk_key
 from fs.chunkengine.read_values import ReadRows
+from fs.chunkengine.turns import Turns
+from fs.kernels import direct_twin
 from fs.kernels.writes import block_checksums
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
@@ -230,20 +233,41 @@ def test_damaged_bytes_come_unmatched_once_and_are_left_the_next_time(lab) -> No
     assert (again.left, again.versions) == ([0], [0])
 
 
-@pytest.mark.parametrize("fault", ["short", "error"])
-def test_what_cannot_be_read_so_is_read_and_matched(opened, monkeypatch, fault) -> None:
+def test_what_does_not_come_whole_is_read_and_matched(opened, monkeypatch) -> None:
     lab, asked = opened("memory"), []
 
-    def fail(_source, target, where):
-        asked.append(where)
-        if fault == "error":
-            raise OSError(errno.EIO, "the disk says no")
-        return len(target) - 1
+    def fail(places):
+        asked.append([at for _, at, _ in places])
+        return False
 
-    monkeypatch.setattr(rows_module, "fill", fail)
-    done, view = ask(lab, [(0, 0, 64 * KIB)])
-    assert view == lab.contents[0]
-    assert (done.block_bytes, done.left) == (0, []) and len(asked) == 1
+    monkeypatch.setattr(direct_twin, "read_places", fail)
+    done, view = ask(lab, [(0, 0, 64 * KIB), (2, 0, 128 * KIB)])
+    assert view == lab.contents[0] + lab.contents[2][: 128 * KIB]
+    assert (done.block_bytes, done.left) == (0, []) and [len(one) for one in asked] == [2]
+
+
+def test_a_request_waits_for_its_turn_and_the_next_one_for_it(opened, monkeypatch) -> None:
+    lab, inside, most = opened("memory"), [], []
+    real = direct_twin.read_places
+
+    def read_places(places):
+        inside.append(len(places))
+        time.sleep(0.002)  # another one would come in
+        most.append(len(inside))
+        inside.pop()
+        return real(places)
+
+    monkeypatch.setattr(direct_twin, "read_places", read_places)
+    lab.engine._rows._turns = Turns(64 * KIB)
+    wanted = [
+        [(2, start, 32 * KIB), (2, start + 32 * KIB, 32 * KIB)]
+        for start in range(0, 256 * KIB, 64 * KIB)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        for (done, view), one in zip(pool.map(partial(ask, lab), wanted), wanted, strict=True):
+            assert (done.block_bytes, done.left) == (4096, [])
+            assert view == lab.contents[2][one[0][1] :][: 64 * KIB]
+    assert most == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])

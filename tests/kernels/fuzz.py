@@ -1,4 +1,4 @@
-"""Random calls of the batches', the writes', the device's, the lent memory's and the messages' kernels, compared with their twins.
+"""Random calls of the batches', the writes', the device's, the disk's, the lent memory's and the messages' kernels, compared with their twins.
 
     python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from xxhash import xxh3_64_digest
 
-from fs.kernels import batches, batches_twin, device, lent, read_messages, writes
+from fs.kernels import batches, batches_twin, device, direct, lent, read_messages, writes
 
-from .fuzz_io import DeviceFuzzer, LentFuzzer, WritesFuzzer
+from .fuzz_io import DeviceFuzzer, DirectFuzzer, LentFuzzer, WritesFuzzer
 from .fuzz_messages import MessagesFuzzer
 
 KEYS = [struct.pack("<IIII", file_id, 1, 1, 0) for file_id in range(3)]
@@ -28,6 +28,7 @@ VIEW = memoryview(bytearray(256))
 FUZZERS = {
     "writes": (writes, WritesFuzzer),
     "device": (device, DeviceFuzzer),
+    "direct": (direct, DirectFuzzer),
     "lent": (lent, LentFuzzer),
     "read_messages": (read_messages, MessagesFuzzer),
 }

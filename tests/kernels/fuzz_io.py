@@ -1,4 +1,4 @@
-"""Random calls of the kernels that write rows, talk to the device, and read other processes' memory, compared with their twins; `tests.kernels.fuzz` runs them.
+"""Random calls of the kernels that write rows, talk to the device, read many places, and read other processes' memory, compared with their twins; `tests.kernels.fuzz` runs them.
 
 Both are given the same files, sockets and memory, each its own, and must say, and leave behind, the same.  Some calls are of things that
 no caller should give: descriptors that are closed, of another kind or no number of one, sizes and offsets from anywhere, requests that
@@ -15,7 +15,7 @@ import struct
 import tempfile
 from contextlib import contextmanager
 
-from fs.kernels import device_twin, lent_twin, writes_twin
+from fs.kernels import device_twin, direct_twin, lent_twin, writes_twin
 from fs.kernels.device_twin import ANSWER, COUNT_MAX
 from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX, RANGE
 
@@ -267,6 +267,42 @@ class LentFuzzer(Fuzzer):
         if rng.random() < 0.3:
             address, length = rng.choice([(1, length), (address, 2**64 - 1), (2**64 - 5, length)])
         return PIECE.pack(address, length)
+
+
+class DirectFuzzer(Fuzzer):
+    """Compares `read_places`."""
+
+    def __init__(self, compiled, seed):
+        super().__init__(compiled, direct_twin, seed)
+        self._file = self._keep(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+        self._file.write(self._rng.randbytes(FILE_BYTES))
+        self._full = self._keep(open("/dev/full", "wb", buffering=0))  # noqa: SIM115
+
+    def call_each(self):
+        """Call both once."""
+        rng = self._rng
+        wanted = [self._place() for _ in range(rng.choice([0, 1, 3, 30, 150]))]
+        is_read_only = rng.random() < 0.03
+        found = []
+        for kernel in self._both:
+            into = [bytearray(length) for _, _, length in wanted]
+            given = [*map(bytes, into)] if is_read_only else into
+            places = [(fd, at, to) for (fd, at, _), to in zip(wanted, given, strict=True)]
+            found.append((outcome(kernel.read_places, places), into))
+        assert found[0][0] == found[1][0], (wanted, [said for said, _ in found])
+        if found[0][0] is True:
+            assert found[0][1] == found[1][1]
+            self.done += bool(wanted)
+
+    def _place(self):
+        rng = self._rng
+        fd, offset = self._file.fileno(), rng.randrange(FILE_BYTES)
+        length = rng.choice([0, 1, 100, 4096, FILE_BYTES])
+        if rng.random() < 0.003:
+            fd = rng.choice([self._full.fileno(), 1 << 20, -1])
+        if rng.random() < 0.003:
+            return fd, rng.choice([2**63 - 5, 2**64 - 1, self._number() % 2**64]), length
+        return fd, offset, min(length, FILE_BYTES - offset) if rng.random() < 0.999 else length
 
 
 class DeviceFuzzer(Fuzzer):
