@@ -29,6 +29,7 @@ from .table import Row
 from .used import Meter, Used
 from .workloads import (
     BIG_FILE,
+    COLD,
     FULL,
     MIB,
     QUICK,
@@ -36,6 +37,7 @@ from .workloads import (
     Bound,
     Sizes,
     Workload,
+    drop_page_cache,
     sequential_read,
     sequential_read_warm,
     sequential_write,
@@ -110,6 +112,11 @@ def _renew(
         sequential_write(folder, sizes)
 
 
+def _cool(workload: Callable[[Path, Sizes], float]) -> None:
+    if workload in COLD:
+        drop_page_cache()
+
+
 def _measured(
     kind: Workload, sizes: Sizes, meter: Meter, folders: tuple[Path, Path, Path, Path], rounds: int
 ) -> Row:
@@ -123,9 +130,11 @@ def _measured(
             warm_up(directory, mounted / BIG_FILE)
         for folder in (mounted, local) if workload is sequential_write else (mounted,):
             _renew(workload, number, folder, sizes)
+        _cool(workload)
         with meter.used() as used_now:
             values.append(workload(mounted, sizes))
         used.add(used_now)
+        _cool(workload)
         limits.append(workload(beside, sizes))
     value, limit = statistics.median(values), statistics.median(limits)
     if bound is not Bound.FUSE:
@@ -144,6 +153,7 @@ def measure_at(sizes: Sizes, mounted: Path, progress: Progress) -> list[Row]:
             values = []
             for number in range(_rounds(workload, sizes)):
                 _renew(workload, number, Path(folder), sizes)
+                _cool(workload)
                 values.append(workload(Path(folder), sizes))
             rows.append(Row(name, statistics.median(values), unit))
     return rows

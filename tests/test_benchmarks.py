@@ -269,6 +269,32 @@ def test_large_reads_are_measured_in_turn_and_medians_count(tmp_path, monkeypatc
     assert row.value == 3 and row.limit == (20 if bound is Bound.FUSE else 20 / 3)
 
 
+def test_dropping_the_page_cache_is_no_part_of_what_a_cold_read_takes(tmp_path, monkeypatch):
+    steps = []
+
+    class Watch:
+        @contextmanager
+        def used(self):
+            steps.append("begin")
+            yield Used()
+            steps.append("end")
+
+    def reads(directory, _sizes):
+        steps.append(directory.name)
+        return 1.0
+
+    monkeypatch.setattr(mount, "COLD", {reads})
+    monkeypatch.setattr(mount, "drop_page_cache", lambda: steps.append("drop"))
+    kind = ("x", "MiB/s", Bound.FUSE, 0.5, reads, lambda _: 10**9)
+    folders = tuple(tmp_path / name for name in ("cluster", "mounted", "empty", "local"))
+    mount._measured(kind, Sizes(2, 64, 10, 4), Watch(), folders, 2)
+    assert steps == ["drop", "begin", "mounted", "end", "drop", "empty"] * 2
+    steps.clear()
+    monkeypatch.setattr(mount, "WORKLOADS", [(*kind[:4], reads, None)])
+    mount.measure_at(Sizes(2, 64, 10, 4), tmp_path, Progress())
+    assert steps[0] == "drop" and len(steps) == 2
+
+
 def test_every_sequential_write_is_of_a_new_file(tmp_path, monkeypatch):
     rates, found = iter([1, 30, 5, 9, 2, 60]), []
 
