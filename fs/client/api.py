@@ -123,7 +123,12 @@ class ChunkStore(Protocol):
         ...
 
     def begin_read(
-        self, table: "ReadTable", on_end: Callable[[bool], None], *, is_relaxed: bool = False
+        self,
+        table: "ReadTable",
+        on_end: Callable[[bool], None],
+        *,
+        is_relaxed: bool = False,
+        bytes_max: int = 4096,
     ) -> UnderWay | None:
         """Begin a few small reads of one node, if nothing has to be waited for before they are on their way.
 
@@ -132,6 +137,7 @@ class ChunkStore(Protocol):
             on_end: called once, later, in whatever task: True: all buffers are filled; False: they hold anything, and `read` is to
                 be asked.  It neither waits nor raises.
             is_relaxed: as for `read`.
+            bytes_max: nothing is begun for more than so many; see `Channel.begin`.
 
         Returns:
             What can give the reads up: no buffer is touched after that, and `on_end` is told so.  None: nothing was begun.

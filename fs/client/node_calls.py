@@ -13,6 +13,7 @@ Invariants:
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels, ConnectionRefused, Into, Lending, OnReply, Received, UnderWay
@@ -28,6 +29,9 @@ from ..schema.status import FsError, Status
 from .patience import Patience
 
 log = logging.getLogger(__name__)
+
+REPLY_BYTES_MAX: Final = 4 * 1024
+"""Of payload of a reply to what is begun, where nobody says otherwise."""
 
 
 class _Place:
@@ -123,6 +127,7 @@ class NodeCalls:
         *,
         payload: Sequence[Buffer] = (),
         is_packed: bool = False,
+        reply_bytes_max: int = REPLY_BYTES_MAX,
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)
@@ -147,6 +152,7 @@ class NodeCalls:
                 under_way=self._under_way.setdefault((node_id, node.incarnation), set()),
                 payload=payload,
                 is_packed=is_packed,
+                reply_bytes_max=reply_bytes_max,
             )
         finally:
             if begun is None:

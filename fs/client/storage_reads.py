@@ -30,6 +30,7 @@ from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import FileRead
 from .asked_reads import (
+    LENT_BYTES_MIN,
     Failures,
     ask,
     finish,
@@ -61,7 +62,7 @@ from .side_by_side import each_or_error
 log = logging.getLogger(__name__)
 
 BEGUN_BYTES_MAX = 4 * 1024
-"""What `Channel.begin` is for."""
+"""What `Channel.begin` is for, where nobody says otherwise."""
 
 BEGUN_TOGETHER_COUNT = 64
 """So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
@@ -209,13 +210,20 @@ class StorageReads:
         return self._run_apart if is_apart(byte_count, piece_count) else None
 
     def begin(
-        self, table: ReadTable, on_end: Callable[[bool], None], *, is_relaxed: bool = False
+        self,
+        table: ReadTable,
+        on_end: Callable[[bool], None],
+        *,
+        is_relaxed: bool = False,
+        bytes_max: int = BEGUN_BYTES_MAX,
     ) -> UnderWay | None:
         """See `fs.client.api.ChunkStore.begin_read`."""
         byte_count = 0
         for _, _, _, length, _ in ENTRY.iter_unpack(table.entries):
             byte_count += length
-        if byte_count > BEGUN_BYTES_MAX:
+        if byte_count > bytes_max:
+            return None
+        if byte_count >= LENT_BYTES_MIN and lending_of(byte_count, len(table)) is not Lending.NOT:
             return None
         section = self._section
         verifies = section.verify_reads  # as of now: later the reply may lack checksums
@@ -242,7 +250,12 @@ class StorageReads:
         begun: UnderWay | None = None
         try:
             begun = self._nodes.begin(
-                one.node_id, services.STORAGE_BATCH_READ, message, end, is_packed=True
+                one.node_id,
+                services.STORAGE_BATCH_READ,
+                message,
+                end,
+                is_packed=True,
+                reply_bytes_max=max(byte_count, BEGUN_BYTES_MAX),
             )
         except FsError as error:  # `read` meets it, too, and says what to do
             log.debug("a read that cannot be begun: %s", error)

@@ -171,19 +171,21 @@ class Channel(Protocol):
         under_way: set[UnderWay],
         payload: Sequence[Buffer] = (),
         is_packed: bool = False,
+        reply_bytes_max: int = 4096,
     ) -> UnderWay | None:
         """Send one small request and return at once; `on_end` is called when it ends, as `call` would.
 
         Cheaper than `call`, and for those only who can do without it: where anything had to be waited for, nothing is done.
 
         Args:
-            method: its replies have at most 4 KiB of payload, which is handed over with them.
+            method: its replies have at most `reply_bytes_max` of payload, which is handed over with them.
             request: of it, or the message that it is on the wire.
             on_end: called in whatever task, never before this returns.
             timeout_s: of the call.
             under_way: as for `call`.
             payload: of up to AT_ONCE_BYTES_MAX (framed_stream.py) with all else, which belongs to the caller again when this returns.
             is_packed: the message of a reply that is no error is handed over as the bytes that came.
+            reply_bytes_max: more than 4 KiB is the caller's only until `on_end` returns, and takes as much of a receive buffer from now on.
 
         Returns:
             What can give the call up; None: it was not begun, and `on_end` will not be called.

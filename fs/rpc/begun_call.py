@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..runtime.ports import Buffer
 from .call_under_way import TimeUpError
 from .frame import Header
+from .framed_stream import SMALL_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import trio
@@ -33,16 +34,21 @@ class BegunCall:
         "header",
         "message",
         "payload",
+        "payload_bytes_max",
         "payload_taken",
     )
 
-    def __init__(self, deadline_s: float, on_end: OnEnd) -> None:
+    def __init__(
+        self, deadline_s: float, on_end: OnEnd, payload_bytes_max: int = SMALL_PAYLOAD_BYTES_MAX
+    ) -> None:
         self.deadline_s = deadline_s
         """Trio time."""
         self.header: Header | None = None
         self.message: Buffer = b""
         self.payload: memoryview | None = None
-        """Of the reply, a copy."""
+        """Of the reply: while it is told of; what is wanted of it later has to be copied."""
+        self.payload_bytes_max = payload_bytes_max
+        """A reply that has more is none to this call."""
         self.payload_taken: trio.Event | None = None
         """Never set: the receiving task keeps its stream."""
         self.forget: Callable[[], None] = _nothing

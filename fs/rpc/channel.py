@@ -28,6 +28,7 @@ from .begun_call import BegunCall
 from .call_under_way import CallUnderWay, TimeUpError
 from .connection import Connection
 from .credentials import NONCE_BYTES, Secret
+from .framed_stream import SMALL_PAYLOAD_BYTES_MAX
 from .observer import MethodObserver, RpcObserver
 from .reply_messages import reply_to
 
@@ -119,6 +120,7 @@ class RpcChannel:
         under_way: set[UnderWay],
         payload: Sequence[Buffer] = (),
         is_packed: bool = False,
+        reply_bytes_max: int = SMALL_PAYLOAD_BYTES_MAX,
     ) -> UnderWay | None:
         """Send one small request and return at once; see `fs.rpc.api.Channel.begin`."""
         connection = self._connection
@@ -162,7 +164,7 @@ class RpcChannel:
                 received_bytes = 0 if received is None else received.payload_bytes
                 observed.end(began_s, received_bytes, sent_bytes)
 
-        call = BegunCall(began_s + timeout_s, end)
+        call = BegunCall(began_s + timeout_s, end, reply_bytes_max)
         if not connection.begin(method, request, call, timeout_s, payload):
             return None
         if observed is not None:

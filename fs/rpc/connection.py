@@ -209,7 +209,7 @@ class Connection:
         """Send one small request if nothing has to be waited for; False: nothing is done, also where it takes no more calls.
 
         Args:
-            method: its replies have no payload that is not small.
+            method: its replies have no more payload than `call` says.
             request: of it, or the message that it is on the wire.
             call: learns of the end; `reply_to` makes something of it.
             timeout_s: from now until its deadline.
@@ -224,6 +224,8 @@ class Connection:
         request_id, frame = self._encode_request(
             method, message, payload, timeout_s, may_lend=False
         )
+        if call.payload_bytes_max > SMALL_PAYLOAD_BYTES_MAX:
+            self._framed.make_room(call.payload_bytes_max)
         self._calls[request_id] = call
         try:
             is_sent = self._borrower.send_along(self._framed, frame, len(self._calls))
@@ -325,8 +327,10 @@ class Connection:
         while (found := framed.take_whole()) is not None:
             header, message = found
             is_lent = header.flags & FLAG_LENT
+            size = header.payload_bytes
+            is_large = size > SMALL_PAYLOAD_BYTES_MAX and not is_lent
             if header.kind != Kind.REPLY or (
-                header.payload_bytes > SMALL_PAYLOAD_BYTES_MAX and not is_lent
+                is_large and not self._is_for_begun(header.request_id, size)
             ):
                 framed.put_back(header)
                 return
@@ -338,8 +342,8 @@ class Connection:
             if is_lent:
                 self._hand_out_lent(call, header, message)
                 call = None
-            elif header.payload_bytes:
-                payload = framed.take_small_payload()
+            elif size:
+                payload = framed.take_payload_now() if is_large else framed.take_small_payload()
                 if call is not None:
                     call.payload = payload
             if call is not None:
@@ -348,6 +352,14 @@ class Connection:
                     self._close_if_idle()
             if not framed.has_more:
                 return
+        begun = framed.begun_frame()
+        if begun is not None and self._is_for_begun(begun.request_id, begun.payload_bytes):
+            framed.awaits_whole = True
+
+    def _is_for_begun(self, request_id: int, payload_bytes: int) -> bool:
+        """Return whether a reply with so much payload, which is not lent, is to a call that nobody waits for, and wants that much."""
+        call = self._calls.get(request_id)
+        return isinstance(call, BegunCall) and payload_bytes <= call.payload_bytes_max
 
     async def _hand_out(self, header: Header) -> None:
         """Give one reply to its call, or drop it."""
@@ -389,7 +401,7 @@ class Connection:
     async def _end_begun(self, call: BegunCall, header: Header, message: Buffer) -> None:
         """Give a reply to a call that nobody waits for, unless it ends while the payload comes."""
         framed, size = self._framed, header.payload_bytes
-        if size > SMALL_PAYLOAD_BYTES_MAX:
+        if size > call.payload_bytes_max:
             detail = f"{self._address}: {size} bytes of payload where few were asked for"
             call.fail(FsError(Status.RPC_BAD_FRAME, detail))
             return

@@ -27,10 +27,14 @@ import trio
 from ..kernels.frames import take_header
 from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
+from .buffers import skip_bytes
 from .frame import FLAG_LENT, HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
+MESSAGE_ROOM_BYTES: Final = 4 * 1024
+"""For the message before a payload that is to come into the receive buffer."""
+
 MESSAGE_STEP_BYTES: Final = 64 * 1024
 """Memory for a longer message is taken as its bytes come: a header alone claims nothing."""
 
@@ -54,21 +58,6 @@ Spawn = Callable[..., Any]
 """`nursery.start_soon` of the connection."""
 
 
-def skip_bytes(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """Return what remains of `buffers` after their first `count` bytes, without copying."""
-    rest: list[Buffer] = []
-    for buffer in buffers:
-        size = len(buffer)
-        if count >= size:
-            count -= size
-        elif count:
-            rest.append(memoryview(buffer)[count:])
-            count = 0
-        else:
-            rest.append(buffer)
-    return rest
-
-
 class FramedStream:
     """One connection's stream, frame by frame."""
 
@@ -85,6 +74,8 @@ class FramedStream:
         self._view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._start = 0
         self._end = 0
+        self._frame_bytes_max = RECEIVE_BUFFER_BYTES
+        """What the receive buffer is to hold from when it is empty next."""
         self._header: Header | None = None
         """Decoded, not taken: that of the frame that begins at `_start`."""
         self._is_receiving = False
@@ -100,6 +91,8 @@ class FramedStream:
         """Whoever receives sends what is held before it waits; False while it waits."""
         self.has_more = False
         """Behind the frame that `take_whole` has returned something has been received."""
+        self.awaits_whole = False
+        """Set by `serve_whole`: what has come is the begin of a frame that the receive buffer can hold, and it is to be called when all has."""
         self.serve_whole: Callable[[], None] | None = None
         """Called when bytes have come while `receive_header` waits, maybe outside of any task: takes whole frames
         (`take_whole`, `take_small_payload`) for as long as it can do what they ask for without waiting.  What it
@@ -236,6 +229,25 @@ class FramedStream:
                 return [buffer[count:], *buffers[number + 1 :]]
         return []
 
+    def make_room(self, payload_bytes: int) -> None:
+        """Have frames with so much payload come into the receive buffer, which grows when it is empty next, and never becomes smaller."""
+        needed = HEADER_BYTES + MESSAGE_ROOM_BYTES + payload_bytes
+        self._frame_bytes_max = max(self._frame_bytes_max, needed)
+
+    def begun_frame(self) -> Header | None:
+        """Return the header of the next frame, if a part of that has come and the receive buffer has room for the rest."""
+        header = self._next_header()
+        if header is None or header.flags & FLAG_LENT:
+            return None
+        size = HEADER_BYTES + header.message_bytes + header.payload_bytes
+        return header if self._start + size <= len(self._view) else None
+
+    def take_payload_now(self) -> memoryview:
+        """Return the current payload, all of which has been received: valid until more is."""
+        start, self._start = self._start, self._start + self.payload_left
+        self.payload_left = 0
+        return self._view[start : self._start]
+
     def take_small_payload(self) -> memoryview | None:
         """Return a copy of the current payload if it is small and has been received already; else None."""
         start, size = self._start, self.payload_left
@@ -269,7 +281,7 @@ class FramedStream:
         if self._held:
             await self.stop_holding()
         if self._start == self._end:
-            self._start = self._end = 0
+            self._empty_buffer()
         elif len(self._view) - self._start < HEADER_BYTES:
             kept = self._end - self._start
             self._view[:kept] = bytes(self._view[self._start : self._end])
@@ -287,12 +299,21 @@ class FramedStream:
         self._end += count
         self._may_hold = True
         assert self.serve_whole is not None
+        self.awaits_whole = False
         self.serve_whole()
-        if self._start < self._end or (self._held and not self._send_held()):
+        awaits_whole = self.awaits_whole
+        if (self._start < self._end and not awaits_whole) or (self._held and not self._send_held()):
             return None
         self._may_hold = False
-        self._start = self._end = 0
+        if awaits_whole:
+            return self._view[self._end :]
+        self._empty_buffer()
         return self._view
+
+    def _empty_buffer(self) -> None:
+        self._start = self._end = 0
+        if len(self._view) < self._frame_bytes_max:
+            self._view = memoryview(bytearray(self._frame_bytes_max))
 
     def _send_held(self) -> bool:
         """Send what is held if nothing has to be waited for."""

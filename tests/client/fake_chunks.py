@@ -51,6 +51,8 @@ class FakeChunks:
     """Begun reads wait for it."""
     has_other_writers: bool = False
     """Whoever reads may know of fewer chunks than there are."""
+    can_begin: bool = True
+    """Reads may be begun."""
     has_begun_faults: bool = False
     """Reads that were begun have to be done the ordinary way."""
     writes: list = field(default_factory=list)
@@ -131,8 +133,8 @@ class FakeChunks:
                 if len(part) < e.length:
                     read.buffer[start + len(part) : start + e.length] = bytes(e.length - len(part))
 
-    def begin_read(self, reads, on_end, *, is_relaxed=False):
-        if sum(len(read.buffer) for read in reads) > BEGUN_BYTES_MAX:
+    def begin_read(self, reads, on_end, *, is_relaxed=False, bytes_max=BEGUN_BYTES_MAX):
+        if not self.can_begin or sum(len(read.buffer) for read in reads) > bytes_max:
             return None
         self.begun.append(BegunRead(on_end))
         trio.lowlevel.spawn_system_task(self._go_on, reads, self.begun[-1], is_relaxed)
@@ -145,7 +147,10 @@ class FakeChunks:
         if self.has_begun_faults:
             begun.end(is_done=False)
             return
-        await self.read(copies, is_relaxed=is_relaxed)
+        try:
+            await self.read(copies, is_relaxed=is_relaxed)
+        except Exception:  # noqa: BLE001 - who asks in the ordinary way is told
+            begun.end(is_done=False)
         if begun.has_ended:
             return
         for read, copy in zip(reads, copies, strict=True):

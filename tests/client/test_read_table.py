@@ -293,8 +293,10 @@ class Begun:
     def __init__(self):
         self.asked, self.node_ids = [], []
 
-    def begin(self, node_id, _method, message, on_end, *, is_packed):
+    def begin(self, node_id, _method, message, on_end, *, is_packed, reply_bytes_max):
         assert is_packed
+        asked = pb.BatchReadReq.FromString(message)
+        assert sum(asked.lengths) <= reply_bytes_max
         self.node_ids.append(node_id)
 
         def end(received, error):
@@ -343,6 +345,23 @@ def test_begun_reads_are_small_and_of_one_node():
     )
     assert not nodes.asked
     assert client.begin(table_of([(0, 0, 4096)]), None, is_relaxed=False)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_more_is_begun_where_that_is_said_but_not_what_may_be_lent():
+    nodes, ended = Begun(), []
+    client = client_of(nodes)
+    few, many = [(0, 0, 64 * 1024)], [(0, 8192 * n, 4096) for n in range(32)]
+    assert client.begin(table_of(few), None, bytes_max=128 * 1024) is None
+    assert client.begin(table_of(many), None, bytes_max=128 * 1024 - 1) is None
+    table = table_of(many)
+    assert client.begin(table, ended.append, bytes_max=128 * 1024)
+    ((request, on_end),) = nodes.asked
+    parts = [bytes([n]) * 4096 for n in range(32)]
+    assert request.lengths[:] == [4096] * 32
+    on_end(reply_of(*parts), None)
+    assert ended == [True]
+    assert bytes(table.view[: 128 * 1024]) == b"".join(parts)
 
 
 async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_turn(

@@ -1,5 +1,7 @@
 """Calls that nobody waits for: their end is told once, whatever it is, and nothing of them stays behind."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -34,16 +36,22 @@ class Begun:
         self.under_way = set()
         self.send, self.ends = trio.open_memory_channel(100)
 
-    def begin(self, data=b"x", *, payload_bytes=0, timeout_s=60.0, is_packed=False):
+    def begin(self, data=b"x", *, payload_bytes=0, timeout_s=60.0, is_packed=False, **options):
         request = core.EchoReq(data=data, reply_payload_bytes=payload_bytes)
         return self.channel.begin(
             ECHO,
             request,
-            lambda received, error: self.send.send_nowait((received, error)),
+            self._ended,
             timeout_s=timeout_s,
             under_way=self.under_way,
             is_packed=is_packed,
+            **options,
         )
+
+    def _ended(self, received, error):
+        if received is not None:  # its payload is lent until this returns
+            received = replace(received, payload=bytes(received.payload))
+        self.send.send_nowait((received, error))
 
     async def end(self):
         with trio.fail_after(60):
@@ -97,6 +105,32 @@ async def test_more_payload_than_is_small_is_refused(connected):
     assert error.status is Status.RPC_BAD_FRAME
     reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next"))
     assert reply.message.data == b"next"
+
+
+LARGE = 100_000
+
+
+@pytest.mark.parametrize("size", [SMALL_PAYLOAD_BYTES_MAX + 1, 33_000, LARGE - 1, LARGE])
+async def test_as_much_payload_as_is_wanted_is_handed_over(connected, size):
+    for number in range(4):  # the first one finds a small receive buffer
+        small = connected.begin(b"small")
+        large = connected.begin(b"%d" % number, payload_bytes=size, reply_bytes_max=LARGE)
+        assert connected.under_way == {small, large}
+        with trio.fail_after(60):
+            found = [(await connected.ends.receive())[0] for _ in range(2)]
+        by_data = {one.message.data: one.payload for one in found}
+        assert by_data == {b"small": b"", b"%d" % number: b"p" * size}
+    reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next", reply_payload_bytes=size))
+    assert reply.message.data == b"next"
+    assert bytes(reply.payload) == b"p" * size
+
+
+async def test_more_than_is_wanted_is_refused_and_what_comes_next_is_not(connected):
+    assert connected.begin(payload_bytes=LARGE + 1, reply_bytes_max=LARGE)
+    _, error = await connected.end()
+    assert error.status is Status.RPC_BAD_FRAME
+    assert connected.begin(b"next", payload_bytes=LARGE, reply_bytes_max=LARGE)
+    assert (await connected.end())[0].payload == b"p" * LARGE
 
 
 async def test_its_time_is_limited(connected):

@@ -6,6 +6,7 @@ from functools import partial
 
 import trio
 
+from ...rpc.api import UnderWay
 from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.inode import inode_from_pb
@@ -279,6 +280,53 @@ class Reading(Handles):
         finally:
             for known in read:
                 known.read_count -= 1
+
+    def begin_together(
+        self, table: ReadTable, on_end: Callable[[bool], None], bytes_max: int
+    ) -> UnderWay | None:
+        """Begin what `read_together` does, for up to so many bytes, without a task that waits.
+
+        Args:
+            table: of what `begin_read` returned.
+            on_end: called once, later, in whatever task: True: all is read; False: `read` has to do each.  It does not raise.
+            bytes_max: of all.
+
+        Returns:
+            What can give the reads up, as long as storage has not answered: their memory is not touched after that.  None: nothing is begun.
+        """
+        core = self._core
+        read = [core.known[inode_id] for inode_id in table.paged if inode_id in core.known]
+
+        def end(is_done: bool) -> None:
+            for known in read:
+                known.read_count -= 1
+            on_end(is_done)
+
+        def have_come(is_done: bool) -> None:
+            is_doubted = is_done and not all(
+                not one.hole_bytes or core.is_known_hole(one) for one in table.made.values()
+            )
+            if is_doubted:
+                core.spawn(self._end_with_holes, table, end)
+            else:
+                end(is_done)
+
+        begun = core.store.begin_read(table, have_come, bytes_max=bytes_max)
+        if begun is not None:
+            for known in read:
+                known.read_count += 1
+        return begun
+
+    async def _end_with_holes(self, table: ReadTable, end: Callable[[bool], None]) -> None:
+        """Find out whether the holes of a table are holes, and tell it."""
+        are_holes = False
+        try:
+            await self._core.require_holes(table.made.values())
+            are_holes = True
+        except FsError as error:
+            _log.debug("holes that were read: %s", error)
+        finally:
+            end(are_holes)
 
     def _may_show_longer(self, state: InodeState, length: int) -> bool:
         """Return whether the kernel may take a file for longer than it is: what it is answered then takes more care."""

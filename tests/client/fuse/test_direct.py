@@ -25,6 +25,7 @@ from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.inode import InodeType
 from fs.schema.status import FsError, Status
+from tests.client.fake_chunks import BegunRead
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 
 EVERYTHING = (1 << 62) - 1
@@ -455,10 +456,11 @@ def a_read(fh, offset, size, pid=1):
     return Opcode.READ, p.READ_IN.pack(fh, offset, size, 0, 0, 0, 0), 1, pid
 
 
-@pytest.fixture
-def store_reads(cluster, monkeypatch):
+@pytest.fixture(params=["begun", "by a task"])
+def store_reads(cluster, monkeypatch, request):
     """The calls of the storage side: of each, the offsets it reads at; `faults` is asked before each."""
     real, calls = cluster.chunks.read, Calls()
+    cluster.chunks.can_begin = request.param == "begun"
 
     async def read(reads, *, is_relaxed=False):
         calls.append([one.offset for one in reads])
@@ -568,7 +570,10 @@ async def test_a_read_that_fails_fails_nobody_else(kernel, handles, store_reads)
 
 
 async def test_a_bug_in_reading_is_told_to_everybody(kernel, handles, store_reads, caplog):
-    store_reads.fault = None  # cannot be called
+    async def bug(offsets):
+        assert offsets[0] not in PLACES, "injected"  # what is read ahead is not meant
+
+    store_reads.fault = bug
     found = await several(kernel, kernel.send_together(*reads_of(handles)))
     assert found == [(errno.EIO, b"")] * len(PLACES)
     assert "bug in read" in caplog.text
@@ -607,6 +612,49 @@ async def test_a_read_that_is_given_up_does_not_end_the_others(
     found = await several(kernel, sent)
     assert found.pop(2) == (errno.EINTR, b"")
     assert found == [content(place) for place in PLACES if place != 2000]
+
+
+async def test_a_read_that_is_alone_is_given_up_when_its_caller_is_killed(
+    kernel, handles, cluster, killed, store_reads
+):
+    never = trio.Event()
+    store_reads.fault = lambda _: never.wait()
+    killed.add(2000)
+    sent = await kernel.send(*a_read(handles[2], 2000, 4096, 2000))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [one.has_ended for one in cluster.chunks.begun] == [False] * cluster.chunks.can_begin
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(sent))
+    assert await several(kernel, [sent]) == [(errno.EINTR, b"")]
+    assert all(one.has_ended for one in cluster.chunks.begun)
+
+
+async def test_begun_reads_that_fail_are_done_by_themselves(kernel, handles, cluster):
+    cluster.chunks.has_begun_faults = True
+    found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    assert found == [content(place) for place in PLACES]
+    assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
+
+
+async def test_begun_reads_that_take_long_wait_for_each_other_no_more(
+    kernel, handles, cluster, monkeypatch
+):
+    """Also where storage has answered, and something else is waited for."""
+    monkeypatch.setattr(together, "ALONE_AFTER_S", 0.1)
+    cluster.chunks.begun_gate = trio.Event()  # never
+    monkeypatch.setattr(BegunRead, "fail", lambda _self, _error: None)
+    found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    assert found == [content(place) for place in PLACES]
+    for begun in cluster.chunks.begun:
+        begun.end(is_done=True)  # too late: nobody is answered twice
+    assert await kernel.ask(*a_read(handles[0], 30_000, 4096)) == (0, b"")
+
+
+async def test_reads_too_large_to_be_begun_are_read(kernel):
+    size = together.BEGUN_BYTES_MAX // 2 + 4096
+    data = random.Random(6).randbytes(size)
+    handles = [await kernel.write(b"f%d" % n, data) for n in range(2)]
+    found = await several(kernel, kernel.send_together(*[a_read(fh, 0, size) for fh in handles]))
+    assert found == [(0, data)] * 2
 
 
 async def test_reads_under_way_end_with_the_mount(kernel, handles, store_reads):

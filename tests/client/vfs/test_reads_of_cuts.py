@@ -246,7 +246,25 @@ async def test_who_leaves_while_his_file_is_cut_asks_no_more(
         assert caught.value.status is Status.BAD_FILE
 
 
-async def test_reads_together_are_told_so(autojump_clock, mounts):
+async def begun_together(mount, table):
+    """Return whether reads that were begun are done."""
+    ended = trio.Event(), []
+
+    def end(is_done):
+        ended[1].append(is_done)
+        ended[0].set()
+
+    known = [mount.vfs._core.known[inode_id] for inode_id in table.paged]
+    assert mount.files.begin_together(table, end, 4096)
+    assert [one.read_count for one in known] == [1] * len(known)
+    await ended[0].wait()
+    assert [one.read_count for one in known] == [0] * len(known)
+    (is_done,) = ended[1]
+    return is_done
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_reads_together_are_told_so(autojump_clock, mounts, is_begun):
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"x" * 100)
         handle_id = (await here.open(b"f")).handle_id
@@ -255,8 +273,12 @@ async def test_reads_together_are_told_so(autojump_clock, mounts):
         assert count == 100
         table = ReadTable(ENTRY.pack(0, 0, 0, count, KEY), memoryview(bytearray(count)))
         table.files[KEY] = file
-        with pytest.raises(CutMeanwhileError):
-            await here.files.read_together(table)
+        if is_begun:
+            table.paged = {file.inode_id}
+            assert not await begun_together(here, table)
+        else:
+            with pytest.raises(CutMeanwhileError):
+                await here.files.read_together(table)
         assert bytes(await here.files.read(handle_id, 0, 4096)) == b"new"
         await here.close(handle_id)
 
@@ -278,6 +300,37 @@ async def test_what_is_cut_between_the_plan_of_a_read_and_its_end_is_no_hole(
         with pytest.raises(CutMeanwhileError):
             await here.files.read_together(table)
         await here.close(handle_id)
+
+
+async def test_begun_reads_of_holes_ask_whether_they_are_holes_once(
+    autojump_clock, mounts, monkeypatch
+):
+    async with mounts(readahead_bytes_max=0) as m:
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 100, b"x" * 10)
+        await m.names.setattr(
+            m.files.handle(handle_id).state.inode_id, AttrChange(length=2 * CHUNK), handle_id, ROOT
+        )
+        await m.close(handle_id)
+        handle_id = (await m.open(b"f")).handle_id
+        core, asked = m.vfs._core, []
+        usual = core.require_holes
+
+        async def require_holes(reads):
+            asked.append(reads)
+            await usual(reads)
+
+        monkeypatch.setattr(core, "require_holes", require_holes)
+        for _ in range(2):
+            file, count = m.files.begin_read(handle_id, CHUNK, 4096)
+            table = ReadTable(
+                ENTRY.pack(0, CHUNK, 0, count, KEY), memoryview(bytearray(b"?" * count))
+            )
+            table.files[KEY], table.paged = file, {file.inode_id}
+            assert await begun_together(m, table)
+            assert bytes(table.view) == bytes(count)
+        assert len(asked) == 1
+        await m.close(handle_id)
 
 
 # ---- what it costs -----------------------------------------------------------------------------------

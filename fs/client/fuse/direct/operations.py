@@ -42,7 +42,7 @@ from .name_requests import (
     told_by,
 )
 from .protocol import Opcode, OpenFlag
-from .together import ReadsTogether, Row
+from .together import BEGUN_BYTES_MAX, ReadsTogether, Row
 
 _FSYNC_DATA_ONLY = 1
 _ASKED = slice(9, 12)
@@ -211,6 +211,10 @@ class Operations(DirectoryRequests):
     async def read_together(self, table: ReadTable) -> None:
         """Do what `begin_read` added; see `Reading.read_together`."""
         await self._files.read_together(table)
+
+    def begin_together(self, table: ReadTable, on_end: Callable[[bool], None]) -> UnderWay | None:
+        """Begin to do what `begin_read` added; see `Reading.begin_together`."""
+        return self._files.begin_together(table, on_end, BEGUN_BYTES_MAX)
 
     async def read_begun(self, request: Request, table: ReadTable, mark: int) -> Reply:
         """Do a READ that `begin_read` added, alone, and that has become the only row of a table; it arrived at `mark`."""

@@ -25,26 +25,24 @@ from ...read_table import ReadTable
 from ...vfs.handles import TakesTaskError
 from ...vfs.reading import TOGETHER_BYTES_MAX
 from ...vfs.vfs import Vfs
-from ..answers import errno_of
 from ..killed import is_killed
 from . import handshake
 from . import protocol as p
 from .answering import Answering
 from .begun import BegunRequest
+from .begun_reads import BegunReads
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
 from .name_requests import Begin, Handler, Reply
 from .operations import Operations
 from .protocol import Opcode
+from .read_answers import ReadAnswers
 from .times import OperationTimes, name_of
 from .together import (
     FIRST_READ_COUNT,
-    NODE_ID,
     REQUEST_COUNT_MAX,
     SIZE,
-    UNIQUE,
     ReadsTogether,
-    Row,
     are_read,
     request_of,
 )
@@ -78,6 +76,8 @@ class Server:
         self._operations = Operations(vfs, runtime)
         self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
         self._begun: set[BegunRequest] = set()
+        self._reads = ReadAnswers(device, self._operations, answering, self._times)
+        self._begun_reads = BegunReads(self._operations.begin_together, self._end_begun_reads)
         self._begun_ended = trio.Event()
         """One of these has, since that was last looked for."""
         self._reading_count = 0
@@ -96,7 +96,7 @@ class Server:
             Opcode.INIT: self._init,
             Opcode.FORGET: self._operations.forget,
             Opcode.BATCH_FORGET: self._operations.batch_forget,
-            Opcode.INTERRUPT: self._interrupts.hear,
+            Opcode.INTERRUPT: self._hear_of_signal,
             Opcode.DESTROY: lambda _: None,
         }
         self.initialised = trio.Event()
@@ -113,12 +113,15 @@ class Server:
                 nursery.start_soon(self._work)
                 try:
                     with self._watching:
-                        await self._interrupts.watch()
+                        async with trio.open_nursery() as watches:
+                            watches.start_soon(self._begun_reads.watch)
+                            await self._interrupts.watch()
                 finally:
                     self._is_over = True
         finally:
             for begun in list(self._begun):
                 begun.abandon()
+            self._begun_reads.abandon()
 
     # -- workers ------------------------------------------------------------------------------------
 
@@ -217,11 +220,20 @@ class Server:
             self._nursery.start_soon(self._work)
 
     def _look(self) -> Request | ReadsTogether | None:
-        """Take in what there is, do what needs no waiting, and return the first that does; None: there is nothing more, for now.
+        """Take in what there is, do or begin what needs no task, and return the first that does; None: there is nothing more, for now.
 
         Raises:
             EOFError: the mount is gone.
         """
+        found = self._look_once()
+        while isinstance(found, ReadsTogether) and self._are_begun(found):
+            if not self._left:
+                return None  # of what the kernel has, whoever looks after the device is told
+            found = self._look_once()
+        return found
+
+    def _look_once(self) -> Request | ReadsTogether | None:
+        """Do as `_look`, up to the first reads."""
         reads = ReadsTogether()
         left_count = REQUEST_COUNT_MAX
         while not reads or (left_count > 0 and len(reads) < self._enough_reads()):
@@ -252,9 +264,9 @@ class Server:
         rows, request = self._device.receive_now(self._enough_reads() - len(reads))
         answered = 0
         for row in READ_REQUEST.iter_unpack(rows):
-            if row[SIZE] > TOGETHER_BYTES_MAX and self._is_ahead(row):
+            if row[SIZE] > TOGETHER_BYTES_MAX and self._reads.is_ahead(row):
                 answered += 1
-            elif not self._is_added(row, reads):
+            elif not self._reads.is_added(row, reads):
                 self._left.append(request_of(row))
         if request is not None:
             self._left.append(request)
@@ -262,7 +274,8 @@ class Server:
 
     def _enough_reads(self) -> int:
         """Return how many reads do not wait for more: fewer while storage has none to do."""
-        return REQUEST_COUNT_MAX if self._reading_count else FIRST_READ_COUNT
+        is_busy = self._reading_count or self._begun_reads
+        return REQUEST_COUNT_MAX if is_busy else FIRST_READ_COUNT
 
     def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
         """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
@@ -331,31 +344,6 @@ class Server:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
 
-    def _is_ahead(self, row: Row) -> bool:
-        """Answer a READ, if all of it was read ahead; only then look at what to read ahead next, while the reader works."""
-        began_s = trio.current_time()
-        try:
-            data = self._operations.ahead_now(row)
-        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
-            _log.debug("a read that cannot be answered at once: %s", error)
-            return False
-        if data is None:
-            return False
-        self._device.reply(row[UNIQUE], (data,))
-        try:
-            self._operations.note_ahead(row)
-        except Exception as error:  # noqa: BLE001 - the edge of the loop; who reads on meets it, if it lasts
-            errno_of(error, "readahead", row[NODE_ID])
-        self._times.note_reads((row,), len(data), began_s)
-        return True
-
-    def _is_added(self, row: Row, reads: ReadsTogether) -> bool:
-        try:
-            return self._operations.begin_read(row, reads)
-        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
-            _log.debug("a read that cannot be begun: %s", error)
-            return False
-
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
         began_s = trio.current_time()
         try:
@@ -413,6 +401,41 @@ class Server:
 
         await self._serve(request_of(reads.rows[0]), scope, handler)
 
+    def _are_begun(self, reads: ReadsTogether) -> bool:
+        """Begin reads for which no task has to wait; False: nothing is done."""
+        if self._tracer.sample_rate or not self._begun_reads.begin(reads, self._memory):
+            return False
+        self._interrupts.hold(reads)
+        return True
+
+    def _end_begun_reads(self, reads: ReadsTogether, table: ReadTable, is_read: bool) -> None:
+        """Answer reads that were begun; if they cannot be had so, a task does each by itself."""
+        if not is_read:
+            if self._is_over:
+                self._interrupts.let_go(reads)
+            else:
+                assert self._nursery is not None
+                self._nursery.start_soon(self._serve_begun_again, reads)
+            return
+        try:
+            self._reads.reply(reads, table, self._interrupts.is_killed)
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            self._reads.refuse(reads, error)
+        finally:
+            self._interrupts.let_go(reads)
+
+    async def _serve_begun_again(self, reads: ReadsTogether) -> None:
+        try:
+            await self._serve_each(reads)
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            self._reads.refuse(reads, error)
+        finally:
+            self._interrupts.let_go(reads)
+
+    def _hear_of_signal(self, request: Request) -> None:
+        self._interrupts.hear(request)
+        self._begun_reads.hear_of_signals()
+
     async def _serve_together(self, reads: ReadsTogether) -> None:
         """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
         self._interrupts.hold(reads)
@@ -423,25 +446,17 @@ class Server:
             span.attributes["together"] = len(reads)
         try:
             if await are_read(table, self._operations.read_together):
-                self._reply_together(reads, table)
+                self._reads.reply(reads, table, self._interrupts.is_killed)
             else:
                 await self._serve_each(reads)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            for request in reads.requests():
-                self._refuse(request, error)
+            self._reads.refuse(reads, error)
             if span is not None:
                 span.note_error(error)
         finally:
             if span is not None:
                 span.end()
             self._interrupts.let_go(reads)
-
-    def _reply_together(self, reads: ReadsTogether, table: ReadTable) -> None:
-        answers = reads.answers(self._interrupts.is_killed)
-        for position, number in self._device.answer(answers, table.view):
-            request = request_of(reads.rows[position])
-            self._refuse(request, OSError(number, "the kernel refused what was read"))
-        self._times.note_reads(reads.rows, reads.byte_count, reads.began_s)
 
     async def _serve_each(self, reads: ReadsTogether) -> None:
         """Do by itself each of the reads that were not done together."""

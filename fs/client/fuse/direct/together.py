@@ -33,6 +33,9 @@ from .protocol import READ_IN
 
 ALONE_AFTER_S: Final = 0.5
 REQUEST_COUNT_MAX: Final = 32
+BEGUN_BYTES_MAX: Final = 128 * 1024
+"""Of reads that are begun without a task: so much of a reply comes into a receive buffer, and is copied once more."""
+
 FIRST_READ_COUNT: Final = 8
 """So many are asked of storage at once when it has no others to do: it and this side then work at the same time, instead of in turn."""
 
