@@ -38,6 +38,7 @@ from .workloads import (
     Sizes,
     Workload,
     drop_page_cache,
+    random_read_warm,
     sequential_read,
     sequential_read_warm,
     sequential_write,
@@ -126,7 +127,7 @@ def _measured(
     beside = empty if bound is Bound.FUSE else local
     values, limits, used = [], [], Used()
     for number in range(rounds):
-        if workload is sequential_read_warm:
+        if workload in (sequential_read_warm, random_read_warm):
             warm_up(directory, mounted / BIG_FILE)
         for folder in (mounted, local) if workload is sequential_write else (mounted,):
             _renew(workload, number, folder, sizes)
