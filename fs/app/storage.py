@@ -125,6 +125,7 @@ async def _close_all(engines: list[ChunkEngine], calls: Sequence[DiskCalls]) -> 
     """Make every disk durable and release it, but for one that hangs; raises the first error after all have been closed."""
     errors = []
     for engine, its_calls in zip(engines, calls, strict=False):  # those that were opened
+        await its_calls.settle()  # what was begun has no task that would have waited for it
         if its_calls.lost_count:
             errors.append(
                 FsError(Status.IO_ERROR, f"{its_calls.judge.path} hangs: it is left as it is")

@@ -15,15 +15,18 @@ Concurrency: one event loop; also called outside of any task.
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from types import CoroutineType
 from typing import Final
+
+import trio
 
 from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..runtime.readiness import current_time
 from ..schema.status import FsError
-from .api import Reply
-from .connection_parts import NOBODYS, WayOfAnswering
+from .api import LATER, Reply
+from .connection_parts import NOBODYS, ConnectionParts, WayOfAnswering
 from .frame import Header, Kind, encode_error
 from .replies import BROKEN
 from .serving import Binding, Work
@@ -36,6 +39,11 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 
 class AnswersAtOnce(WayOfAnswering):
     """Those of one connection."""
+
+    def __init__(self, parts: ConnectionParts) -> None:
+        super().__init__(parts)
+        self.has_ended = False
+        """The connection takes no more tasks."""
 
     def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
         """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
@@ -75,8 +83,14 @@ class AnswersAtOnce(WayOfAnswering):
         return True
 
     def ends_at_once(self, work: Work, message: Buffer) -> bool:
-        """Call a plain method, and answer if it has ended with a small reply: that needs no coroutine."""
+        """Call a plain method, and answer if it has ended with a small reply, or have it answer later: that needs no coroutine."""
+        work.answer = partial(self._answer_later, work)
         self._runs.begin(work, message)
+        if work.result is LATER:
+            work.result = None
+            self._scopes[work.header.request_id] = NOBODYS
+            return True
+        work.answer = None
         if work.binding.is_tried and isinstance(work.result, CoroutineType):
             work.result = self._runs.tried(work, work.result, message)
         if isinstance(work.result, CoroutineType) or not self._is_answered(work):
@@ -84,6 +98,30 @@ class AnswersAtOnce(WayOfAnswering):
         if not work.has_waited:  # else the task that sends the rest does it
             self._give_back(work)
         return True
+
+    def _answer_later(self, work: Work, result: object) -> None:
+        """Answer what has been left for later, by a task if something has to be waited for."""
+        work.answer = None
+        if isinstance(result, Exception):  # a bug is told of also where nobody hears the answer
+            result = self._runs.failed(work, result)
+        if isinstance(result, CoroutineType):
+            if self.has_ended:
+                result.close()
+                self._give_back(work)
+                return
+            work.result = result
+            scope = self._scopes[work.header.request_id] = trio.CancelScope(
+                deadline=work.deadline_s
+            )
+            self._spawn(self._go_on, work, scope)
+            return
+        work.result, work.is_run = result, True
+        if self.has_ended:  # sending, too, may take a task
+            self._give_back(work)
+        elif not self._is_answered(work):
+            self._spawn(self._finish, work)
+        elif not work.has_waited:  # else the task that sends the rest does it
+            self._give_back(work)
 
     def _is_answered(self, work: Work) -> bool:
         """Send a small reply if nothing has to be waited for."""

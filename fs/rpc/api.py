@@ -9,7 +9,7 @@ replies.  Cancelling a call (scope or deadline) leaves the channel usable.
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from ..runtime.ports import Buffer, FileSource
@@ -60,6 +60,19 @@ class Call:
     raises, is not sent then.  Of requests with a payload."""
     takes_ranges: "Callable[[int, int, int], bool] | None" = None
     """Tells whether the payload of a reply (bytes, count of ranges, bytes of its message) may be ranges of files now; None: it may not."""
+    answer: "Callable[[Any], None] | None" = None
+    """Where the method is plain and returns `LATER`: to be called once, later, on the event loop, with what the method would have returned or
+    raised, also after the deadline, and after the connection has ended.  It does not raise.  A coroutine is run by a task, or, where there may be
+    none any more, closed before it begins: it has to hold nothing by then."""
+
+
+class Later(Enum):
+    """What a plain method, or its packed form, returns when it has begun something and answers when that has ended, without a task."""
+
+    LATER = 1
+
+
+LATER: Final = Later.LATER
 
 
 class FileRange(NamedTuple):

@@ -35,6 +35,8 @@ class ConnectionParts:
     """Starts a task that ends with the connection at the latest."""
     finish: Callable[[Work], Coroutine[Any, Any, None]]
     """Answers a request whose method has ended, with waiting."""
+    go_on: Callable[[Work, trio.CancelScope], Coroutine[Any, Any, None]]
+    """Awaits what is the result of a request, and answers."""
     give_back: Callable[[Work], None]
     """Gives back what a request holds; at most once for each."""
 
@@ -50,4 +52,5 @@ class WayOfAnswering:
         self._scopes = parts.scopes
         self._spawn = parts.spawn
         self._finish = parts.finish
+        self._go_on = parts.go_on
         self._give_back = parts.give_back

@@ -16,7 +16,7 @@ from ..runtime.ports import Buffer
 from ..runtime.until_wait import NoTaskError, begin_without_task
 from ..schema.status import FsError, Status
 from ..schema.user import User
-from .api import Call, Identity, Reply
+from .api import LATER, Call, Identity, Reply
 from .frame import FLAG_LENT, FLAG_RANGES, TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
@@ -97,6 +97,7 @@ class MethodRuns:
             )
             if lease is not None and self.replies is not None:
                 call.tell = partial(self.replies.tell, work)
+            call.answer = work.answer
             if work.header.flags & FLAG_RANGES and self.replies is not None:
                 call.takes_ranges = partial(self.replies.takes_ranges, work.header)
             packed, result = bytes(message), None
@@ -107,7 +108,10 @@ class MethodRuns:
                 if self.grant.user is not None:
                     self._admit(self.grant.user, binding, request)
                 result = binding.handler(call, request)
-            assert isinstance(result, (CoroutineType, Reply, method.reply_type)), type(result)
+            is_later = result is LATER and work.answer is not None
+            assert is_later or isinstance(result, (CoroutineType, Reply, method.reply_type)), type(
+                result
+            )
         except Exception as error:  # noqa: BLE001 - the edge: a bug must not end the connection
             return self.failed(work, error)
         return result

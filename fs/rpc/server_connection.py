@@ -109,6 +109,7 @@ class ServerConnection:
                     self._scopes,
                     nursery.start_soon,
                     self._finish,
+                    self._go_on,
                     self._give_back,
                 )
                 self._begun = BegunRequests(parts)
@@ -116,7 +117,8 @@ class ServerConnection:
                 try:
                     await self._serve(is_full=is_full)
                 finally:
-                    self._begun.has_ended = True  # before the nursery takes no more tasks
+                    # before the nursery takes no more tasks
+                    self._begun.has_ended = self._at_once.has_ended = True
                 nursery.cancel_scope.cancel()
         finally:
             self._lender.end()

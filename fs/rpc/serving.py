@@ -41,6 +41,7 @@ class Work:
     """One request under way."""
 
     __slots__ = (
+        "answer",
         "began_s",
         "binding",
         "deadline_s",
@@ -76,6 +77,8 @@ class Work:
         """Of the payload of its result, if the caller reads it where it is."""
         self.would_block = False
         """Its quick form has found out that it has to wait."""
+        self.answer: Callable[[Any], None] | None = None
+        """What the method may answer by later; see `Call.answer`."""
         self.has_waited = False
         self.is_begun = False
         """The method was called."""

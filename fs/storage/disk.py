@@ -9,6 +9,7 @@ Concurrency: one event loop; only `Disk.run` and what stands on it wait, for the
 disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -23,6 +24,8 @@ from ..schema.config import StorageSection
 from ..schema.status import FsError, Status
 from .disk_calls import DiskCalls
 from .disk_pace import DiskPace
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -153,6 +156,44 @@ class Disk:
         finally:
             self.pace.note(self._clock.monotonic_s() - began_s, byte_count, part_count)
             self._end_span(span, byte_count)
+
+    def begin_read(
+        self,
+        byte_count: int,
+        function: Callable[[], T],
+        on_end: Callable[[T | None, BaseException | None], None],
+    ) -> bool:
+        """Begin what `run_timed` does, `storage.read_concurrency` at a time, without a task; False: it would have to wait, and nothing is done.
+
+        Args:
+            byte_count: about so many are read.
+            function: of the engine.
+            on_end: told on the event loop what it has returned, or raised.
+        """
+        limiter, taken_count = self.read_limiter, self._taken_count
+        if not self.calls.can_begin or self._why_hung or tracing.live.count:
+            return False
+        if not limiter.take_now():
+            return False
+        began_s, results = self._clock.monotonic_s(), list[T]()
+
+        def ended(error: BaseException | None) -> None:
+            limiter.give_back()
+            self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+            if error is None:
+                on_end(results[0], None)
+                return
+            if isinstance(error, FsError):
+                self._judge(error, taken_count)
+            on_end(None, error)
+
+        try:
+            self.calls.begin(lambda: results.append(function()), ended)
+        except (RuntimeError, MemoryError) as error:  # no thread: who waits for one is told
+            log.debug("%s: a read that cannot be begun: %s", self.path, error)
+            limiter.give_back()
+            return False
+        return True
 
     def _end_span(self, span: tracing.Span | None, byte_count: int) -> None:
         if span is not None:

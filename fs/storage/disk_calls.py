@@ -77,6 +77,7 @@ class DiskCalls:
         self._under_way: dict[_Call, None] = {}
         """Oldest first."""
         self._in_place_count = 0
+        self._one_has_ended = trio.Event()
 
     @property
     def inside_count(self) -> int:
@@ -133,11 +134,18 @@ class DiskCalls:
     def _ended(self, call: _Call, error: BaseException | None) -> None:
         if call in self._under_way:
             del self._under_way[call]
+            self._one_has_ended.set()
             call.end(error)
             return
         self.lost_count -= 1
         if error is None and call.undo is not None:
             self._start(_Call(partial(call.undo, call.result), self.judge.now_s))
+
+    async def settle(self) -> None:
+        """Wait until no call is under way, but for those that were given up: also for those that were begun."""
+        while self._under_way:
+            self._one_has_ended = trio.Event()
+            await self._one_has_ended.wait()
 
     # ---------------------------------------------------------------- the watch
 
@@ -152,6 +160,7 @@ class DiskCalls:
 
     def _give_up(self, age_s: float) -> None:
         lost, self._under_way = self._under_way, {}
+        self._one_has_ended.set()
         self.lost_count += len(lost)
         detail = (
             f"{self.judge.path} does not answer: {len(lost)} calls under way, for {age_s:.0f} s"

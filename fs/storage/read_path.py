@@ -19,7 +19,7 @@ from typing import Any
 
 from ..chunkengine.read_values import ReadDone, RowsRead
 from ..kernels.read_messages import rows_reply
-from ..rpc.api import Call, Reply
+from ..rpc.api import LATER, Call, Later, Reply
 from ..rpc.buffer_pool import Lease
 from ..schema.layout import CHUNK_SIZE_BYTES_MAX
 from ..schema.proto import storage_pb2
@@ -36,7 +36,12 @@ from .targets import Place
 
 def read_packed(
     context: StorageContext, call: Call, message: bytes, *, is_cold: bool
-) -> Reply[storage_pb2.BatchReadRsp] | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]] | None:
+) -> (
+    Reply[storage_pb2.BatchReadRsp]
+    | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]
+    | Later
+    | None
+):
     """Read a batch, as `read_batch`, without making an object of its message, if it is usual.
 
     Args:
@@ -46,7 +51,7 @@ def read_packed(
         is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
-        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited.  None: nothing is done, and
+        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited, or LATER.  None: nothing is done, and
         `read_batch` does it.
 
     Raises:
@@ -70,6 +75,8 @@ def read_packed(
         if rows.done.left:
             is_given = True
             if may_pay:
+                if _is_begun(context, call, message, lease, rows):
+                    return LATER
                 return _read_rows(
                     context,
                     message,
@@ -106,6 +113,50 @@ def _reply_of(
     else:
         message = rows_reply(REPLY_COLUMNS, lengths, done.versions, done.checksums)
     return Reply(message, [lease.view], partial(context.buffers.release, lease))
+
+
+def _is_begun(
+    context: StorageContext, call: Call, message: bytes, lease: Lease, rows: RowsWanted
+) -> bool:
+    """Have a thread read what has to wait for the disk, and answer without a task; `lease` is taken over then.  False: nothing is done."""
+    by_disk = rows.by_disk(rows.done.left)
+    answer = call.answer
+    if answer is None or len(by_disk) > 1 or rows.size > INLINE_BYTES_MAX:
+        return False
+    ((disk, positions),) = by_disk.items()
+    some, deadline_s = rows.rows.some(positions), call.deadline_s
+    read = partial(
+        disk.engine.read_rows,
+        rows.keys,
+        some,
+        lease.view,
+        want_checksums=rows.want_checksums,
+        may_pass_cache=False,
+        leaves_matching=False,
+    )
+
+    def end(done: RowsRead | None, error: BaseException | None) -> None:
+        if done is not None:
+            rows.done.left = []
+            rows.done.take(positions, done)
+            if not rows.done.left:
+                try:
+                    reply = _reply_of(context, rows, lease)
+                except FsError as expired:
+                    context.buffers.release(lease)
+                    answer(expired)
+                else:
+                    answer(reply)
+                return
+        context.buffers.release(lease)
+        if error is None or isinstance(error, FsError):
+            # All of it anew: what is left cannot be read whole, or the disk refuses, which it says then.
+            request = storage_pb2.BatchReadReq.FromString(message)
+            answer(_read_batch(context, request, None, None, deadline_s=deadline_s))
+        else:
+            answer(error)
+
+    return disk.begin_read(sum(some.lengths), read, end)
 
 
 async def _read_rows(

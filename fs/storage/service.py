@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 
-from ..rpc.api import Begin, Call, Identity, Quick, Reply, check_client_id
+from ..rpc.api import Begin, Call, Identity, Later, Quick, Reply, check_client_id
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.read_columns import from_rows, to_rows
@@ -67,6 +67,7 @@ class StorageService:
     ) -> (
         Reply[storage_pb2.BatchReadRsp]
         | Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]
+        | Later
         | None
     ):
         """See `read_packed`."""

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from fs.rpc.answers_at_once import SMALL_REPLY_BYTES_MAX
-from fs.rpc.api import Identity, Reply
+from fs.rpc.api import LATER, Identity, Reply
 from fs.rpc.frame import Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.rpc.observer import RpcObserver
@@ -223,6 +223,101 @@ async def test_a_large_reply_is_released_when_its_connection_ends_within_it(net,
             await until(lambda: plain.released)
         assert plain.released == 1
         assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Calls of which nothing is known yet but how to answer them."""
+    calls = []
+
+    def packed(_, call, message):
+        if call.answer is None:
+            return None
+        calls.append((call, core.EchoReq.FromString(message).data))
+        return LATER
+
+    name = "fs.rpc.core_service.CoreService.packed_echo"
+    monkeypatch.setattr(name, packed, raising=False)
+    return calls
+
+
+async def begin_later(p, nursery, later, **fields):
+    """Ask; return how to answer, and what comes of it."""
+    found = []
+
+    async def ask():
+        try:
+            found.append(await p.channel.call(ECHO, core.EchoReq(**fields)))
+        except FsError as error:
+            found.append(error)
+
+    nursery.start_soon(ask)
+    count = len(later)
+    await until(lambda: len(later) > count)
+    return later[-1][0].answer, found
+
+
+@pytest.mark.parametrize("payload_bytes", [0, 10, SMALL_REPLY_BYTES_MAX + 1, LARGE_BYTES])
+async def test_a_method_may_answer_later_without_a_task(net, process, plain, later, payload_bytes):
+    observer = RpcObserver()
+    async with process(net, observer=observer) as p, trio.open_nursery() as nursery:
+        for _ in range(2):
+            answer, found = await begin_later(p, nursery, later, data=b"x")
+            assert observer.served(ECHO).in_flight == 1
+            payload = [b"p" * payload_bytes] if payload_bytes else ()
+            answer(Reply(core.EchoRsp(data=b"later"), payload, plain._release))
+            with trio.fail_after(60):
+                await until(lambda found=found: found)
+            assert found[0].message.data == b"later"
+            assert bytes(found[0].payload) == b"p" * payload_bytes
+    assert plain.released == 2
+    observed = observer.served(ECHO)
+    assert (observed.in_flight, observed.duration.count) == (0, 2)
+
+
+async def test_what_is_answered_later_may_be_an_error_a_bug_or_what_takes_a_task(
+    net, process, plain, later
+):
+    bugs = []
+
+    async def rest(data):
+        await trio.sleep(0.01)
+        return Reply(core.EchoRsp(data=data), (), plain._release)
+
+    on_bug = lambda where, error: bugs.append((where, error))  # noqa: E731 - as long as it is needed
+    async with process(net, on_bug=on_bug) as p, trio.open_nursery() as nursery:
+        for result in (
+            FsError(Status.NOT_SERVING, "so it says"),
+            AssertionError("broken invariant"),
+            rest(b"rest"),
+        ):
+            answer, found = await begin_later(p, nursery, later, data=b"x")
+            answer(result)
+            with trio.fail_after(60):
+                await until(lambda found=found: found)
+            later.append(found[0])
+        refused, failed, received = (one for one in later if not isinstance(one, tuple))
+    assert (refused.status, failed.status) == (Status.NOT_SERVING, Status.INTERNAL_ERROR)
+    assert received.message.data == b"rest"
+    assert len(bugs) == 1
+    assert plain.released == 1
+
+
+async def test_an_answer_after_the_end_of_its_connection_is_dropped_and_released(
+    net, process, plain, later
+):
+    async def rest():
+        raise AssertionError("nobody is to run it")
+
+    async with process(net) as p:
+        async with trio.open_nursery() as nursery:
+            answers = [(await begin_later(p, nursery, later, data=b"x"))[0] for _ in range(3)]
+            await p.channel.aclose()
+        await until(lambda: not p.server.connection_count)
+        answers[0](Reply(core.EchoRsp(data=b"late"), (), plain._release))
+        answers[1](FsError(Status.NOT_SERVING, "late"))
+        answers[2](rest())
+        assert plain.released == 1
 
 
 class Tried:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from fs.schema.ids import ChainId
-from fs.schema.status import Status
+from fs.schema.status import FsError, Status
 from fs.storage import read_path
 
 from .cluster import CHAIN, open_caller, open_cluster
@@ -20,15 +20,39 @@ def wanted():
     return [(Status.OK, WORDS[index][offset : offset + length]) for index, offset, length in IOS]
 
 
-@pytest.fixture
-async def cold(mock_clock):
+def begin_later(function, on_end):
+    """Do what a thread would."""
+
+    async def work():
+        await trio.lowlevel.checkpoint()
+        error = None
+        try:
+            function()
+        except Exception as raised:  # noqa: BLE001 - as threads tell it
+            error = raised
+        on_end(error)
+
+    trio.lowlevel.spawn_system_task(work)
+
+
+@pytest.fixture(params=["by a task", "begun"])
+async def cold(mock_clock, request):
     """A cluster whose memory holds nothing of what it has written; its caller."""
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         for index, words in enumerate(WORDS):
             await client.write(0, words, index)
         for node in cluster.nodes.values():
             node.disk.is_cached = lambda: False
+            if request.param == "begun":
+                calls = disk_of(node).calls
+                calls._begin, calls.can_begin = begin_later, True
         yield cluster, client
+        assert [disk_of(n).read_limiter.value for n in cluster.nodes.values()] == [4, 4]
+        assert [n.storage._context.buffers._used_bytes for n in cluster.nodes.values()] == [0, 0]
+
+
+def disk_of(node):
+    return node.storage._disks[0]
 
 
 def count_calls(monkeypatch, engine, name):
@@ -51,6 +75,44 @@ async def test_one_call_reads_all_rows(cold, monkeypatch, mock_clock):
     assert await client.read_attempt(2, IOS) == wanted()
     assert (len(together), len(singly)) == (1, 0)
     assert cluster.nodes[2].target.read_bytes - before == sum(length for *_, length in IOS)
+
+
+async def test_reads_of_one_moment_are_done_as_many_at_a_time_as_may_be(
+    cold, monkeypatch, mock_clock
+):
+    cluster, client = cold
+    together = count_calls(monkeypatch, cluster.nodes[2].engine, "read_rows")
+    async with trio.open_nursery() as nursery:
+
+        async def ask():
+            assert await client.read_attempt(2, IOS) == wanted()
+
+        for _ in range(9):
+            nursery.start_soon(ask)
+    assert len(together) == 9
+
+
+@pytest.mark.parametrize("io_count", [1, 4])
+async def test_a_bug_is_told_and_ends_one_request(cold, monkeypatch, mock_clock, io_count):
+    cluster, client = cold
+    engine, errors = cluster.nodes[2].engine, [RuntimeError("injected bug"), None]
+    real, ios = engine.read_rows, IOS[:io_count]
+
+    def read_rows(*arguments, **options):
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(engine, "read_rows", read_rows)
+    monkeypatch.setattr(disk_of(cluster.nodes[2]), "on_failure", lambda *_: None)
+    with pytest.raises(FsError) as caught:
+        await client.read_attempt(2, ios)
+    assert caught.value.status is Status.INTERNAL_ERROR
+    ((_, bug),) = cluster.bugs
+    assert str(bug) == "injected bug"
+    cluster.bugs.clear()
+    assert await client.read_attempt(2, ios) == wanted()[:io_count]
 
 
 async def test_what_is_short_missing_or_damaged_is_said_of_each(cold, mock_clock):

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import trio
+import trio.testing
 
 from fs.chunkengine.books import Books, StuckError
 from fs.rpc.buffer_pool import BufferPool
@@ -52,6 +53,48 @@ def runtime():
 def calls(runtime, monkeypatch):
     monkeypatch.setattr(disk_calls, "LOOK_INTERVAL_S", 0.05)
     return DiskCalls(runtime, "/nowhere", HANG_S)
+
+
+async def test_a_begun_read_is_told_of_once_and_waited_for_at_the_end(runtime, engine, calls):
+    disk = Disk(0, "/nowhere", engine, runtime, StorageSection(read_concurrency=1), calls=calls)
+    ended = trio.Event(), []
+
+    def on_end(result, error):
+        ended[1].append((result, error))
+        ended[0].set()
+
+    assert disk.begin_read(10, lambda: engine.wait("read"), on_end)
+    assert not disk.begin_read(10, engine.wait, None)  # one at a time
+    settled = []
+    async with trio.open_nursery() as nursery:
+
+        async def settle():
+            await calls.settle()
+            settled.append(list(ended[1]))
+
+        nursery.start_soon(settle)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (disk.inside_count, settled) == (1, [])
+        engine.may_end.set()
+    assert ended[1] == [("read", None)]
+    assert settled == [[("read", None)]]
+    assert (disk.inside_count, disk.read_limiter.value) == (0, 1)
+    await calls.settle()
+
+
+async def test_a_begun_read_of_a_disk_that_hangs_is_told_so(runtime, engine, calls):
+    section = StorageSection(disk_hang_s=HANG_S)
+    disk = Disk(0, "/nowhere", engine, runtime, section, calls=calls)
+    failures, ended = [], []
+    disk.on_failure = lambda _disk, error: failures.append(error.status)
+    async with watched([calls], runtime):
+        assert disk.begin_read(10, engine.wait, lambda *told: ended.append(told))
+        with trio.fail_after(60):
+            await calls.settle()
+    ((result, error),) = ended
+    assert (result, error.status, failures) == (None, Status.IO_ERROR, [Status.IO_ERROR])
+    assert not disk.begin_read(10, engine.wait, None)
+    assert disk.read_limiter.value == section.read_concurrency
 
 
 async def test_whoever_waits_for_a_disk_that_hangs_is_told(calls, runtime, engine):

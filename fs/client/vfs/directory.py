@@ -75,16 +75,11 @@ class Directories:
         return handle_id
 
     async def readdir(
-        self,
-        handle_id: int,
-        cookie: int,
-        count_max: int = PAGE_ENTRY_COUNT,
-        *,
-        is_short: bool = False,
+        self, handle_id: int, cookie: int, count_max: int = PAGE_ENTRY_COUNT
     ) -> list[DirectoryEntry]:
         """Return the next entries after a cookie, `count_max` at the most, with attributes; empty at the end.
 
-        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so meta is asked for no more either.  What this mount has changed since the listing was asked for is as it is now.
+        "." and ".." are not listed.  What this mount has changed since the listing was asked for is as it is now.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
@@ -107,8 +102,7 @@ class Directories:
                 return self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
-        ask_count = count_max if is_short else PAGE_ENTRY_COUNT
-        page = await self._load_page(directory, cookie, ask_count)
+        page = await self._load_page(directory, cookie)
         return self._newest(page[:count_max])
 
     def shown_by(self, handle_id: int) -> ShownNames:
@@ -175,15 +169,13 @@ class Directories:
         directory.has_more = True
         directory.parent_id = None
 
-    async def _load_page(
-        self, directory: _OpenDirectory, cookie: int, count: int
-    ) -> list[DirectoryEntry]:
+    async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
         after = directory.names.name_of(cookie) if cookie else b""
         request = meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
             after=after,
-            entry_count_max=count,
+            entry_count_max=PAGE_ENTRY_COUNT,
             with_inodes=True,
         )
         while True:
