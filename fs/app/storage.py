@@ -36,6 +36,7 @@ REFUSALS: Final = {
     Status.BAD_DISK_FORMAT,
     Status.IO_ERROR,
     Status.NO_SPACE,
+    Status.OUT_OF_RESOURCES,
 }
 """Of one disk at its opening; the others may serve."""
 

@@ -29,6 +29,7 @@ DISK_STATUSES: Final = (
     Status.BAD_DISK_FORMAT,
     Status.IO_ERROR,
     Status.NO_SPACE,
+    Status.OUT_OF_RESOURCES,
 )
 """Of a process none of whose disks can be used (fs/app/storage.py): there is nothing to put right in its configuration."""
 

@@ -185,7 +185,8 @@ class Compactor:
                 piece = self._reader.read(record, at, min(at + COPY_BYTES, record.length))
             except FsError as error:
                 _log.error("chunk %s is not moved: %s", chunk_id_of_key(key), error)
-                progress.damaged.append((target_of_key(key), chunk_id_of_key(key)))
+                if error.status is not Status.OUT_OF_RESOURCES:
+                    progress.damaged.append((target_of_key(key), chunk_id_of_key(key)))
                 return False
             try:
                 self._files.write_at(file_id, start + at, [piece])

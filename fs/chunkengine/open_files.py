@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.durable_file import sync_directory
+from ..schema.lacks import LACKING
 from ..schema.status import FsError, Status
 from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
 from .ports import Lent
@@ -27,6 +28,7 @@ FD_COUNT_MAX: Final = 400
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+"""A file that nobody uses is closed for it first."""
 
 
 @dataclass(slots=True)
@@ -87,8 +89,11 @@ class OpenFiles:
                 self.release(file, holds=holds)
 
     def failed(self, file_id: FileId, error: OSError) -> FsError:
-        """Return what a refused call on a file is to its caller."""
-        status = Status.NO_SPACE if error.errno in NO_ROOM else Status.IO_ERROR
+        """Return what a refused call on a file is to its caller: of what this process lacks the disk knows nothing."""
+        if error.errno in LACKING:
+            status = Status.OUT_OF_RESOURCES
+        else:
+            status = Status.NO_SPACE if error.errno in NO_ROOM else Status.IO_ERROR
         return FsError(status, f"{self._directory / file_name(file_id)}: {error.strerror}")
 
     def acquire(self, file_id: FileId, *, is_write: bool, holds: bool = False) -> OpenFile | None:
@@ -184,10 +189,19 @@ def _note_use(file: OpenFile, *, is_write: bool, holds: bool) -> None:
 
 
 def _create(path: Path) -> int:
-    """Make a data file whose name survives a power loss."""
+    """Make a data file whose name survives a power loss; of one that cannot be had nothing is left."""
     if not path.parent.exists():
         path.parent.mkdir()
-        sync_directory(path.parent.parent)
+        try:
+            sync_directory(path.parent.parent)
+        except BaseException:  # whoever found it would not sync its name
+            path.parent.rmdir()
+            raise
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    sync_directory(path.parent)
+    try:
+        sync_directory(path.parent)
+    except BaseException:  # as above
+        os.close(fd)
+        path.unlink()
+        raise
     return fd

@@ -51,6 +51,7 @@ LOST: Final = frozenset(
         Status.RPC_CANCELLED,
         Status.RPC_BAD_FRAME,
         Status.INTERNAL_ERROR,
+        Status.OUT_OF_RESOURCES,
     }
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from ..runtime.ports import Buffer
+from ..schema.lacks import is_lack, lacking
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Into
@@ -25,7 +26,7 @@ def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tupl
     try:  # as `parse_reply`, without a call
         reply: RspT = method.reply_type.FromString(bytes(call.message))
     except DecodeError as error:
-        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
+        raise _unread(method, error) from error
     return reply, header.payload_bytes
 
 
@@ -40,9 +41,18 @@ def buffers_for(
 
 
 def parse_reply(method: Method[ReqT, RspT], message: Buffer) -> RspT:
-    """Return the reply that a message is; raises FsError(RPC_BAD_FRAME)."""
+    """Return the reply that a message is; raises FsError: RPC_BAD_FRAME, or OUT_OF_RESOURCES of this process."""
     try:
         reply: RspT = method.reply_type.FromString(bytes(message))
     except DecodeError as error:
-        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}: {error}") from error
+        raise _unread(method, error) from error
     return reply
+
+
+def _unread(method: Method[ReqT, RspT], error: DecodeError) -> FsError:
+    what = f"reply of {method}"
+    return (
+        lacking(what, error)
+        if is_lack(error)
+        else FsError(Status.RPC_BAD_FRAME, f"{what}: {error}")
+    )

@@ -12,6 +12,7 @@ Invariants:
     - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
     - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
       answered by INTERNAL_ERROR.
+    - A method that got no memory, thread or descriptor is answered by OUT_OF_RESOURCES: whoever asked asks again.
 
 Concurrency: requests of one connection run side by side, at most `inflight_per_connection_max`.  One task per connection
 receives; it serves what it received by itself until that has to wait, when another task goes on receiving.

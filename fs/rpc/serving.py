@@ -1,8 +1,9 @@
 """What serving one request needs: who serves it, how far it has come, and what its end is called.
 
-Part of fs/rpc/server_connection.py, which runs requests.  No I/O here.
+Part of fs/rpc/server_connection.py, which runs requests.  No I/O here but for the log.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ import trio
 from google.protobuf.message import DecodeError
 
 from ..runtime.tracing import Span
+from ..schema.lacks import lack_among, lacking
 from ..schema.method import Method
 from ..schema.status import FsError, Status
 from .api import Admit, Begin, Handler, Packed, Quick
 from .buffer_pool import Lease
 from .frame import Header
 from .observer import MethodObserver
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,14 @@ class Work:
         return FsError(Status.RPC_TIMEOUT, detail)
 
     def failed(self, error: Exception, on_bug: Callable[[Exception], None]) -> FsError:
-        """Return what to answer after an error of its method; one that is no operating error is a bug."""
+        """Return what to answer after an error of its method: one that is no operating error, and no lack, is a bug."""
         if isinstance(error, FsError):
             return error
         method = self.binding.method
+        lack = lack_among(error)
+        if lack is not None:
+            log.warning("%s: %s: %s", self, type(lack).__name__, lack)
+            return lacking(str(method), lack)
         if isinstance(error, DecodeError):
             return FsError(Status.RPC_BAD_REQUEST, f"{method}: {error}")
         operating = _only_operating(error)

@@ -46,6 +46,7 @@ class Status(IntEnum):
     RPC_NOT_ALLOWED = 114
     RPC_UNCHECKED = 115
     RPC_NOT_LENT = 116
+    OUT_OF_RESOURCES = 117
     # 2xx: key-value layer
     KV_CONFLICT = 200
     KV_TOO_OLD = 201
@@ -197,6 +198,12 @@ SPECS: Final[dict[Status, StatusSpec]] = {
         "a payload could not be read from the memory that its caller lent",
         errno.EIO,
         retry=Retry.SAME,
+    ),
+    Status.OUT_OF_RESOURCES: _s(
+        "a process has no memory, thread or descriptor for it now",
+        errno.EIO,
+        definite=False,
+        retry=Retry.OTHER,
     ),
     Status.KV_CONFLICT: _s(
         "a concurrent transaction changed what this one read", errno.EAGAIN, retry=Retry.SAME

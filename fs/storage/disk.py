@@ -21,6 +21,7 @@ from ..runtime import tracing
 from ..runtime.ports import Runtime
 from ..runtime.quick_semaphore import QuickSemaphore
 from ..schema.config import StorageSection
+from ..schema.lacks import is_lack, lacking
 from ..schema.status import FsError, Status
 from .disk_calls import DiskCalls
 from .disk_pace import DiskPace
@@ -292,8 +293,9 @@ class Disk:
                 self._judge(failure, taken_count)
             self._end_flush(done, byte_count, is_flushed=error is None)
             if error is not None and failure is None:
-                on_end(FsError(Status.INTERNAL_ERROR, f"{self.path}: {error!r}"))
-                raise error
+                told = FsError(Status.INTERNAL_ERROR, f"{self.path}: {error!r}")
+                on_end(lacking(self.path, error) if is_lack(error) else told)
+                raise error  # also a lack: nobody knows how far the flush has come
             on_end(failure)
 
         try:

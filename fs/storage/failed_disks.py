@@ -51,6 +51,7 @@ _CHEAP: Final = {
     Status.ALREADY_RUNNING,  # what is left of the old engine has not let go yet
     Status.FOREIGN_DISK,
     Status.BAD_DISK_FORMAT,
+    Status.OUT_OF_RESOURCES,  # of this process: the disk may be as good as ever
 }
 """Of an opening: it wrote nothing, and somebody may put it right any moment."""
 

@@ -24,6 +24,7 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkEngine
+from ..schema.lacks import is_lack, lacking
 from ..schema.status import FsError, Status
 from .disk import Disk
 
@@ -121,8 +122,12 @@ class Flusher:
         try:
             if not disk.begin_sync(on_end):
                 nursery.start_soon(self._flush_in_task, disk, on_end)
-        except RuntimeError as error:  # no thread to be had, or the process stops just now
-            on_end(FsError(Status.INTERNAL_ERROR, str(error)))
+        except (
+            RuntimeError,
+            MemoryError,
+        ) as error:  # no thread to be had, or the process stops just now
+            told = FsError(Status.INTERNAL_ERROR, str(error))
+            on_end(lacking(disk.path, error) if is_lack(error) else told)
 
     @staticmethod
     async def _flush_in_task(disk: Disk, on_end: Callable[[FsError | None], None]) -> None:

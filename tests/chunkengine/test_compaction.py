@@ -287,6 +287,20 @@ def test_a_bad_copy_is_reported_and_stays(sparse) -> None:
     assert (step.damaged, step.skipped_count, step.is_finished) == ((), 1, True)
 
 
+def test_a_chunk_that_cannot_be_read_for_want_of_a_descriptor_is_not_bad(sparse) -> None:
+    disk, engine = sparse
+
+    def refuse(name) -> None:
+        if name == "read":
+            raise FsError(Status.OUT_OF_RESOURCES, "injected")
+
+    disk.on_step = refuse
+    step = engine.compact(ALL)
+    disk.on_step = None
+    assert (step.damaged, step.moved_count) == ((), 0)
+    assert engine.compact(ALL).moved_count == 1
+
+
 @pytest.mark.parametrize("step", ["reserve", "write"])
 def test_no_room_is_no_error(sparse, step) -> None:
     disk, engine = sparse

@@ -257,6 +257,20 @@ async def test_a_change_from_before_a_long_sleep_is_not_repeated(
     assert services.repeats[-2:] == [False, True]
 
 
+async def test_a_service_without_memory_is_asked_for_longer_than_one_with_a_bug(
+    autojump_clock, parts
+):
+    client, _, services = parts
+    lack, bug = FsError(Status.OUT_OF_RESOURCES, "lack"), FsError(Status.INTERNAL_ERROR, "bug")
+    services.clock = client._runtime.clock
+    services.failures += [(lack, 0.0)] * 20
+    await get_attr(client)
+    assert len(services.repeats) == 21
+    services.failures += [(bug, 0.0)] * 20
+    with pytest.raises(FsError, match="bug"):
+        await get_attr(client)
+
+
 def test_what_may_always_be_repeated_are_methods_of_metadata():
     known = {name: m for name, m in vars(services).items() if isinstance(m, Method)}
     assert {m.name for name, m in known.items() if name.startswith("META_")} > _HARMLESS

@@ -1,5 +1,6 @@
 """Calls over every kind of network: results, payloads, deadlines, cancellation, breaks."""
 
+import errno
 import gc
 import random
 import weakref
@@ -97,6 +98,11 @@ class Core:
                 raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
             if request.data == b"bug":
                 assert request.data == b"no bug", "broken invariant"
+            if request.data == b"lack":
+                raise MemoryError
+            if request.data == b"lacks":
+                none = OSError(errno.EMFILE, "Too many open files")
+                raise ExceptionGroup("", [none, FsError(Status.NO_SPACE, "target 5")])
             if request.data == b"group":
                 async with trio.open_nursery():
                     raise FsError(Status.NO_SPACE, "target 5")
@@ -144,6 +150,18 @@ async def test_a_bug_is_reported_and_the_server_lives(net, process, core_service
         assert isinstance(bugs[0][1], AssertionError)
         assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
         assert core_service.ended == ["released"]
+
+
+async def test_a_method_that_got_no_memory_is_to_be_asked_again(net, process, core_service):
+    bugs = []
+    async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
+        for data in (b"lack", b"lacks"):
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=data))
+            assert caught.value.status is Status.OUT_OF_RESOURCES
+        assert (await p.channel.call(ECHO, core.EchoReq(data=b"ok"))).message.data == b"ok"
+        assert core_service.ended == ["released"]
+    assert not bugs
 
 
 async def test_the_deadline_reaches_the_method(net, process, core_service):

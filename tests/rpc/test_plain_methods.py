@@ -28,6 +28,8 @@ class Core:
             return self._later(request)
         if request.data == b"error":
             raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
+        if request.data == b"lack":
+            raise MemoryError
         assert request.data != b"bug", "broken invariant"
         return self._reply(request)
 
@@ -64,7 +66,11 @@ async def test_replies_come_whole_and_are_released(net, process, plain, payload_
 async def test_errors_and_bugs_are_answered(net, process, plain):
     bugs = []
     async with process(net, on_bug=lambda where, error: bugs.append((where, error))) as p:
-        for data, status in ((b"error", Status.NOT_EMPTY), (b"bug", Status.INTERNAL_ERROR)):
+        for data, status in (
+            (b"error", Status.NOT_EMPTY),
+            (b"lack", Status.OUT_OF_RESOURCES),
+            (b"bug", Status.INTERNAL_ERROR),
+        ):
             with pytest.raises(FsError) as caught:
                 await p.channel.call(ECHO, core.EchoReq(data=data))
             assert caught.value.status is status

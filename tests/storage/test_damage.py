@@ -138,6 +138,28 @@ async def test_what_no_replica_has_is_not_made_up(mock_clock):
         assert not cluster.nodes[1].target.damaged
 
 
+async def test_a_node_without_descriptors_has_no_damage_and_its_disk_has_not_failed(mock_clock):
+    """Also where no replica has any: the chunk is whole, and is read as soon as there are some."""
+
+    def refuse(name):
+        if name == "read":
+            raise FsError(Status.OUT_OF_RESOURCES, "injected")
+
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        for node in cluster.nodes.values():
+            node.disk.on_step = refuse
+        for node_id, node in cluster.nodes.items():
+            status = await found_at(client, node_id, is_passed_on=False)
+            assert status is Status.OUT_OF_RESOURCES
+            assert not node.target.damaged
+            assert not node.target.disk.is_failed
+        for node in cluster.nodes.values():
+            node.disk.on_step = None
+        for node_id in cluster.nodes:
+            assert await found_at(client, node_id, is_passed_on=False) is Status.OK
+
+
 async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         for index in range(5):

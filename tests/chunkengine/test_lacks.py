@@ -1,0 +1,103 @@
+"""No descriptor is to be had: an error of the call alone; the disk and its chunks are as good as before."""
+
+import errno
+import os
+
+import pytest
+
+from fs.chunkengine import open_files
+from fs.chunkengine.factory import open_engine
+from fs.chunkengine.format import FileId
+from fs.chunkengine.open_files import OpenFiles
+from fs.chunkengine.read_values import ReadIo
+from fs.schema.config import StorageSection
+from fs.schema.ids import ChunkId, InodeId, TargetId
+from fs.schema.status import FsError, Status
+
+from .test_engine import put
+
+CHUNK = (TargetId(1), ChunkId(InodeId(7), 0))
+OTHER = (TargetId(1), ChunkId(InodeId(7), 1))
+CONTENT = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def engine(tmp_path):
+    def opened():
+        section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+        return open_engine(tmp_path / "disk", cluster_id="c", node_id=1, section=section)
+
+    engine = opened()
+    put(engine, CHUNK, 1, CONTENT)
+    engine.close()
+    engine = opened()
+    engine._files._files.close()  # as if others had needed the descriptors
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def lack(monkeypatch):
+    """Return what makes every opening fail, or not any more."""
+
+    def refuse(*_args, **_more):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    real = os.open
+    return lambda is_there: monkeypatch.setattr(open_files.os, "open", refuse if is_there else real)
+
+
+def read(engine):
+    buffer = bytearray(len(CONTENT))
+    (done,) = engine.read_batch([ReadIo(*CHUNK, 0, len(CONTENT), memoryview(buffer))])
+    return done.status, bytes(buffer)
+
+
+def test_a_read_says_so_and_the_next_one_is_served(engine, lack) -> None:
+    lack(True)
+    assert read(engine)[0] is Status.OUT_OF_RESOURCES
+    lack(False)
+    assert read(engine) == (Status.OK, CONTENT)
+
+
+def test_a_write_leaves_nothing_and_is_done_when_it_is_tried_again(engine, lack) -> None:
+    allocated = engine.space().used_bytes
+    lack(True)
+    with pytest.raises(FsError) as failed:
+        put(engine, OTHER, 1, CONTENT)
+    lack(False)
+    assert failed.value.status is Status.OUT_OF_RESOURCES
+    assert engine.space().used_bytes == allocated
+    put(engine, OTHER, 1, CONTENT)
+    assert read(engine) == (Status.OK, CONTENT)
+    engine.sync()
+
+
+def test_of_a_file_whose_name_could_not_be_made_durable_nothing_is_left(
+    tmp_path, monkeypatch
+) -> None:
+    """Found later, it would be taken for durable: a power loss could take it with all that was synced in it."""
+    synced, refused = [], []
+
+    def sync(path) -> None:
+        synced.append(path)
+        if len(synced) == refused[-1]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(open_files, "sync_directory", sync)
+    files, before = OpenFiles(tmp_path, is_read_only=False), len(os.listdir("/proc/self/fd"))
+    for refused_at in (1, 2):  # the folder's name, the file's
+        refused.append(refused_at)
+        synced.clear()
+        with pytest.raises(FsError) as failed:
+            files.acquire(FileId(0), is_write=True)
+        assert failed.value.status is Status.OUT_OF_RESOURCES
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(os.listdir("/proc/self/fd")) == before
+    refused.append(0)
+    synced.clear()
+    file = files.acquire(FileId(0), is_write=True)
+    assert file is not None
+    assert len(synced) == 1, "the folder was there, the file was not"
+    files.release(file)
+    files.close()
