@@ -59,7 +59,8 @@ class Closing(Handles):
         else:
             self._raise_pending_error(handle)
         if state.set_owner is not None:
-            await self._settle_owner(state, is_durable=self._core.section.durable_close)
+            await self._settle_owner(handle, is_durable=self._core.section.durable_close)
+        self._raise_owner_error(handle)
         if _has_spare_promise(state):
             try:
                 await self._report(handle, is_durable=False, gives_back=True)
@@ -141,6 +142,7 @@ class Closing(Handles):
             if failure is None:
                 handle.is_dirty = handle.is_dirty and _has_more(state, is_durable=True)
                 has_rest = state.is_space_unsure or state.set_owner is not None
+                has_rest = has_rest or handle.owner_error is not None
                 if has_rest or _has_spare_promise(state):
                     failure = TakesTaskError()
             on_end(failure)
@@ -167,6 +169,7 @@ class Closing(Handles):
         if state.set_owner is not None:
             return False
         self._raise_pending_error(handle)
+        self._raise_owner_error(handle)
         return True
 
     async def _report(
@@ -190,16 +193,27 @@ class Closing(Handles):
             raise
         self._raise_pending_error(handle)
 
-    async def _settle_owner(self, state: InodeState, *, is_durable: bool) -> None:
-        """Have meta know mode and owner that its report has not settled; an error is raised once, as where they were set."""
-        core = self._core
+    async def _settle_owner(self, handle: FileHandle, *, is_durable: bool) -> None:
+        """Have meta know mode and owner that its report has not settled.
+
+        Who set them hears of an error, whoever closes first: not who has the file open, too, and knows of nothing.
+        """
+        core, state = self._core, handle.state
         try:
             await core.settle_owner(state, is_durable=is_durable)
-        except FsError:
+        except FsError as error:
             core.drop_owner(state)
             core.forget_told(state.inode_id)
+            for one in [one for one in state.handles.values() if one.maker_id] or [handle]:
+                one.owner_error = error
+            _log.warning("inode %d: mode and owner are not set: %s", state.inode_id, error)
             await core.kernel.invalidate_attributes(state.inode_id)
-            raise
+
+    @staticmethod
+    def _raise_owner_error(handle: FileHandle) -> None:
+        error, handle.owner_error = handle.owner_error, None
+        if error is not None:
+            raise FsError(error.status, error.detail)
 
     async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
         """Return when all writes to the file through this mount would survive power loss.
@@ -216,7 +230,8 @@ class Closing(Handles):
         if not is_told:
             await self._report(handle, is_durable=True)
         if handle.state.set_owner is not None:
-            await self._settle_owner(handle.state, is_durable=True)
+            await self._settle_owner(handle, is_durable=True)
+        self._raise_owner_error(handle)
         handle.is_dirty = handle.is_dirty and _has_more(handle.state, is_durable=True)
 
     async def release(self, handle_id: int) -> None:

@@ -463,6 +463,8 @@ class FileHandle:
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0
+    owner_error: FsError | None = None
+    """Mode or owner, which were set by who has this one, could not be; its next close or fsync says so."""
     is_dirty: bool = False
     """Something was changed through this handle since its last durable point."""
     is_left: bool = False

@@ -3,6 +3,7 @@
 
 import os
 import struct
+from functools import partial
 
 import pytest
 import trio
@@ -305,6 +306,43 @@ async def test_a_refusal_is_told_by_the_close_once(autojump_clock, file, cluster
         assert shown(f.state.present(f.state.inode)) == ("0o600", 0, 0)
         await f.here.files.flush(f.handle_id)
         await f.here.files.release(f.handle_id)
+
+
+@pytest.mark.parametrize("end", ["flush", "fsync", "flush_now"])
+async def test_a_refusal_is_told_to_who_set_them_whoever_closes_first(
+    autojump_clock, file, cluster, monkeypatch, end
+):
+    """It was told to the first descriptor that was closed, and the one that had set them heard nothing."""
+    async with file as f:
+        files, other = f.here.files, (await f.here.open(b"f")).handle_id
+        f.keep(WIDER)
+        cluster.knows_owners = False
+        call = f.core.call
+
+        async def refuse(method, request):
+            if method.name == "SetAttr":
+                raise FsError(Status.NOT_PERMITTED, "no more")
+            return await call(method, request)
+
+        monkeypatch.setattr(f.core, "call", refuse)
+        await files.flush(other)
+        assert not f.core.owned
+
+        async def flush_now(handle_id):
+            files.handle(handle_id).is_dirty = False
+            files.flush_now(handle_id)
+
+        ends = {
+            "flush": files.flush,
+            "fsync": partial(files.fsync, is_data_only=False),
+            "flush_now": flush_now,
+        }
+        with pytest.raises(FsError, match="no more") as said:
+            await ends[end](f.handle_id)
+        assert said.value.status is Status.NOT_PERMITTED
+        for handle_id in (f.handle_id, other):
+            await files.flush(handle_id)
+            await files.release(handle_id)
 
 
 async def test_bytes_that_are_refused_take_nothing_else_along(
