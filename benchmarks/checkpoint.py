@@ -1,9 +1,9 @@
 """A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O, bare processes, and the same on ext4.
 
 Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, close them (which makes them durable), and the folder is
-renamed into place.  What is saved takes space that was not used before, also
-where an older checkpoint was removed, since storage gives the space of removed files back to its file system; so it is compared with new
-local files of the same disk (`disk.py`).  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
+renamed into place.  That takes space that was not used before, so it is compared with new local files of the same disk (`disk.py`).  Then the
+checkpoint is removed, and once storage has its space at hand another one is saved, which is compared with a local file that is written over; how
+much of it was space not used before stands below.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
 caches are dropped before loading, so it needs root.  What was loaded is compared; making it up and comparing it is no part of any figure.
 """
 
@@ -29,9 +29,9 @@ from xxhash import xxh3_64_hexdigest
 from fs.app.progress import Progress
 
 from . import bare
-from .cluster import fresh_cluster
+from .cluster import Nodes, ember, fresh_cluster
 from .command import bench_command
-from .disk import new_file_mib_s, read_mib_s, rounds_of
+from .disk import held_bytes, new_file_mib_s, read_mib_s, rounds_of, written_over_mib_s
 from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
@@ -203,6 +203,19 @@ def _paces(sizes: Sizes, save_s: float, load_s: float, *used: Used) -> Paces:
     return Paces(sizes.mib / save_s, sizes.mib / load_s, *each)
 
 
+def save_again(mounted: Path, cluster: Path, sizes: Sizes, meter: Meter) -> tuple[Paces, float]:
+    """Save and load another checkpoint when storage has the space of the first, which is removed; also return how much of it was new space, in percent."""
+    asked = REPLICAS * sizes.mib * MIB
+    nodes = Nodes(cluster)
+    ember("admin", "config", "change", "meta", "meta.gc_delay_s=1", "--dir", str(cluster))
+    left = nodes.used_bytes() - asked
+    shutil.rmtree(mounted / "checkpoint")
+    nodes.wait_until(lambda: nodes.used_bytes() <= left)
+    before = held_bytes(cluster / "data")
+    paces = measure_bare(mounted, sizes, meter)
+    return paces, max(0, held_bytes(cluster / "data") - before) / asked * 100
+
+
 def measure_torch(mounted: Path, sizes: Sizes, meter: Meter) -> Paces:
     """Save and load by torch.distributed.checkpoint."""
     import torch  # noqa: PLC0415 - where it is
@@ -242,6 +255,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         path, mib = Path(beside, "disk"), REPLICAS * sizes.mib
         written = statistics.median(new_file_mib_s(path, mib) for _ in range(rounds_of(sizes.mib)))
         read = read_mib_s(path)
+        over = statistics.median(written_over_mib_s(path) for _ in range(rounds_of(sizes.mib)))
         path.unlink()
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded in a plain directory")
         there = measure_bare(Path(beside), sizes, Meter())
@@ -249,11 +263,18 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded")
         meter = Meter(directory)
         here = measure_bare(mounted, sizes, meter)
+        progress.step("checkpoint: the same once that is removed")
+        again, grown = save_again(mounted, directory, sizes, meter)
         beside_row = bare.write_row(path, sizes.mib, written / REPLICAS)
+        over_row = bare.write_row(path, sizes.mib, over / REPLICAS, is_over=True)
         rows = [
             *here.rows("", written, read),
             beside_row,
             bare.limited_row("save", here.save, beside_row),
+            Row("save after the removal of another (of a local file written over / 3)", again.save, "MiB/s", over / REPLICAS, goal=GOAL, used=again.save_used),
+            Row("  on space not used before", grown, "%"),
+            over_row,
+            bare.limited_row("save after the removal of another", again.save, over_row),
             Row("save (of the same program on the local disk / 3)", here.save, "MiB/s", there.save / REPLICAS),
             Row("  that program alone, processor", there.save_used.total, "s/GB", used=there.save_used),
             Row("load, cold (of the same program on the local disk)", here.load, "MiB/s", there.load),

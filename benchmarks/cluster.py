@@ -118,12 +118,21 @@ class Nodes:
             found[name] = io_bytes(pid, field)
         return found
 
+    def used_bytes(self) -> int:
+        """Return what blocks in use take on all disks; those of what was removed are until a flush."""
+        disks = json.loads(ember("admin", "disk", "list", "--dir", str(self._directory), "--json"))
+        return sum(disk["used_bytes"] for disk in disks)
+
     def wait(self, is_reached: Callable[[list[Any]], bool]) -> None:
         """Wait until the chains are as wanted; raises TimeoutError."""
+        self.wait_until(lambda: is_reached(self.status()["chains"]))
+
+    def wait_until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until the cluster is as wanted; raises TimeoutError."""
         end = time.monotonic() + PATIENCE_S
-        while not is_reached(self.status()["chains"]):
+        while not is_reached():
             if time.monotonic() > end:
-                raise TimeoutError(f"the chains did not settle within {PATIENCE_S} s")
+                raise TimeoutError(f"the cluster is not as wanted within {PATIENCE_S} s")
             time.sleep(0.1)
 
     @contextmanager

@@ -392,6 +392,25 @@ def test_figures_of_checkpoints(tmp_path):
     assert [row.ratio for row in paces.rows("", 900.0, 800.0)] == [1.0, 0.5]
 
 
+def test_a_second_checkpoint_is_saved_when_the_space_of_the_first_is_free(tmp_path, monkeypatch):
+    steps = []
+    used, held = iter([900 * MIB, 899 * MIB, 133 * MIB, 132 * MIB]), iter([700 * MIB, 892 * MIB])
+
+    def measured(mounted, *_):
+        steps.append((mounted / "checkpoint").exists())
+        return checkpoint.Paces(1.0, 2.0, Used(), Used())
+
+    monkeypatch.setattr(checkpoint, "ember", lambda *words: steps.append(words[4]))
+    monkeypatch.setattr(Nodes, "used_bytes", lambda _: next(used))
+    monkeypatch.setattr(checkpoint, "held_bytes", lambda _: next(held))
+    monkeypatch.setattr(checkpoint, "measure_bare", measured)
+    (tmp_path / "checkpoint").mkdir()
+    paces, grown = checkpoint.save_again(tmp_path, tmp_path, checkpoint.QUICK, Meter())
+    assert (paces.save, grown) == (1.0, 25.0)
+    assert steps == ["meta.gc_delay_s=1", False]
+    assert next(used, None) is None, "waited until all of it was free"
+
+
 def test_the_least_of_a_small_read_is_that_of_three_processes():
     assert 1.0 < wake_ups_us(20, 0.0) < 1e6
 

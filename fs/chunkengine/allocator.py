@@ -6,7 +6,8 @@ holds them, or the batch that freed them is not durable) and blocks handed out b
 
 Invariants:
     - persisted is a subset of busy; `allocate` hands out only blocks that are not busy.
-    - The fullest group that is not full is used first, so that others run empty and can be returned.
+    - Blocks whose space has been claimed go before all others; new space is claimed only when there are none.
+    - Of these and of those, the fullest group is used first, so that others run empty and can be returned.
     - A group's blocks are handed out lowest first; space is reserved in steps of `reserve_step` blocks.
 
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
@@ -57,6 +58,41 @@ class Reservation:
     block_count: int
 
 
+class _Levels:
+    """Numbers of groups by how many of their blocks are busy."""
+
+    def __init__(self) -> None:
+        self._numbers: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        self._open = 0
+        """Bit n: some group has n busy blocks, n < 256."""
+
+    def enter(self, level: int, number: int) -> None:
+        """Put a group where it belongs."""
+        self._numbers[level][number] = None
+        if level < BLOCKS_PER_GROUP:
+            self._open |= 1 << level
+
+    def drop(self, level: int, number: int) -> None:
+        """Take a group out; nothing happens if it is not there."""
+        self._numbers[level].pop(number, None)
+        if not self._numbers[level] and level < BLOCKS_PER_GROUP:
+            self._open &= ~(1 << level)
+
+    def fullest(self) -> int | None:
+        """Return the fullest group that is not full, None if there is none."""
+        return next(iter(self._numbers[self._open.bit_length() - 1])) if self._open else None
+
+    def fullest_first(self) -> Iterator[int]:
+        """Yield all groups that are neither full nor empty."""
+        for level in range(BLOCKS_PER_GROUP - 1, 0, -1):
+            if self._open >> level & 1:
+                yield from self._numbers[level]
+
+    def empty(self) -> list[int]:
+        """Return the groups without a busy block."""
+        return list(self._numbers[0])
+
+
 class SizeClass:
     """The groups of one block size."""
 
@@ -66,10 +102,9 @@ class SizeClass:
         self.blocks_per_group = BLOCKS_PER_GROUP
         self.reserve_step = min(BLOCKS_PER_GROUP, max(1, RESERVE_BYTES // self.block_bytes))
         self.groups: dict[int, Group] = {}
-        self._levels: defaultdict[int, dict[int, None]] = defaultdict(dict)
-        """Numbers of groups by how many of their blocks are busy."""
-        self._open_levels = 0
-        """Bit n: some group has n busy blocks, n < 256."""
+        self._levels = _Levels()
+        self._at_hand = _Levels()
+        """Those that have a free block whose space has been claimed."""
         self._retiring: set[int] = set()
         """Numbers of groups whose space is just being given back: not to be made again meanwhile."""
         self._lowest_unused = 0
@@ -81,27 +116,24 @@ class SizeClass:
 
     def allocate(self) -> tuple[Position, Reservation | None]:
         """Hand out a block, and say what space to claim first, if any."""
-        return self._allocate_in(self._fullest())
+        found = self._at_hand.fullest()
+        return self._allocate_in(self._fullest() if found is None else self.groups[found])
 
     def next_claimed(self) -> Position | None:
         """Return the block that `allocate` would hand out, if its space has been claimed already."""
-        if not self._open_levels:
+        number = self._at_hand.fullest()
+        if number is None:
             return None
-        group = self._fullest()
-        block = (~group.busy & (group.busy + 1)).bit_length() - 1
-        if not group.reserved >> block & 1:
-            return None
-        return make_position(self.size_class, group.number, block)
+        return make_position(self.size_class, number, _next_block(self.groups[number]))
 
     def allocate_elsewhere(
         self, avoid: Collection[int]
     ) -> tuple[Position, Reservation | None] | None:
         """Do the same in a group that holds something and is not one of `avoid`; None if there is no room."""
-        for level in range(BLOCKS_PER_GROUP - 1, 0, -1):
-            if self._open_levels >> level & 1:
-                for number in self._levels[level]:
-                    if number not in avoid and self.groups[number].persisted:
-                        return self._allocate_in(self.groups[number])
+        for levels in (self._at_hand, self._levels):
+            for number in levels.fullest_first():
+                if number not in avoid and self.groups[number].persisted:
+                    return self._allocate_in(self.groups[number])
         return None
 
     def uses(self) -> list[GroupUse]:
@@ -112,25 +144,27 @@ class SizeClass:
         ]
 
     def _allocate_in(self, group: Group) -> tuple[Position, Reservation | None]:
-        block = (~group.busy & (group.busy + 1)).bit_length() - 1
-        self._set_busy(group, group.busy | 1 << block)
+        block, reserved = _next_block(group), group.reserved
         reservation = None
-        if not group.reserved >> block & 1:
+        if not reserved >> block & 1:
             first = block - block % self.reserve_step
             reservation = Reservation(
                 make_position(self.size_class, group.number, first), self.reserve_step
             )
-            group.reserved |= self._run_mask(first)
+            reserved |= self._run_mask(first)
+        self._set(group, group.busy | 1 << block, reserved)
         return make_position(self.size_class, group.number, block), reservation
 
     def unreserve(self, reservation: Reservation) -> None:
         """Take back a reservation that the file system refused."""
         group = self.groups[group_of_position(reservation.first)]
-        group.reserved &= ~self._run_mask(block_of_position(reservation.first)) | group.persisted
+        refused = self._run_mask(block_of_position(reservation.first)) & ~group.persisted
+        self._set(group, group.busy, group.reserved & ~refused)
 
     def note_reserved(self, position: Position) -> None:
         """Take note that the file system has granted space for one block."""
-        self.groups[group_of_position(position)].reserved |= 1 << block_of_position(position)
+        group = self.groups[group_of_position(position)]
+        self._set(group, group.busy, group.reserved | 1 << block_of_position(position))
 
     def take_reserved(self, bytes_max: int) -> list[Position]:
         """Make free blocks that hold space busy and spaceless; return them, about `bytes_max` in all.
@@ -145,14 +179,9 @@ class SizeClass:
             while idle and len(taken) * self.block_bytes < bytes_max:
                 bit = idle & -idle
                 idle ^= bit
-                group.reserved ^= bit
-                self._set_busy(group, group.busy | bit)
+                self._set(group, group.busy | bit, group.reserved ^ bit)
                 taken.append(make_position(self.size_class, group.number, bit.bit_length() - 1))
         return taken
-
-    def take_surplus(self, kept_bytes: int) -> list[Position]:
-        """Do the same with all but about `kept_bytes` of free space, which stays in the fullest groups."""
-        return self.take_reserved(self.reusable_bytes() - kept_bytes)
 
     def reusable_bytes(self) -> int:
         """Return the bytes of reserved blocks that are not busy."""
@@ -164,7 +193,7 @@ class SizeClass:
         group = self.groups[group_of_position(position)]
         bit = 1 << block_of_position(position)
         assert group.busy & bit and not group.persisted & bit, position
-        self._set_busy(group, group.busy & ~bit)
+        self._set(group, group.busy & ~bit, group.reserved)
         return group.busy == 0
 
     def idle_runs(self, number: int) -> list[tuple[Position, int]]:
@@ -178,17 +207,27 @@ class SizeClass:
             runs.append((make_position(self.size_class, number, first), count))
         return runs
 
-    def take_empty(self) -> list[int]:
-        """Remove and return all empty groups that hold space, but one to keep at hand.
+    def disclaim_idle(self) -> None:
+        """Take note that no block that is not busy holds space."""
+        for group in self.groups.values():
+            self._set(group, group.busy, group.reserved & group.busy)
+
+    def take_empty(self, bytes_max: int) -> list[int]:
+        """Remove and return empty groups that hold space, until they hold `bytes_max`; but one is kept at hand.
 
         The caller gives their space back and then calls `finish_retire`.
         """
-        empty = [n for n in self._levels[0] if self.groups[n].reserved][1:]
-        for number in empty:
-            self._drop_level(0, number)
+        taken: list[int] = []
+        for number in [n for n in self._levels.empty() if self.groups[n].reserved][1:]:
+            if bytes_max <= 0:
+                break
+            bytes_max -= self.groups[number].reserved.bit_count() * self.block_bytes
+            self._levels.drop(0, number)
+            self._at_hand.drop(0, number)
             del self.groups[number]
-        self._retiring.update(empty)
-        return empty
+            taken.append(number)
+        self._retiring.update(taken)
+        return taken
 
     def finish_retire(self, numbers: list[int]) -> None:
         """Allow the numbers to be used again."""
@@ -199,9 +238,9 @@ class SizeClass:
         return (1 << self.reserve_step) - 1 << first
 
     def _fullest(self) -> Group:
-        if self._open_levels:
-            level = self._open_levels.bit_length() - 1
-            return self.groups[next(iter(self._levels[level]))]
+        found = self._levels.fullest()
+        if found is not None:
+            return self.groups[found]
         number = self._lowest_unused
         while number in self.groups or number in self._retiring:
             number += 1
@@ -212,22 +251,18 @@ class SizeClass:
 
     def _add(self, group: Group) -> None:
         self.groups[group.number] = group
-        self._enter_level(group.busy.bit_count(), group.number)
+        self._set(group, group.busy, group.reserved)
 
-    def _set_busy(self, group: Group, busy: int) -> None:
-        self._drop_level(group.busy.bit_count(), group.number)
-        group.busy = busy
-        self._enter_level(busy.bit_count(), group.number)
-
-    def _enter_level(self, level: int, number: int) -> None:
-        self._levels[level][number] = None
-        if level < BLOCKS_PER_GROUP:
-            self._open_levels |= 1 << level
-
-    def _drop_level(self, level: int, number: int) -> None:
-        del self._levels[level][number]
-        if not self._levels[level] and level < BLOCKS_PER_GROUP:
-            self._open_levels &= ~(1 << level)
+    def _set(self, group: Group, busy: int, reserved: int) -> None:
+        """Change what is busy and what is claimed of a group."""
+        number, level = group.number, group.busy.bit_count()
+        self._levels.drop(level, number)
+        self._at_hand.drop(level, number)
+        group.busy, group.reserved = busy, reserved
+        level = busy.bit_count()
+        self._levels.enter(level, number)
+        if reserved & ~busy:
+            self._at_hand.enter(level, number)
 
 
 class Allocator:
@@ -263,6 +298,19 @@ class Allocator:
                 taken += found
         return taken
 
+    def take_surplus(self, kept_bytes: int, each_bytes: int) -> list[Position]:
+        """Do the same with all but about `kept_bytes`, and `each_bytes` of each size; who holds most gives first."""
+        held = {blocks: blocks.reusable_bytes() for blocks in self.classes}
+        surplus = sum(held.values()) - kept_bytes
+        taken: list[Position] = []
+        for blocks in sorted(held, key=lambda b: -held[b]):
+            bytes_max = min(surplus, held[blocks] - each_bytes)
+            if bytes_max > 0:
+                found = blocks.take_reserved(bytes_max)
+                surplus -= len(found) * blocks.block_bytes
+                taken += found
+        return taken
+
     def release(self, position: Position) -> bool:
         """Make a block available again; return True if its group ran empty."""
         return self.classes[size_class_of_position(position)].release(position)
@@ -285,8 +333,7 @@ class Allocator:
         group = size_class.groups[number]
         bit = 1 << block_of_position(position)
         assert not group.busy & bit, position
-        size_class._set_busy(group, group.busy | bit)  # noqa: SLF001 - one unit of two classes
-        group.reserved |= bit
+        size_class._set(group, group.busy | bit, group.reserved | bit)  # noqa: SLF001 - one unit of two classes
 
     def is_used(self, position: Position) -> bool:
         """Return whether a record names the block."""
@@ -309,6 +356,12 @@ class Allocator:
         return sum(
             c.block_bytes * g.reserved.bit_count() for c in self.classes for g in c.groups.values()
         )
+
+
+def _next_block(group: Group) -> int:
+    """Return the lowest free block, of those whose space has been claimed if there are any."""
+    idle = group.reserved & ~group.busy or ~group.busy
+    return (idle & -idle).bit_length() - 1
 
 
 def runs_of(positions: Iterable[Position]) -> Iterator[tuple[Position, int]]:

@@ -459,6 +459,13 @@ class ChunkEngine(Protocol):
         """Return the space of the disk."""
         ...
 
+    def make_way(self) -> None:
+        """Give space of free blocks back that is kept at hand, if others have taken much of the disk; waits for the disk.
+
+        To be called every second or so: whoever else writes to the same file system cannot ask for it.
+        """
+        ...
+
     def give_up(self, reason: str) -> None:
         """Let nobody in from now on, as after a failure of the disk; waits for nothing, not even for those who are inside."""
         ...

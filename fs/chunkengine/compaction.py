@@ -10,7 +10,8 @@ b. The old block is quarantined until the move is durable, and a group is only p
 c. Pending versions are not moved, and nothing is moved under them: a chunk with one, or being prepared, is left alone.
 d. Bytes that do not match are not copied.  The caller hears of them.
 
-An update that begins while a chunk is copied wins: the copy is given up.
+An update that begins while a chunk is copied wins: the copy is given up.  Nothing is moved while all space that is free is kept at
+hand (fs/chunkengine/space.py): it would not go back to the disk.
 
 Does not pace itself: the engine has no clock.  Concurrency: one compaction at a time; beside everything else.
 """
@@ -48,9 +49,6 @@ _log = logging.getLogger(__name__)
 
 COPY_BYTES: Final = 4 << 20
 """Copied at a time; a whole number of checksum blocks."""
-
-KEPT_BYTES: Final = 16 << 20
-"""Claimed space of free blocks that each size class keeps at hand."""
 
 
 @dataclass(slots=True)
@@ -93,13 +91,13 @@ class Compactor:
                 reserved = ledger.allocator.reserved_bytes()
                 size_classes = range(len(ledger.allocator.classes))
             progress = _Progress(bytes_max)
-            for size_class in size_classes:
+            for size_class in size_classes if self._space.has_surplus() else ():
                 self._compact_class(size_class, progress, limit)
             is_finished = not progress.is_spent or not progress.moved_count
             if is_finished:
                 if progress.moved_count:
                     sync()
-                self._trim()
+                self._space.trim()
             with self._books as ledger:
                 freed = max(0, reserved - ledger.allocator.reserved_bytes())
         return Compacted(
@@ -195,9 +193,3 @@ class Compactor:
                     raise
                 return False
         return True
-
-    def _trim(self) -> None:
-        """Return claimed space of free blocks that is more than what is kept at hand."""
-        with self._books as ledger:
-            taken = [p for c in ledger.allocator.classes for p in c.take_surplus(KEPT_BYTES)]
-        self._space.punch_blocks(taken)

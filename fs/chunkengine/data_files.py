@@ -319,6 +319,13 @@ class LocalDataFiles:
                 if file is not None:
                     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def writes_in_place(self) -> bool:
+        """See `DataFiles`; of the file systems that direct writes are for, both do."""
+        try:
+            return not why_not_direct(self._libc, self._directory)
+        except OSError as error:
+            raise FsError(Status.IO_ERROR, f"{self._directory}: {error.strerror}") from error
+
     def free_bytes(self) -> int:
         """See `DataFiles`."""
         info = self._statvfs()

@@ -103,7 +103,7 @@ class DiskEngine:
         """See `ChunkEngine`."""
         self.lend_rows = RowLender(self._books, files, self._block).lend
         """See `ChunkEngine`."""
-        self._space = BlockSpace(files, self._books, section.reject_create_free_bytes_min)
+        self._space = BlockSpace(files, self._books, section)
         self._epochs = Epochs(self._books, files, self._space)
         self._writer = VersionWriter(
             files,
@@ -149,6 +149,10 @@ class DiskEngine:
             reserved = allocator.reserved_bytes()
         free = self._files.free_bytes() + reusable
         return SpaceInfo(self._files.capacity_bytes(), free, reserved, used)
+
+    def make_way(self) -> None:
+        """See `ChunkEngine`."""
+        self._space.make_way()
 
     def give_up(self, reason: str) -> None:
         """See `ChunkEngine`."""

@@ -331,14 +331,14 @@ class Ledger:
         batch += [(undo_key(closing.number, key), None) for key in closing.undone]
         self._meta.write_synced(batch)
 
-    def end_flush(self, closing: Epoch) -> list[tuple[int, list[int]]]:
-        """Let the quarantined blocks go; return (size class, groups) whose space can be given back."""
+    def end_flush(self, closing: Epoch) -> list[int]:
+        """Let the quarantined blocks go; return the size classes of groups that ran empty since the last time."""
         self._durable_epoch = max(self._durable_epoch, closing.number)
         for position in closing.quarantine:
             self._leave(position)
-        emptied = [(c, self.allocator.classes[c].take_empty()) for c in self._emptied]
+        emptied = list(self._emptied)
         self._emptied.clear()
-        return [(size_class, groups) for size_class, groups in emptied if groups]
+        return emptied
 
     def _stage_undo(
         self,

@@ -145,6 +145,10 @@ class DataFiles(Protocol):
         """
         ...
 
+    def writes_in_place(self) -> bool:
+        """Return whether bytes written over lie where the old ones did; False also where nobody knows."""
+        ...
+
     def free_bytes(self) -> int:
         """Return the bytes that may still be reserved."""
         ...

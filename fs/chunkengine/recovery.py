@@ -212,6 +212,7 @@ def _give_back_idle(blocks: SizeClass, files: DataFiles) -> None:
             for position, count in blocks.idle_runs(number):
                 file_id, start = place_of(position)
                 punch_quietly(files, file_id, start, count * blocks.block_bytes)
+    blocks.disclaim_idle()
 
 
 def punch_group(files: DataFiles, size_class: int, number: int) -> None:

@@ -433,6 +433,10 @@ class SimulatedDataFiles:
             for file_id in file_ids:
                 self._file(file_id).drop_cache()
 
+    def writes_in_place(self) -> bool:
+        """See `DataFiles`."""
+        return True
+
     def free_bytes(self) -> int:
         """See `DataFiles`."""
         with self._disk.lock:

@@ -5,8 +5,9 @@ below storage.reject_create_free_bytes_min no new chunk is taken, below a share 
 new version, at last no removal.  What is prepared can still be committed then.  Others may fill the disk too,
 so the free space is asked for each time, and removals have a spare file to live on (fs/chunkengine/spare.py).
 
-Space of free blocks serves only blocks of their size.  When the disk is short it is given back: to the file
-system, where blocks of every size may take it.
+Space of free blocks serves only blocks of their size.  Up to storage.space_at_hand_bytes_max of it is kept at hand for new versions:
+where nobody has written before, a disk may be much slower.  Whoever asks the engine is told that it is free.  What is more, and
+on a disk that is short of space nearly all of it, is given back: to the file system, where blocks of every size, and others, may take it.
 
 Concurrency: thread-safe; the engine's lock is held for the books only, never while the disk is asked.
 """
@@ -14,8 +15,9 @@ Concurrency: thread-safe; the engine's lock is held for the books only, never wh
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from ..schema.config import StorageSection
 from ..schema.status import FsError, Status
-from .allocator import Reservation, runs_of
+from .allocator import Allocator, Reservation, runs_of
 from .books import Books
 from .format import ChunkKey, Position, capacity_of, chunk_id_of_key, place_of
 from .ports import DataFiles
@@ -25,6 +27,12 @@ from .spare import Spare
 GROW_SHARE: Final = 2
 WRITE_SHARE: Final = 4
 REMOVE_SHARE: Final = 16
+
+FREE_SHARE: Final = 4
+"""At most one in so many of all free bytes is kept at hand: others who fill the disk cannot ask for it, and are noticed a second later."""
+
+EACH_KEPT_BYTES: Final = 16 << 20
+"""Of blocks of each size stay at hand in any case, until no other space is left."""
 
 RECLAIM_BYTES: Final = 256 << 20
 """Given back at a time."""
@@ -36,16 +44,22 @@ TRY_COUNT_MAX: Final = 4
 class BlockSpace:
     """The space of one disk."""
 
-    def __init__(self, files: DataFiles, books: Books, create_free_bytes_min: int) -> None:
+    def __init__(self, files: DataFiles, books: Books, section: StorageSection) -> None:
         self._files = files
         self._books = books
-        self._create_free_bytes_min = create_free_bytes_min
-        self._spare = Spare(files, create_free_bytes_min)
+        self._create_free_bytes_min = section.reject_create_free_bytes_min
+        self._at_hand_bytes_max = section.space_at_hand_bytes_max if files.writes_in_place() else 0
+        self._spare = Spare(files, self._create_free_bytes_min)
         self._spare.set_aside()
 
     def check_write(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when no new version may be made."""
-        self._check(key, 0, self._create_free_bytes_min // WRITE_SHARE)
+        kept = self._create_free_bytes_min // WRITE_SHARE
+        try:
+            self._check(key, 0, kept)
+        except FsError:
+            if not self._make_room(kept):
+                raise
 
     def check_remove(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when not even a removal may be recorded."""
@@ -58,7 +72,7 @@ class BlockSpace:
         self._help(self._create_free_bytes_min // WRITE_SHARE)
 
     def _help(self, needed: int) -> None:
-        if needed and self._files.free_bytes() < needed:
+        if needed and not self._make_room(needed):
             self._spare.give_up()
 
     def allocate(
@@ -110,14 +124,60 @@ class BlockSpace:
                 return None
         return position
 
-    def give_back(self, emptied: list[tuple[int, list[int]]]) -> None:
-        """Return the space of groups that ran empty to the file system, and set some aside if it is time to."""
-        for size_class, numbers in emptied:
+    def give_back(self, emptied: Collection[int]) -> None:
+        """Return the space of groups that ran empty, beyond what is kept, to the file system, and set some aside if it is time to.
+
+        Args:
+            emptied: the size classes of these groups.
+        """
+        free = self._files.free_bytes() if emptied else 0
+        for size_class in emptied:
+            with self._books.lock:
+                if self._books.failure:
+                    return  # a batch that failed may have freed what the store still names
+                allocator = self._books.ledger.allocator
+                surplus = allocator.reusable_bytes() - self._kept_bytes(allocator, free)
+                numbers = allocator.classes[size_class].take_empty(surplus)
             for number in numbers:
                 punch_group(self._files, size_class, number)
             with self._books.lock:
-                self._books.ledger.allocator.classes[size_class].finish_retire(numbers)
+                allocator.classes[size_class].finish_retire(numbers)
         self._spare.set_aside()
+
+    def has_surplus(self) -> bool:
+        """Return whether more is at hand than is kept; where nothing is kept, True."""
+        free = self._files.free_bytes()
+        with self._books as ledger:
+            kept = self._kept_bytes(ledger.allocator, free)
+            return not kept or ledger.allocator.reusable_bytes() > kept
+
+    def trim(self) -> None:
+        """Return what is at hand beyond what is kept."""
+        free = self._files.free_bytes()
+        with self._books as ledger:
+            kept = self._kept_bytes(ledger.allocator, free)
+            taken = ledger.allocator.take_surplus(kept, EACH_KEPT_BYTES)
+        self.punch_blocks(taken)
+
+    def make_way(self) -> None:
+        """Do the same if others have taken so much of the disk that far more is at hand than is kept; to be called often."""
+        free = self._files.free_bytes()
+        with self._books as ledger:
+            is_due = (FREE_SHARE // 2) * ledger.allocator.reusable_bytes() > free
+        if is_due:
+            self.trim()
+
+    def _kept_bytes(self, allocator: Allocator, free: int) -> int:
+        return min(self._at_hand_bytes_max, (free + allocator.reusable_bytes()) // FREE_SHARE)
+
+    def _make_room(self, needed: int) -> bool:
+        """Return whether so much is free, if need be once nearly all that is at hand has been given back."""
+        if self._files.free_bytes() >= needed:
+            return True
+        with self._books as ledger:
+            taken = ledger.allocator.take_surplus(0, EACH_KEPT_BYTES)
+        self.punch_blocks(taken)
+        return bool(taken) and self._files.free_bytes() >= needed
 
     def _check(self, key: ChunkKey, wanted: int, kept: int) -> None:
         free = self._files.free_bytes() if wanted or kept else 0

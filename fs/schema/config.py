@@ -209,6 +209,10 @@ class StorageSection(Section, frozen=True):
     """Per process: how fast all chunks are reread to find damaged copies; 0: they are not."""
     compact_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 16 * MIB
     """Per disk: how fast chunks are moved out of sparse groups of blocks, to give space back; 0: they are not."""
+    space_at_hand_bytes_max: Annotated[int, Meta(ge=0)] = 4 * GIB
+    """Per disk: space of removed chunks that is kept for new ones, on ext4 and XFS, but no more than a quarter of what is free; the file
+    system of the disk shows it as used, EmberFS as free.  Where a host finds space at the first write, new chunks are written twice
+    as fast there.  0: all is given back."""
     read_concurrency: Count = 4
     write_concurrency: Count = 16
     direct_write_bytes_min: Annotated[int, Meta(ge=0)] = 1 * MIB

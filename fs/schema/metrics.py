@@ -163,7 +163,7 @@ DISK_ALLOCATED: Final = gauge(
 DISK_USED: Final = gauge(
     "ember_storage_disk_used_bytes",
     _STORAGE,
-    "Blocks in use on a disk; the rest of what is allocated is fragmentation, which compaction gives back.",
+    "Blocks in use on a disk; the rest of what is allocated is kept at hand for new versions.",
     "disk",
 )
 DISK_FAILED: Final = gauge(

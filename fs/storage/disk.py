@@ -17,6 +17,7 @@ import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.books import StuckError
+from ..chunkengine.disk_use import SpaceInfo
 from ..runtime import tracing
 from ..runtime.ports import Runtime
 from ..runtime.quick_semaphore import QuickSemaphore
@@ -348,8 +349,8 @@ class Disk:
             raise
 
     async def measure(self) -> None:
-        """Read the disk's space anew."""
-        space = await self.run(self.engine.space)
+        """Read the disk's space anew, and let others who are short of it have what is only kept at hand."""
+        space = await self.run(_made_way, self.engine)
         self.free_bytes, self.capacity_bytes = space.free_bytes, space.capacity_bytes
         self.allocated_bytes, self.used_bytes = space.allocated_bytes, space.used_bytes
 
@@ -357,3 +358,8 @@ class Disk:
         if not self.is_failed:
             self.is_failed = True
             self.on_failure(self, error)
+
+
+def _made_way(engine: ChunkEngine) -> SpaceInfo:
+    engine.make_way()
+    return engine.space()

@@ -26,7 +26,9 @@ from .workload import CHUNK_SIZE_BYTES, Model, Workload, check_books
 pytestmark = pytest.mark.thorough
 
 SEEDS = int(os.environ.get("EMBERFS_COMPACTION_SEEDS", "60"))
-SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+SECTION = StorageSection(
+    checksum_block_bytes=4096, reject_create_free_bytes_min=0, space_at_hand_bytes_max=0
+)
 T = TargetId(1)
 KIB = 1024
 ALL = 1 << 40
@@ -137,7 +139,8 @@ def compact_all(engine) -> list:
 
 
 def test_sparse_groups_are_emptied_and_their_space_returned(lab) -> None:
-    kept = make_sparse(lab.engine)
+    lab.section = SECTION
+    kept = make_sparse(lab.reopen())
     held = sum(lab.engine._files.held_bytes(n) for n in range(4))
     used = lab.engine.used_bytes(T)
     assert groups_in_use(lab.engine) == 4
@@ -322,6 +325,7 @@ def test_no_room_is_no_error(sparse, step) -> None:
 
 def test_threads_update_and_read_while_chunks_move(lab, monkeypatch) -> None:
     monkeypatch.setattr("fs.chunkengine.allocator.BLOCKS_PER_GROUP", 4)
+    lab.section = SECTION
     lab.reopen()
     engine, failures, moved = lab.engine, [], []
     stop = threading.Event()

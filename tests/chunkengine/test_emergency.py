@@ -23,7 +23,9 @@ pytestmark = pytest.mark.thorough
 
 MIB = 1 << 20
 T = TargetId(1)
-SECTION = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+SECTION = StorageSection(
+    checksum_block_bytes=4096, reject_create_free_bytes_min=0, space_at_hand_bytes_max=0
+)
 OLD = b"old" * 3000
 
 
@@ -153,7 +155,7 @@ def test_a_refused_operation_is_definite_or_ends_the_use_of_the_disk(
     monkeypatch, step, status
 ) -> None:
     monkeypatch.setattr("fs.chunkengine.allocator.BLOCKS_PER_GROUP", 4)
-    monkeypatch.setattr("fs.chunkengine.compaction.KEPT_BYTES", 0)
+    monkeypatch.setattr("fs.chunkengine.space.EACH_KEPT_BYTES", 0)
     count = 0
     for call_name in CALLS:
         number = 1

@@ -143,7 +143,8 @@ def test_new_chunks_are_refused_before_the_disk_is_full() -> None:
 
 def test_space_of_removed_chunks_goes_back_to_the_disk() -> None:
     disk = SimulatedDisk()
-    engine = open_on(disk)
+    section = StorageSection(checksum_block_bytes=65536, space_at_hand_bytes_max=0)
+    engine = open_on(disk, section)
     for index in range(600):
         put(engine, index, 1, b"x" * 64)
     engine.sync()
