@@ -71,10 +71,18 @@ class ModelKernel(Caches):
         if moved is not None:
             self._names[ROOT, new] = moved
 
-    async def _by_name(self, name: bytes, act: Callable[[Node], Awaitable[None]]) -> None:
-        """Do something to what a name leads to; looked up again if that turns out to be out of date."""
+    async def _by_name(
+        self, name: bytes, act: Callable[[Node], Awaitable[None]], *, may_be_by_file: bool = True
+    ) -> None:
+        """Do something to what a name leads to; looked up again if that turns out to be out of date.
+
+        Where it is open here, and might be meant by a descriptor for all that a mount is told, nothing tells it that the name was listed a
+        moment ago and leads elsewhere by now (decision 0124): so programs look first.
+        """
         for tries_left in reversed(range(_STALE_TRIES)):
-            node = await self._look_up(name, must_ask=not tries_left)
+            listed = self.nodes.get(self._names.get((ROOT, name), (0, 0.0))[0])
+            is_open = may_be_by_file and listed is not None and listed.open_count > 0
+            node = await self._look_up(name, must_ask=is_open or not tries_left)
             node.open_count += 1
             try:
                 return await act(node)
@@ -263,7 +271,9 @@ class ModelKernel(Caches):
 
     async def truncate_path(self, name: bytes, size: int) -> None:
         """truncate(2)."""
-        await self._by_name(name, lambda node: self.truncate(node, None, size))
+        await self._by_name(
+            name, lambda node: self.truncate(node, None, size), may_be_by_file=False
+        )
 
     # ---- system calls: bytes -------------------------------------------------------------------------
 
