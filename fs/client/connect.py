@@ -8,6 +8,7 @@ Invariants:
       session is closed, so that file sessions of this client can be cleaned up at once.
 """
 
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -70,6 +71,7 @@ async def open_client(
     mount_point: str = "",
     release: str = "",
     settings: SettingsPort | None = None,
+    answers_within_s: float | None = None,
 ) -> AsyncIterator[Client]:
     """Connect and keep a client session, alive as long as the block.
 
@@ -81,11 +83,13 @@ async def open_client(
         mount_point: shown to operators.
         release: shown to operators.
         settings: hears of the settings that the managers keep for mounts; None: nobody does.
+        answers_within_s: how long a manager may take to answer for the first time; None: client.retry_time_s_max.
 
     Raises:
-        FsError: RPC_WRONG_CLUSTER at once; RPC_TIMEOUT when no manager answers within
-            client.retry_time_s_max.
+        FsError: RPC_WRONG_CLUSTER at once; RPC_TIMEOUT when no manager answers in time.
     """
+    retry_s = config.client.retry_time_s_max
+    limit_s = retry_s if answers_within_s is None else answers_within_s
     mgmtd = MgmtdLink(channels, config.process.mgmtd_addresses, runtime)
     routing = RoutingCache(mgmtd, runtime)
     session = ClientSessionKeeper(
@@ -113,15 +117,15 @@ async def open_client(
         nursery.start_soon(routing.run)
         nursery.start_soon(chunks.run)
         nursery.start_soon(meta.run)
-        with trio.move_on_after(config.client.retry_time_s_max) as scope:
+        with trio.move_on_after(limit_s) as scope:
             # What no waiting will cure, such as a wrong cluster id, is told at once.
-            await mgmtd.call(
-                MGMTD_GET_PRIMARY, GetPrimaryReq(), timeout_s=config.client.retry_time_s_max
-            )
+            await mgmtd.call(MGMTD_GET_PRIMARY, GetPrimaryReq(), timeout_s=math.inf)
+            limit_s, scope.deadline = retry_s, trio.current_time() + retry_s
             await routing.wait_newer(0)
             await nursery.start(session.run)
         if scope.cancelled_caught:
-            raise FsError(Status.RPC_TIMEOUT, f"no manager answers at {', '.join(mgmtd.addresses)}")
+            at = ", ".join(mgmtd.addresses)
+            raise FsError(Status.RPC_TIMEOUT, f"no manager answers at {at} within {limit_s:g} s")
         yield Client(client_id, mgmtd, routing, meta, chunks)
 
 
@@ -135,6 +139,7 @@ async def connect(
     identity: Identity | None = None,
     token: Token | None = None,
     tracer: Tracer | None = None,
+    answers_within_s: float | None = None,
 ) -> AsyncIterator[EmberFs]:
     """Connect to a cluster and use it without a mount.
 
@@ -146,6 +151,7 @@ async def connect(
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials of config and environment.
         tracer: begins the spans of calls; default: one that samples as config.trace says, and tells nobody.
+        answers_within_s: see `open_client`.
 
     All calls are traced where the environment has a TRACEPARENT.
     """
@@ -163,7 +169,9 @@ async def connect(
         own = Identity(uid, own.gid)
     async with (
         open_channels(runtime, speaker, config.rpc, secrets=secrets) as channels,
-        open_client(runtime, config, channels, client_id=client_id) as client,
+        open_client(
+            runtime, config, channels, client_id=client_id, answers_within_s=answers_within_s
+        ) as client,
     ):
         acting = identity or own
         ending = EndingSessions(client.meta, acting.caller)

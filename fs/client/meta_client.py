@@ -86,8 +86,8 @@ class MetaClient:
         self._patience = Patience(channels, section)
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
         self._under_way: dict[NodeId, set[UnderWay]] = {}
-        self._begun_s: dict[bytes, float] = {}
-        """Changes begun without a task that failed, by request id: when they were first sent."""
+        self._begun: dict[bytes, tuple[float, NodeId]] = {}
+        """Changes begun without a task that failed, by request id: when they were first sent, and to whom."""
         self._memory = RecycledMemory(PAYLOAD_IDLE_BYTES_MAX)
 
     def adopt(self, section: ClientSection) -> None:
@@ -151,10 +151,10 @@ class MetaClient:
         self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
     ) -> RspT:
         """See `BeginsChanges.call_again`."""
-        tries = {server.node_id: 1 for server in self._servers()[:1]}
-        now_s = self._runtime.clock.monotonic_s()
-        sent_s = self._begun_s.pop(caller_of(request).request_id, now_s)
-        return await self._try(method, request, None, began_s, sent_s, tries, error)
+        # Not whoever comes first by now: that may be one which lives, in place of one that was declared failed.
+        sent = self._begun.pop(caller_of(request).request_id, None)
+        sent_s, node_id = sent or (self._runtime.clock.monotonic_s(), NodeId(0))
+        return await self._try(method, request, None, began_s, sent_s, {node_id: 1}, error)
 
     def _sign(self, request: Message) -> None:
         caller = caller_of(request)
@@ -254,13 +254,14 @@ class MetaClient:
         """See `BeginsChanges.begin_change`."""
         self._sign(request)
         sent_s, request_id = self._runtime.clock.monotonic_s(), caller_of(request).request_id
+        node_id = next((server.node_id for server in self._servers()), NodeId(0))
 
         # Quoted: they would be evaluated for every change.
         def end(reply: "RspT | None", error: "FsError | None") -> None:
             if error is not None and error.retry is not Retry.NEVER:
-                self._begun_s[request_id] = sent_s
-                if len(self._begun_s) > BEGUN_COUNT_MAX:
-                    del self._begun_s[next(iter(self._begun_s))]
+                self._begun[request_id] = sent_s, node_id
+                if len(self._begun) > BEGUN_COUNT_MAX:
+                    del self._begun[next(iter(self._begun))]
             on_end(reply, error)
 
         try:

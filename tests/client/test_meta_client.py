@@ -222,6 +222,27 @@ async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autoju
     assert len(services.asked) == 3 and len(told) == 2
 
 
+async def test_a_begun_change_goes_on_with_who_is_asked_by_then_when_its_service_is_declared_failed(
+    autojump_clock, parts
+):
+    """Not with a third one, which nobody has asked: it may be silent, too, and not be judged yet."""
+    client, routing, services = parts
+    third = replace(routing.info.nodes[NodeId(201)], node_id=NodeId(203), address="mem:203")
+    routing.publish(replace(routing.info, nodes={**routing.info.nodes, NodeId(203): third}))
+    first, second, silent = client._servers()
+    services.silent.add(silent.address)
+    request, told = meta_pb2.SyncReq(caller={"uid": 0}), []
+    assert client.begin_change(META_SYNC, request, lambda *reply: told.append(reply))
+    gone = {first.node_id: replace(first, state=NodeState.FAILED)}
+    routing.publish(replace(routing.info, nodes={**routing.info.nodes, **gone}))
+    lost = FsError(Status.RPC_CONNECTION_LOST, "declared failed")
+    services.begun[0](None, lost)
+    began_s = trio.current_time()
+    await client.call_again(META_SYNC, request, lost, began_s)
+    assert [address for address, _ in services.asked] == [first.address, second.address]
+    assert trio.current_time() - began_s < 1
+
+
 @pytest.mark.parametrize("slept_s", [OUTCOMES_KEPT_S - 60.0, OUTCOMES_KEPT_S])
 @pytest.mark.parametrize("is_begun", [False, True])
 async def test_a_change_from_before_a_long_sleep_is_not_repeated(
@@ -251,7 +272,7 @@ async def test_a_change_from_before_a_long_sleep_is_not_repeated(
             await change()
         assert raised.value.status is Status.RPC_CONNECTION_LOST
         assert services.repeats == [False]
-    assert not client._begun_s
+    assert not client._begun
     services.failures.append((lost, slept_s))
     await get_attr(client)
     assert services.repeats[-2:] == [False, True]

@@ -32,6 +32,9 @@ T = TypeVar("T")
 ID_MAX: Final = 2**32 - 2
 """Of users and groups; the next one means nobody's."""
 
+ANSWERS_WITHIN_S: Final = 10.0
+"""For a manager to answer for the first time: who mistypes an address is to hear of it.  A change of the primary takes less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -117,6 +120,7 @@ def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where, *, path: str
             runtime=runtime,
             config=ProcessConfig(auth=where.auth),
             identity=identity_of(where.auth),
+            answers_within_s=ANSWERS_WITHIN_S,
         ) as fs:
             with begin_command(runtime):
                 return await use(fs)

@@ -87,7 +87,7 @@ class _Running:
 
 
 class Room(Protocol):
-    """The memory of all programs together."""
+    """What of the memory of all programs together one user's may have."""
 
     def take(self, count: int) -> None:
         """Raise Refusal(ENOMEM) when there is no room for so many bytes."""
@@ -104,14 +104,13 @@ class Program:
         connection: trio.socket.SocketType,
         batches: Batches,
         turns: Turns,
-        room: Room,
+        room_of: Callable[[int], Room],
         closer: Closer,
     ) -> None:
-        """Take over `connection`."""
+        """Take over `connection`; `room_of` returns a user's."""
         self._connection = connection
         self._batches = batches
         self._turns = turns
-        self._room = room
         self._closer = closer
         self._nursery: trio.Nursery
         self._files: dict[int, Share] = {}
@@ -122,6 +121,7 @@ class Program:
         self._sending = trio.Lock()
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         self.pid, self.uid, _ = _PEER.unpack(peer)
+        self._room = room_of(self.uid)
         self._handlers: dict[int, Callable[[Request, int], Awaitable[Answer]]] = {
             Call.HELLO: self._hello,
             Call.NEW_MEMORY: self._new_memory,

@@ -34,25 +34,58 @@ _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, e
 
 
 class MemoryRoom:
-    """Bytes that programs may have mapped here, all together."""
+    """Bytes that programs may have mapped here, all together.
+
+    Memory that is in use cannot be called back, so a plain user's programs get half of what those of others leave, at the most: whoever comes next,
+    and as long as the first ones stay, finds some.  Root's get all.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.used_bytes = 0
+        self._used_by: Counter[int] = Counter()
 
-    def take(self, count: int) -> None:
+    def of_user(self, uid: int) -> "UserRoom":
+        """Return the room of one program of a user."""
+        return UserRoom(self, uid)
+
+    def take(self, uid: int, count: int) -> None:
         """See Room."""
-        if self.used_bytes + count > self._bytes_max:
+        own_bytes = self._used_by[uid]
+        left_bytes = self._bytes_max - (self.used_bytes - own_bytes)
+        own_bytes_max = left_bytes if uid == 0 else left_bytes // 2
+        if own_bytes + count > own_bytes_max:
             what = (
                 f"{count} bytes of shared memory are not to be had: programs of this mount have {self.used_bytes} of "
-                f"{self._bytes_max} (client.batch_memory_bytes_max); close what is not used, or have it raised"
+                f"{self._bytes_max} (client.batch_memory_bytes_max), those of user {uid} {own_bytes} of {own_bytes_max}; "
+                f"close what is not used, or have it raised"
             )
             raise Refusal(errno.ENOMEM, what)
         self.used_bytes += count
+        self._used_by[uid] += count
+
+    def give_back(self, uid: int, count: int) -> None:
+        """See Room."""
+        self.used_bytes -= count
+        self._used_by[uid] -= count
+        if not self._used_by[uid]:
+            del self._used_by[uid]
+
+
+class UserRoom:
+    """A `Room` of one user's programs."""
+
+    def __init__(self, room: MemoryRoom, uid: int) -> None:
+        self._room = room
+        self._uid = uid
+
+    def take(self, count: int) -> None:
+        """See Room."""
+        self._room.take(self._uid, count)
 
     def give_back(self, count: int) -> None:
         """See Room."""
-        self.used_bytes -= count
+        self._room.give_back(self._uid, count)
 
 
 class BatchServer:
@@ -125,7 +158,9 @@ class BatchServer:
     async def _serve(self, connection: trio.socket.SocketType) -> None:
         """An edge of the process: a bug that one program meets must not end the mount of all others."""
         try:
-            program = Program(connection, self._vfs.batches, self._turns, self.room, self._closer)
+            program = Program(
+                connection, self._vfs.batches, self._turns, self.room.of_user, self._closer
+            )
         except OSError as error:
             _log.info("a program went away at once: %s", error)
             connection.close()

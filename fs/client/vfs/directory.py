@@ -75,11 +75,16 @@ class Directories:
         return handle_id
 
     async def readdir(
-        self, handle_id: int, cookie: int, count_max: int = PAGE_ENTRY_COUNT
+        self,
+        handle_id: int,
+        cookie: int,
+        count_max: int = PAGE_ENTRY_COUNT,
+        *,
+        is_short: bool = False,
     ) -> list[DirectoryEntry]:
         """Return the next entries after a cookie, `count_max` at the most, with attributes; empty at the end.
 
-        "." and ".." are not listed.  What this mount has changed since the listing was asked for is as it is now.
+        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so meta is asked for no more either.  What this mount has changed since the listing was asked for is as it is now.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
@@ -102,7 +107,8 @@ class Directories:
                 return self._newest(rest)
         elif position == len(directory.page) and not directory.has_more:
             return []
-        page = await self._load_page(directory, cookie)
+        ask_count = count_max if is_short else PAGE_ENTRY_COUNT
+        page = await self._load_page(directory, cookie, ask_count)
         return self._newest(page[:count_max])
 
     def shown_by(self, handle_id: int) -> ShownNames:
@@ -169,13 +175,15 @@ class Directories:
         directory.has_more = True
         directory.parent_id = None
 
-    async def _load_page(self, directory: _OpenDirectory, cookie: int) -> list[DirectoryEntry]:
+    async def _load_page(
+        self, directory: _OpenDirectory, cookie: int, count: int
+    ) -> list[DirectoryEntry]:
         after = directory.names.name_of(cookie) if cookie else b""
         request = meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
             after=after,
-            entry_count_max=PAGE_ENTRY_COUNT,
+            entry_count_max=count,
             with_inodes=True,
         )
         while True:

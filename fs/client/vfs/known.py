@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...schema.ids import InodeId
-from ...schema.inode import Inode
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.proto import common_pb2
 from .shown_names import ShownNames
 from .told_lengths import ToldLengths
 
@@ -81,17 +82,24 @@ class Known(ToldLengths):
     bare_unsure_until_s: float = 0.0
     """As the two above, of extended attributes that are kept beside the attributes."""
 
-    removed: Inode | None = None
-    """The newest attributes handed out, if by then its last name was gone; see `note_names`."""
+    nameless: Inode | common_pb2.InodePb | None = None
+    """See `removed`."""
     is_birth_told: bool = False
     """The kernel knows when it was made, for as long as it holds it: it asks for that no more."""
 
-    def note_names(self, inode: Inode) -> None:
+    def note_names(self, inode: Inode | common_pb2.InodePb) -> None:
         """Keep the attributes of what has no name, so that who holds it without having opened it can ask for them for ever."""
-        before = self.removed
+        before = self.nameless
         is_late = before is not None and inode.ctime_ns < before.ctime_ns  # from before the removal
         if not is_late:
-            self.removed = None if inode.nlink else inode
+            self.nameless = None if inode.nlink else inode
+
+    @property
+    def removed(self) -> Inode | None:
+        """The newest attributes handed out, if by then its last name was gone; see `note_names`."""
+        # Of most nobody asks again: the kernel forgets them with their name.
+        kept = self.nameless
+        return inode_from_pb(kept) if isinstance(kept, common_pb2.InodePb) else kept
 
     def shown(self, inode_id: InodeId, now_s: float) -> Shown | None:
         """Return what the kernel shows of a regular file that no program of this mount has open; None: that is not certain."""

@@ -85,14 +85,17 @@ class LookingUp(ExtendedAttributes):
         *,
         age_s: float = 0.0,
         shown: ShownNames | None = None,
+        may_use: bool | None = None,
     ) -> None:
         """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.  None: it is taken in, and nothing was done since it was asked for.
+        `may_use` is what `ListedNames.may_use` has just said of it, if it was asked.
         """
         asked_s, listed_s = (shown.asked_s, shown.listed_s) if shown else (math.inf, math.inf)
-        may_use = self.listed.may_use(parent, name, inode, listed_s)
+        if may_use is None:
+            may_use = self.listed.may_use(parent, name, inode, listed_s)
         self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
         if may_use:
             self.listed.note(parent, name, inode, shown)

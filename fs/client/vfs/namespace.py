@@ -294,7 +294,7 @@ class Namespace(ChangingAttributes):
         def take(reply: "meta_pb2.RemoveRsp") -> None:
             self._core.told.note_changed(InodeId(reply.removed.inode_id))
             self._core.changes.note_inode(InodeId(reply.removed.inode_id))
-            self._note_gone(inode_from_pb(reply.removed))
+            self._note_gone(reply.removed)
             self._dentries.pop(place, None)
 
         return self._change(services.META_RMDIR, request, caller, (place,), take, leads_to=_removed)
@@ -392,27 +392,27 @@ class Namespace(ChangingAttributes):
             state.keep_session = self._core.new_session_id()
         return meta_pb2.FileSessionPb(session_id=state.keep_session)
 
-    def _note_gone(self, inode: Inode) -> None:
-        known = self._core.known.get(inode.inode_id)
+    def _note_gone(self, removed: common_pb2.InodePb) -> None:
+        known = self._core.known.get(InodeId(removed.inode_id))
         if known is not None:
-            known.note_names(inode)
+            known.note_names(removed)
 
     def _note_removed(
         self, place: Place, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
     ) -> Coroutine[Any, Any, None] | None:
         """Take in what has lost the name at a place; return what has to be awaited before anybody is told, if anything."""
-        inode = inode_from_pb(removed)
-        self.listed.note_removed(inode.inode_id, *place)
-        self._core.changes.note_inode(inode.inode_id)
-        self._note_gone(inode)
-        if inode.file is None:
+        inode_id = InodeId(removed.inode_id)
+        self.listed.note_removed(inode_id, *place)
+        self._core.changes.note_inode(inode_id)
+        self._note_gone(removed)
+        if not removed.HasField("file"):
             return None
-        state = self._core.states.get(inode.inode_id)
+        state = self._core.states.get(inode_id)
         if state is None:
-            self._core.seen.pop(inode.inode_id, None)
+            self._core.seen.pop(inode_id, None)
             return None
-        state.absorb(inode)
-        if inode.nlink == 0 and state is not kept and state.handles:
+        state.absorb(inode_from_pb(removed))
+        if removed.nlink == 0 and state is not kept and state.handles:
             return self._keep_late(state, caller)
         return None
 

@@ -42,6 +42,9 @@ class ToldDirectories:
     def note(self, directories: Iterable[common_pb2.InodePb], mark: int) -> list[Inode]:
         """Take in what a reply told, whose request was made at `mark`; return what counts from now on."""
         if mark != self._change_count or not self._age_s_max:
+            # What was told before does not show this change either.
+            for message in directories:
+                self._found.pop(InodeId(message.inode_id), None)
             return []
         until_s = self._now_s() + self._age_s_max
         return [i for i in map(inode_from_pb, directories) if self._is_taken(i, until_s)]

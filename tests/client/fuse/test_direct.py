@@ -307,6 +307,37 @@ async def test_small_listings_miss_and_double_nothing(kernel, opcode, size):
     assert await kernel.ask(Opcode.RELEASEDIR, p.RELEASE_IN.pack(fh, 0, 0, 0)) == (0, b"")
 
 
+async def listed(kernel, *, is_only_looked_into=False):
+    """Return the names of the root, reply by reply, as a program of one thread opens and lists it."""
+    _, reply = await kernel.ask(Opcode.OPENDIR, p.OPEN_IN.pack(0, 0))
+    fh, cookie, replies = p.OPEN_OUT.unpack(reply)[0], 0, []
+    while True:
+        body = p.READ_IN.pack(fh, cookie, 4096, 0, 0, 0, 0)
+        error, reply = await kernel.ask(Opcode.READDIRPLUS, body)
+        assert error == 0
+        replies.append([name for name, *_ in entries(reply, True)])
+        if not reply or is_only_looked_into:
+            break
+        *_, (_, cookie, _, _) = entries(reply, True)
+    await kernel.ask(Opcode.RELEASEDIR, p.RELEASE_IN.pack(fh, 0, 0, 0))
+    return replies
+
+
+async def test_who_only_looks_whether_a_directory_is_empty_is_shown_one_name(kernel):
+    """As `rm -r` does; if he reads on, nothing is missed or doubled."""
+    names = [b"%d" % i for i in range(8)]
+    for name in names:
+        await kernel.make(name)
+    whole = [[b".", b"..", *names], []]
+    for _ in range(2):
+        assert await listed(kernel, is_only_looked_into=True) == whole[:1]
+        assert await listed(kernel) == whole
+    assert await listed(kernel, is_only_looked_into=True) == [[b".", b"..", b"0"]]
+    assert await listed(kernel) == whole
+    assert await listed(kernel) == [[b".", b"..", b"0"], names[1:], []]
+    assert await listed(kernel, is_only_looked_into=True) == whole[:1]
+
+
 async def test_a_listing_that_goes_on_later_lets_its_attributes_be_used_for_less_long(kernel):
     """They were all told at once."""
     for i in range(8):

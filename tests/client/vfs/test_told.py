@@ -91,6 +91,17 @@ async def test_a_change_of_the_directory_itself_is_seen(
     assert told(vfs, directory) is None
 
 
+async def test_a_change_whose_reply_is_not_taken_is_seen_too(
+    autojump_clock, vfs, cluster, directory
+):
+    """Somebody changes another one's attributes meanwhile; what was told before the change does not show it."""
+    inode = await vfs.namespace.mknod(directory, b"f", 0o100644, ROOT)
+    change = vfs.namespace.making_directory(directory, b"sub", 0o755, ROOT)
+    await vfs.namespace.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)
+    await vfs.namespace.make(change)
+    assert told(vfs, directory) in (None, cluster.get(directory))
+
+
 async def test_a_removed_directory_is_not_told(autojump_clock, vfs, directory):
     await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
     await vfs.namespace.rmdir(directory, b"sub", ROOT)

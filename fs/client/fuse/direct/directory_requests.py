@@ -10,9 +10,15 @@ from . import protocol as p
 from . import records
 from .device import Request
 from .name_requests import NO_BYTES, NameRequests, Reply
+from .peeks import PEEK_ENTRY_COUNT, Peeks
 
 _DIR_MODE = 0o040755
 _DOTS = ((1, b"."), (2, b".."))
+
+
+def _plain(found: DirectoryEntry) -> bytes:
+    inode, cookie = found.inode, found.cookie + len(_DOTS)
+    return records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
 
 
 class DirectoryRequests(NameRequests):
@@ -21,59 +27,68 @@ class DirectoryRequests(NameRequests):
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
         super().__init__(vfs, runtime)
         self._directories = vfs.directories
+        self._peeks = Peeks()
 
     def _opendir_now(self, request: Request) -> Reply:
         inode_id = InodeId(request.node_id)
         handle_id = self._directories.opendir(inode_id, self._caller(request))
+        self._peeks.note_open(request.pid, inode_id, handle_id)
         return (p.OPEN_OUT.pack(handle_id, 0, 0),)
 
     def _releasedir_now(self, request: Request) -> Reply:
-        self._directories.releasedir(p.RELEASE_IN.unpack_from(request.body)[0])
+        handle_id, *_ = p.RELEASE_IN.unpack_from(request.body)
+        self._directories.releasedir(handle_id)
+        self._peeks.note_closed(handle_id)
         return NO_BYTES
 
     async def _readdir(self, request: Request) -> Reply:
-        def entry(found: DirectoryEntry) -> bytes:
-            inode = found.inode
-            cookie = found.cookie + len(_DOTS)
-            return records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-
+        page, parts, size = await self._listed(request, records.dirent)
         # The kernel is given no attributes here, so there is nothing to note.
-        return await self._listing(request, records.dirent, entry, lambda _: None)
+        for found in page:
+            part = _plain(found)
+            size -= len(part)
+            if size < 0:
+                break
+            parts.append(part)
+        return parts
 
     async def _readdirplus(self, request: Request) -> Reply:
-        names, directories, parent = self._names, self._directories, InodeId(request.node_id)
-        handle_id, *_ = p.READ_IN.unpack_from(request.body)
+        handle_id, start, *_ = p.READ_IN.unpack_from(request.body)
+        is_peek = start == 0 and self._peeks.is_peek(handle_id)
+        page, parts, size = await self._listed(request, records.dot_direntplus, is_peek=is_peek)
+        self._peeks.note_read(handle_id, has_entries=bool(page))
+        if not page:
+            return parts
+        names, parent = self._names, InodeId(request.node_id)
+        # Nothing is waited for from here on.
+        shown = self._directories.shown_by(handle_id)
+        for found in page:
+            name, inode, age_s = found.name, found.inode, self._directories.age_s(found)
+            may_use = names.listed.may_use(parent, name, inode, shown.listed_s)
+            part = self._replies.listed(inode, may_use=may_use, age_s=age_s) + _plain(found)
+            size -= len(part)
+            if size < 0:
+                break
+            parts.append(part)
+            names.give_listed(parent, name, inode, age_s=age_s, shown=shown, may_use=may_use)
+        return parts
 
-        def entry(found: DirectoryEntry) -> bytes:
-            inode = found.inode
-            cookie = found.cookie + len(_DOTS)
-            plain = records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
-            listed_s = directories.shown_by(handle_id).listed_s
-            may_use = names.listed.may_use(parent, found.name, inode, listed_s)
-            age_s = directories.age_s(found)
-            return self._replies.listed(inode, may_use=may_use, age_s=age_s) + plain
-
-        def give(found: DirectoryEntry) -> None:
-            age_s, shown = directories.age_s(found), directories.shown_by(handle_id)
-            names.give_listed(parent, found.name, found.inode, age_s=age_s, shown=shown)
-
-        return await self._listing(request, records.dot_direntplus, entry, give)
-
-    async def _listing(
+    async def _listed(
         self,
         request: Request,
         dot: Callable[[int, int, bytes, int], bytes],
-        entry: Callable[[DirectoryEntry], bytes],
-        note: Callable[[DirectoryEntry], None],
-    ) -> Reply:
-        """Return as many entries as fit; cookies 1 and 2 are "." and "..", the vfs's follow."""
+        *,
+        is_peek: bool = False,
+    ) -> tuple[list[DirectoryEntry], list[bytes], int]:
+        """Return what may be shown next, what the reply begins with, and the room behind it.  Cookies 1 and 2 are "." and "..", the vfs's follow."""
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
         parts: list[bytes] = []
         if start == 0:
             self._directories.rewind(handle_id)
         cookie = max(start - len(_DOTS), 0)
         # One page is enough for one reply: the kernel asks again until it gets nothing.
-        page = await self._directories.readdir(handle_id, cookie, size // p.DIRENT.size + 1)
+        count_max = PEEK_ENTRY_COUNT if is_peek else size // p.DIRENT.size + 1
+        page = await self._directories.readdir(handle_id, cookie, count_max, is_short=is_peek)
         if start < len(_DOTS):
             inode_ids = await self._directories.parent_of(handle_id)
             parts = [
@@ -82,14 +97,7 @@ class DirectoryRequests(NameRequests):
                 if cookie > start
             ]
             size -= sum(map(len, parts))
-        for found in page:
-            part = entry(found)
-            if len(part) > size:
-                break
-            size -= len(part)
-            parts.append(part)
-            note(found)
-        return parts
+        return page, parts, size
 
     async def _fsyncdir(self, request: Request) -> Reply:
         await self._directories.fsyncdir(p.FSYNC_IN.unpack_from(request.body)[0])

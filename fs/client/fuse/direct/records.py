@@ -86,10 +86,8 @@ class Replies:
         section = self._section
         named_s = section.listed_timeout_s if may_use else section.entry_timeout_s
         valid_s = section.dir_entry_timeout_s if inode.is_dir else named_s
-        name, attr = (
-            _timeout(max(0.0, usual_s - age_s)) for usual_s in (valid_s, section.attr_timeout_s)
-        )
-        return self._entry(inode, name, attr)
+        name = _timeout(max(0.0, valid_s - age_s))
+        return self._entry(inode, name, _timeout(max(0.0, section.attr_timeout_s - age_s)))
 
     def _entry(
         self, inode: Inode, name_timeout: tuple[int, int], attr_timeout: tuple[int, int]

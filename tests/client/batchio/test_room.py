@@ -1,0 +1,55 @@
+"""How much memory programs get of a mount's, and of one another's."""
+
+import errno
+
+import pytest
+
+from fs.client.batchio.program import Refusal
+from fs.client.batchio.server import MemoryRoom
+
+MIB = 1 << 20
+
+
+def refused(room, count):
+    with pytest.raises(Refusal, match=r"client\.batch_memory_bytes_max.*raised") as said:
+        room.take(count)
+    assert said.value.errno == errno.ENOMEM
+
+
+def test_a_user_who_takes_all_he_gets_leaves_some_to_each_that_comes():
+    """He had all of it, and for as long as he liked nobody else could have a ring."""
+    room, got = MemoryRoom(64 * MIB), []
+    for uid in range(1, 6):
+        mine, count = room.of_user(uid), 0
+        while count < 64 * MIB:
+            try:
+                mine.take(MIB)
+            except Refusal:
+                break
+            count += MIB
+        got.append(count // MIB)
+    assert got == [32, 16, 8, 4, 2]
+    assert room.used_bytes == sum(got) * MIB
+
+
+def test_programs_of_a_user_share_what_he_gets_and_what_is_given_back_is_there_again():
+    room = MemoryRoom(64 * MIB)
+    first, second, other = room.of_user(1), room.of_user(1), room.of_user(2)
+    first.take(20 * MIB)
+    refused(second, 13 * MIB)
+    second.take(12 * MIB)
+    other.take(16 * MIB)
+    refused(other, 1)
+    first.give_back(20 * MIB)
+    other.take(MIB)
+    second.give_back(12 * MIB)
+    other.give_back(17 * MIB)
+    assert room.used_bytes == 0
+    room.of_user(3).take(32 * MIB)
+
+
+def test_root_gets_what_is_left():
+    room = MemoryRoom(64 * MIB)
+    room.of_user(1).take(32 * MIB)
+    room.of_user(0).take(32 * MIB)
+    refused(room.of_user(0), 1)
