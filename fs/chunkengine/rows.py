@@ -31,9 +31,9 @@ from .verified import BOUNCE_BYTES_MAX
 HELD_COUNT: Final = 64
 """Rows under one hold of the lock: some 100 us where the kernel is compiled, else 250."""
 
-COLD_COUNT_MIN: Final = 4
-"""When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not
-tried: asking in vain costs a tenth of what such a read costs the processor."""
+COLD_COUNT_MIN: Final = 16
+"""When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not tried: each asking
+in vain has the kernel begin the read, so the disk is at work before a thread is, but the event loop waits meanwhile, some 5 us for each."""
 
 TURN_BYTES: Final = 4 << 20
 """At the disk at the same time, of requests that are read past the page cache; one that is larger is there alone."""
