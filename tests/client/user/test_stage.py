@@ -109,6 +109,28 @@ def test_two_parts_are_under_way_at_first():
     assert sum(length for part in rings.parts for *_, length in part) > STAGE_BYTES // 2
 
 
+def test_parts_that_end_together_are_handed_in_again_one_before_the_other_is_emptied():
+    rings, target = Rings(), bytearray(SIZE)
+    rings.view[:] = bytes([1]) * STAGE_BYTES
+    lane, plan = Lane(rings), plan_of(Op.READ, memoryview(target))
+    lane.start(plan)
+    ended = [piece for part in rings.parts for piece in part]
+    rings.parts.clear()
+    rings.outstanding, emptied_bytes = 0, []
+    submit = rings.submit
+
+    def submit_and_look():
+        submit()
+        emptied_bytes.append(target.count(1))
+
+    rings.submit = submit_and_look
+    lane.note(plan, [(index, length) for index, _, _, length in ended])
+    lane.start(plan)
+    assert 0 < emptied_bytes[0] <= STAGED_TOGETHER_BYTES < emptied_bytes[-1] == target.count(1)
+    taken = [(place, length) for part in rings.parts for _, _, place, length in part]
+    assert len(taken) == len(set(taken)) and sum(length for _, length in taken) <= STAGE_BYTES
+
+
 class Refusing(Rings):
     """A daemon that takes no more memory of this program."""
 

@@ -173,16 +173,27 @@ class Lane:
         return self._stage.id, start
 
     def note(self, plan: Plan, results: Sequence[tuple[int, int]]) -> None:
-        """Take in completions."""
-        if self._staged:
-            for index, result in results:
-                start, window = self._staged.pop(index, (0, None))
-                if window is None:
-                    continue
-                if plan.op is Op.READ and result > 0:
-                    plan.buffer_of(index)[:result] = window[:result]
-                self._room.give_back(start)
-        plan.note(results)
+        """Take in completions; of many on the stage some at a time, each with what takes their room handed in before the next.
+
+        Parts that end together would be handed in together otherwise, and end together ever after: nothing would be moved while they are emptied.
+        """
+        if not self._staged:
+            plan.note(results)
+            return
+        noted, emptied_bytes = 0, 0
+        for count, (index, result) in enumerate(results, 1):
+            start, window = self._staged.pop(index, (0, None))
+            if window is None:
+                continue
+            if plan.op is Op.READ and result > 0:
+                plan.buffer_of(index)[:result] = window[:result]
+            self._room.give_back(start)
+            emptied_bytes += len(window)
+            if emptied_bytes > STAGED_TOGETHER_BYTES - STAGED_BYTES_MAX:
+                plan.note(results[noted:count])
+                self.start(plan)
+                noted, emptied_bytes = count, 0
+        plan.note(results[noted:])
 
 
 class Lanes:
