@@ -125,6 +125,7 @@ async def test_a_slow_disk_is_told(mock_clock):
 async def test_sparse_groups_give_their_space_back(mock_clock, monkeypatch):
     monkeypatch.setattr("fs.storage.storage.COMPACT_INTERVAL_S", 5.0)
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        cluster.nodes[1].engine._space._at_hand_bytes_max = 0
         for index in range(600):
             await client.write(0, b"x" * CHUNK, index)
         for index in range(600):
