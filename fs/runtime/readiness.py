@@ -173,6 +173,9 @@ def _known_time() -> float:
 
 
 _IS_KNOWN: Final = trio.__version__.rpartition(".")[0] in TRIO_VERSIONS
+RUN_CONTEXT: Final[Any] = _run.GLOBAL_RUN_CONTEXT
+PLAIN_CLOCK: Final = _run.SystemClock if _IS_KNOWN else None
+"""Type of the clock (`RUN_CONTEXT.runner.clock`) whose time is `offset` more than `perf_counter`, for who asks more often than even `current_time`."""
 current_time: Final = _known_time if _IS_KNOWN else trio.current_time
 """For what is asked with every small call."""
 

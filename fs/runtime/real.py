@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import trio
@@ -51,12 +52,16 @@ class RealClock:
 
     def monotonic_s(self) -> float:
         """Seconds on the scale of trio, until the machine sleeps for the first time."""
-        boot_s = time.clock_gettime(
-            time.CLOCK_BOOTTIME
-        )  # as _boot_ahead_s, which would cost a call
-        slept_s = boot_s - time.clock_gettime(time.CLOCK_MONOTONIC) - self._ahead_s
+        # As _boot_ahead_s and readiness.current_time, which would cost calls: some operations ask ten times.
+        boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        now_s = perf_counter()
+        slept_s = boot_s - now_s - self._ahead_s
         if slept_s > self._slept_s + SLEPT_S_MIN:
             self._slept_s = slept_s
+        clock = readiness.RUN_CONTEXT.runner.clock
+        if type(clock) is readiness.PLAIN_CLOCK:
+            offset_s: float = clock.offset
+            return offset_s + now_s + self._slept_s
         return readiness.current_time() + self._slept_s
 
 

@@ -7,20 +7,22 @@ Invariant: a change that was begun happens once, however often meta has to be as
 Concurrency: one event loop; a reply is taken in without giving others a turn, but for what `take` leaves to be awaited.
 """
 
+import logging
 from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import trio
-
+from ...runtime.readiness import current_time
 from ...schema.method import Method, ReqT, RspT
 from ...schema.status import FsError, Retry
 from .shared import Shared
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 
-def _nothing() -> None:
+
+def _nothing(_: object = None) -> None:
     pass
 
 
@@ -35,6 +37,8 @@ class Change(NamedTuple, Generic[ReqT, RspT, T]):
     """Called when a try ended without a reply: it may have been made all the same."""
     withdraw: Callable[[], None] = _nothing
     """Called where meta was not asked and is not going to be."""
+    note: Callable[[RspT], None] = _nothing
+    """Takes in what of a reply the result does not depend on: whoever waits for that may have it already, and nothing else has been done since."""
 
 
 OnMade = Callable[[T | None, Exception | None], None]
@@ -52,7 +56,10 @@ async def make(core: Shared, change: Change[ReqT, RspT, T]) -> T:
 
 
 async def _taken(change: Change[ReqT, RspT, T], reply: RspT) -> T:
-    taken = change.take(reply)
+    try:
+        taken = change.take(reply)
+    finally:
+        change.note(reply)
     return await taken if isinstance(taken, CoroutineType) else taken  # type: ignore[return-value]
 
 
@@ -65,7 +72,7 @@ def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> boo
     if begins is None:
         change.withdraw()
         return False
-    began_s = trio.current_time()
+    began_s = current_time()
 
     async def go_on(error: FsError) -> T:
         try:
@@ -89,11 +96,15 @@ def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> boo
             taken = change.take(reply)
         except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
             on_end(None, failure)
-            return
-        if isinstance(taken, CoroutineType):
-            core.finish_in_task(taken, on_end)
         else:
-            on_end(taken, None)  # type: ignore[arg-type]
+            if isinstance(taken, CoroutineType):
+                core.finish_in_task(taken, on_end)
+            else:
+                on_end(taken, None)  # type: ignore[arg-type]
+        try:
+            change.note(reply)
+        except Exception:  # noqa: BLE001 - an edge: who asked has been answered
+            _log.exception("bug in %s, which has been answered", change.method)
 
     is_begun = begins.begin_change(change.method, change.request, ended)
     if not is_begun:

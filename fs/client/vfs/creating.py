@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
+from .asked_names import AskedNames
 from .change import Change, begin, make
 from .handles import Handles
 from .open_file import FileHandle, FileSession
@@ -83,31 +83,26 @@ class Creating(Handles):
         self, request: meta_pb2.CreateReq, flags: int, caller: Caller
     ) -> Change[meta_pb2.CreateReq, meta_pb2.CreateRsp, tuple[Opened, Inode]]:
         core = self._core
-        place, mark = (InodeId(request.parent_inode_id), request.name), core.told.mark()
-        asked = core.leased.ask(caller, (place,))
+        names = AskedNames(core, caller, ((InodeId(request.parent_inode_id), request.name),))
 
         # Quoted: it would be evaluated for every file.
         def take(
             reply: "meta_pb2.CreateRsp",
         ) -> "tuple[Opened, Inode] | Coroutine[Any, Any, tuple[Opened, Inode]]":
-            core.changes.note_name(*place)
-            core.note_told(reply.directories, mark)
-            core.leased.note_told(reply.directories, asked)
-            core.leased.end(asked, InodeId(reply.inode.inode_id))
+            names.note_reply()
             opened, inode, must_forget = self._take_created(request, flags, caller, reply)
             state = core.states[inode.inode_id]
             can_write = request.HasField("session")
-            core.note_opened(state, inode, reply, asked.asked_s, can_write=can_write)
+            core.note_opened(state, inode, reply, names.asked_s, can_write=can_write)
             if must_forget:
                 return self._created_anew(opened, inode)
             return opened, state.present(state.inode)
 
-        def failed() -> None:
-            core.changes.note_name(*place)
-            core.leased.fail(asked)
+        # Quoted: it would be evaluated for every file.
+        def note(reply: "meta_pb2.CreateRsp") -> None:
+            names.note_answered(reply.directories, (InodeId(reply.inode.inode_id),))
 
-        withdraw = partial(core.leased.withdraw, asked)
-        return Change(services.META_CREATE, request, take, failed, withdraw)
+        return Change(services.META_CREATE, request, take, names.fail, names.withdraw, note)
 
     def note_maker(self, handle_id: int, thread_id: int) -> None:
         """Note which thread has just created the file of a handle: what it sets of mode and owner may wait for its close."""

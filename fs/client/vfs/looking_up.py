@@ -135,13 +135,12 @@ class LookingUp(ExtendedAttributes):
 
     # -- lookup and attributes ----------------------------------------------------------------------
 
-    def require_maybe_name(self, parent: InodeId, name: bytes, caller: Caller) -> None:
-        """Raise NOT_FOUND if meta would certainly do so, and need not be asked."""
-        if self._core.leased.is_absent(parent, name, caller):
-            raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
+    def is_absent(self, parent: InodeId, name: bytes, caller: Caller) -> bool:
+        """Return whether meta would certainly say NOT_FOUND of a name, and need not be asked."""
+        return self._core.leased.is_absent(parent, name, caller)
 
     def may_know_names(self, parent: InodeId) -> bool:
-        """Return whether `require_maybe_name` may raise anything, or `entry_at_hand` return it, for some names of a directory."""
+        """Return whether `is_absent` may be true, or `entry_at_hand` return it, for some names of a directory."""
         return self._core.leased.may_know(parent)
 
     def entry_at_hand(self, parent: InodeId, name: bytes, caller: Caller) -> Shown | None:
@@ -184,7 +183,8 @@ class LookingUp(ExtendedAttributes):
     ) -> Inode:
         """Return what a name refers to; "." and ".." are allowed.  The kernel has waited for `waited_s` already."""
         asked_s = self._core.now_s() - waited_s
-        self.require_maybe_name(parent, name, caller)
+        if self.is_absent(parent, name, caller):
+            raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         while True:
             mark = self._core.changes.mark()

@@ -9,7 +9,6 @@ the kernel made right before; should it have changed in between, the session is 
 
 import stat
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from ...schema import services
@@ -18,6 +17,7 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from .asked_names import AskedNames, Place
 from .change import Change, OnMade, begin, make
 from .changing_attributes import ChangingAttributes
 from .leased_names import ABSENT
@@ -29,9 +29,6 @@ ChangeRspT = TypeVar(
 )
 MadeRspT = TypeVar("MadeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp)
 T = TypeVar("T")
-
-Place = tuple[InodeId, bytes]
-"""(parent, name)."""
 
 _TYPE_OF_MODE = {
     0: InodeType.FILE,
@@ -81,26 +78,17 @@ class Namespace(ChangingAttributes):
         leads_to: Callable[[ChangeRspT], Sequence[InodeId | None]],
     ) -> Change[ReqT, ChangeRspT, T]:
         """Return a change of the names at `places`, whose reply `take` makes something of; `leads_to` tells of it what `LeasedNames.end` wants."""
-        core = self._core
-        mark, asked = core.told.mark(), core.leased.ask(caller, places)
+        names = AskedNames(self._core, caller, places)
 
-        def note_places() -> None:
-            for place in places:
-                core.changes.note_name(*place)
-
-        def failed() -> None:
-            note_places()
-            core.leased.fail(asked)
-
-        # Quoted: it would be evaluated for every change.
+        # Quoted: they would be evaluated for every change.
         def take_in(reply: "ChangeRspT") -> "T | Coroutine[Any, Any, T]":
-            note_places()
-            core.note_told(reply.directories, mark)
-            core.leased.note_told(reply.directories, asked)
-            core.leased.end(asked, *leads_to(reply))
+            names.note_reply()
             return take(reply)
 
-        return Change(method, request, take_in, failed, partial(core.leased.withdraw, asked))
+        def note(reply: "ChangeRspT") -> None:
+            names.note_answered(reply.directories, leads_to(reply))
+
+        return Change(method, request, take_in, names.fail, names.withdraw, note)
 
     def _making(
         self,

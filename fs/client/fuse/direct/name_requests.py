@@ -32,6 +32,8 @@ OnReply = Callable[[Reply, Exception | None], None]
 Begin = Callable[[Request, OnReply], UnderWay | None]
 """Begins a request without a task that waits for its end; None: it is not begun."""
 NO_BYTES: Final[Reply] = ()
+NO_ENTRY: Final[Reply] = (memoryview(b""),)
+"""In the place of a reply: the name is absent.  An error would take longer, and most names that are made are looked up first."""
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
@@ -110,12 +112,8 @@ class NameRequests:
             return None
         (name,) = names_in(request.body, 0, 1)
         caller = self._caller(request)
-        try:
-            self._names.require_maybe_name(parent, name, caller)
-        except FsError:
-            if not self._keeps_negatives:
-                raise
-            return (self._replies.no_entry(),)
+        if self._names.is_absent(parent, name, caller):
+            return (self._replies.no_entry(),) if self._keeps_negatives else NO_ENTRY
         if not self._purposes.is_removal(request.pid, (parent, name)):
             return None
         shown = self._names.entry_at_hand(parent, name, caller)

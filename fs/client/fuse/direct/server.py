@@ -19,6 +19,7 @@ from ....kernels.device import READ_REQUEST
 from ....runtime import tracing
 from ....runtime.followers import Followers
 from ....runtime.ports import Buffer, Runtime
+from ....runtime.readiness import current_time
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
 from ...read_table import ReadTable
@@ -33,7 +34,7 @@ from .begun import BegunRequest
 from .begun_reads import BegunReads
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
-from .name_requests import Begin, Handler, Reply
+from .name_requests import NO_ENTRY, Begin, Handler, Reply
 from .operations import Operations
 from .protocol import Opcode
 from .read_answers import ReadAnswers
@@ -234,8 +235,24 @@ class Server:
 
     def _look_once(self) -> Request | ReadsTogether | None:
         """Do as `_look`, up to the first reads."""
-        reads = ReadsTogether()
         left_count = REQUEST_COUNT_MAX
+        while not self._left:  # so comes most of what is no read: alone
+            rows, request = self._device.receive_now(self._enough_reads())
+            if rows:
+                reads = ReadsTogether()
+                left_count -= self._sort(rows, request, reads)
+                return self._look_on(reads, left_count)
+            if request is None:
+                return None
+            if not self._is_done_at_once(request):
+                return request
+            left_count -= 1
+            if not left_count:
+                return None  # there may be more, of which the device will tell
+        return self._look_on(ReadsTogether(), left_count)
+
+    def _look_on(self, reads: ReadsTogether, left_count: int) -> Request | ReadsTogether | None:
+        """Go on with what was left, and with reads."""
         while not reads or (left_count > 0 and len(reads) < self._enough_reads()):
             # What is left must not wait for more to come: nobody would be told of it.
             if not self._left:
@@ -262,6 +279,10 @@ class Server:
         Large READs of what was read ahead are answered, small ones that storage alone can answer are added to `reads`, others left.
         """
         rows, request = self._device.receive_now(self._enough_reads() - len(reads))
+        return self._sort(rows, request, reads) if rows or request is not None else None
+
+    def _sort(self, rows: bytes, request: Request | None, reads: ReadsTogether) -> int:
+        """Do with what was received what `_take_in` does; return how many were answered."""
         answered = 0
         for row in READ_REQUEST.iter_unpack(rows):
             if row[SIZE] > TOGETHER_BYTES_MAX and self._reads.is_ahead(row):
@@ -270,7 +291,7 @@ class Server:
                 self._left.append(request_of(row))
         if request is not None:
             self._left.append(request)
-        return answered if rows or request is not None else None
+        return answered
 
     def _enough_reads(self) -> int:
         """Return how many reads do not wait for more: fewer while storage has none to do."""
@@ -295,7 +316,7 @@ class Server:
         """Begin a request for which no task has to wait; False: nothing is done."""
         if self._tracer.sample_rate:
             return False
-        begun = BegunRequest(request, trio.current_time())
+        begun = BegunRequest(request, current_time())
         try:
             begun.call = begin(request, partial(self._end_begun, begun))
         except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
@@ -322,7 +343,7 @@ class Server:
             assert self._nursery is not None
             scope = trio.CancelScope()
             self._interrupts.move(request, scope)
-            again = self._operations.again(request.opcode, trio.current_time() - begun.began_s)
+            again = self._operations.again(request.opcode, current_time() - begun.began_s)
             self._nursery.start_soon(self._serve_again, request, scope, again)
             return
         self._interrupts.remove(request)
@@ -345,7 +366,7 @@ class Server:
         self._interrupts.take_given_up(scope)
 
     def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
-        began_s = trio.current_time()
+        began_s = current_time()
         try:
             reply = answer(request)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
@@ -353,7 +374,10 @@ class Server:
         else:
             if reply is None:
                 return False
-            self._reply(request, reply)  # type: ignore[arg-type]
+            if reply is NO_ENTRY:
+                self._reply_error(request, errno.ENOENT)
+            else:
+                self._reply(request, reply)  # type: ignore[arg-type]
         self._times.note(request, began_s)
         return True
 
@@ -367,7 +391,7 @@ class Server:
         span = None
         if self._tracer.sample_rate and self._tracer.is_due():
             span = self._begin_span(request)
-        began_s = trio.current_time()
+        began_s = current_time()
         try:
             if request.opcode in WITHOUT_EFFECT:
                 self._interrupts.add(request, scope)

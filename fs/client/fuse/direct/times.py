@@ -3,9 +3,8 @@
 import errno
 from collections.abc import Sequence
 
-import trio
-
 from ....runtime.figures import Figures, Histogram
+from ....runtime.readiness import current_time
 from ....schema import metrics
 from ...vfs.profile import Profile
 from .device import Request
@@ -36,7 +35,7 @@ class OperationTimes:
         duration = self._durations.get(opcode)
         if duration is None:
             duration = self._durations[opcode] = Histogram()
-        took_s = trio.current_time() - began_s
+        took_s = current_time() - began_s
         duration.note(took_s)
         if self._profile.is_on:
             moved = self.moved_bytes if opcode in _MOVERS else 0
@@ -48,7 +47,7 @@ class OperationTimes:
         duration = self._durations.get(Opcode.READ)
         if duration is None:
             duration = self._durations[Opcode.READ] = Histogram()
-        took_s = trio.current_time() - began_s
+        took_s = current_time() - began_s
         duration.note(took_s, len(rows))
         if self._profile.is_on:
             for row in rows:
