@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
+from contextlib import ExitStack
 from inspect import iscoroutinefunction
 from pathlib import Path
 
@@ -21,6 +22,12 @@ from fs.app.entry import NO_ENTRY, set_entry
 FIGURE = "figure"
 WORKER_ENDS = pytest.StashKey[dict[str, float]]()
 """When each worker had nothing left to do."""
+SHARED = "until_last_use"
+"""The fixture of what tests share for as long as one of them is still to come."""
+SHARED_ENDS = pytest.StashKey[ExitStack | None]()
+"""Ends all of that; None once it has."""
+AFTER_SHARED = pytest.StashKey[bool]()
+"""Of a test after which no other uses any of it."""
 LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
 CLOCKS = {"mock_clock", "autojump_clock"}
@@ -72,14 +79,51 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: ranks[item.path])
 
 
+def pytest_collection_finish(session):
+    """Note which tests come after the last that uses what is ended early; their order is final now."""
+    session.config.stash[SHARED_ENDS] = ExitStack()
+    users = [n for n, item in enumerate(session.items) if SHARED in _fixtures(item)]
+    for item in session.items[max(users, default=-1) + 1 :]:
+        item.stash[AFTER_SHARED] = True
+
+
+def pytest_runtest_setup(item):
+    """End what is shared before the first test that comes after its users.
+
+    A worker takes the files in their order, so none of its later ones uses it.  Clusters that stood idle until the end of
+    a run took a thirtieth of the processors.
+    """
+    stack = item.config.stash[SHARED_ENDS]
+    if stack is None and SHARED in _fixtures(item):
+        raise pytest.UsageError(f"{item.nodeid}: what it shares was ended: it ran out of order")
+    if stack is not None and AFTER_SHARED in item.stash:
+        item.config.stash[SHARED_ENDS] = None
+        stack.close()
+
+
+@pytest.fixture(scope="session")
+def until_last_use(request):
+    """Return the stack onto which is put what is to be ended after the last test that uses it, not only with the session."""
+    with request.config.stash[SHARED_ENDS] as stack:
+        yield stack
+
+
+def _fixtures(item):
+    info = getattr(item, "_fixtureinfo", None)
+    return info.names_closure if info else ()
+
+
 def _check_clocks(items):
     """Refuse tests whose fixtures ask for a clock that they do not ask for: it would not act, and they would wait in real time."""
     for item in items:
         if item.get_closest_marker("real_time"):
             continue
-        info = getattr(item, "_fixtureinfo", None)
-        clocks = CLOCKS.intersection(info.names_closure if info else ())
-        if clocks and iscoroutinefunction(item.function) and not clocks & set(info.argnames):
+        clocks = CLOCKS.intersection(_fixtures(item))
+        if (
+            clocks
+            and iscoroutinefunction(item.function)
+            and not clocks & set(item._fixtureinfo.argnames)
+        ):
             raise pytest.UsageError(f"{item.nodeid}: ask for {' or '.join(clocks)}, too")
 
 

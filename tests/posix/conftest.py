@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ EMBER = Path(sys.executable).parent / "ember"
 
 
 @pytest.fixture(scope="session")
-def posix_mount(tmp_path_factory):
+def posix_mount(tmp_path_factory, until_last_use):
     given = os.environ.get("EMBER_POSIX_DIR")
     if given:
-        yield Path(given)
-        return
-    base = tmp_path_factory.mktemp("posix")
+        return Path(given)
+    return until_last_use.enter_context(_mounted(tmp_path_factory.mktemp("posix")))
+
+
+@contextmanager
+def _mounted(base):
     mount = base / "mnt"
     mount.mkdir()
     place = ("--dir", base / "data")

@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,10 +105,8 @@ def _up(made: Cluster) -> None:
         made.keep_small_files(int(INLINE_BYTES_MAX))
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
-    """A cluster that tests share; each works in a directory of its own."""
-    base = tmp_path_factory.mktemp("cluster")
+@contextmanager
+def _running(base: Path) -> Iterator[Cluster]:
     made = Cluster(base / "data", base / "mnt")
     made.mount.mkdir()
     try:
@@ -116,16 +116,17 @@ def cluster(tmp_path_factory):
         subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory, until_last_use):
+    """A cluster that tests share; each works in a directory of its own."""
+    return until_last_use.enter_context(_running(tmp_path_factory.mktemp("cluster")))
+
+
 @pytest.fixture
 def own_cluster(tmp_path):
     """A cluster for one test, which may break it."""
-    made = Cluster(tmp_path / "data", tmp_path / "mnt")
-    made.mount.mkdir()
-    try:
-        _up(made)
+    with _running(tmp_path) as made:
         yield made
-    finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
 
 
 @pytest.fixture
