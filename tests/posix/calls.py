@@ -39,6 +39,8 @@ class Probe:
 
     def __init__(self) -> None:
         self.notes: list[list[object]] = []
+        self.was_refused = False
+        """Whether the last call by `t` failed."""
 
     def note(self, label: str, value: object) -> None:
         """Note a value."""
@@ -46,9 +48,11 @@ class Probe:
 
     def t(self, label: str, function: Callable[..., object], *args: object, **kwargs: object):
         """Call, note the result or the errno's name, and return the result."""
+        self.was_refused = False
         try:
             result = function(*args, **kwargs)
         except OSError as error:
+            self.was_refused = True
             self.note(label, errno.errorcode.get(error.errno or 0, error.errno))
             return None
         is_plain = isinstance(result, (int, str, bytes, list, tuple, type(None)))

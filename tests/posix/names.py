@@ -225,9 +225,10 @@ def rename_over_open_file(p: Probe) -> None:
 
 @check
 def rename_matrix(p: Probe) -> None:
+    """A directory serves until a call has succeeded in it: what was refused has left it as it was, or the next calls differ."""
     numbers = itertools.count()
 
-    def fresh() -> None:
+    def fresh() -> str:
         directory = f"w{next(numbers)}"
         os.mkdir(directory)
         os.chdir(directory)
@@ -241,13 +242,18 @@ def rename_matrix(p: Probe) -> None:
         os.symlink("f", "l")
         os.symlink("nowhere", "l2")
         os.mkfifo("p")
+        os.chdir("..")
+        return directory
 
+    directory = ""
     kinds = ("f", "f2", "f-link", "d", "d-full", "d-empty", "l", "l2", "p", "missing", "f/x", "m/x")
     for flags in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
         for old in ("f", "f-link", "d", "d-full", "l", "missing", "f/x"):
             for new in (*kinds, "d-full/y", "d/sub", "."):
-                fresh()
+                directory = directory or fresh()
+                os.chdir(directory)
                 p.t(f"{old} -> {new} flags {flags}", renameat2, old, new, flags)
+                directory = directory if p.was_refused else ""
                 p.note("listing", sorted((n, os.lstat(n).st_nlink) for n in os.listdir(".")))
                 os.chdir("..")
 

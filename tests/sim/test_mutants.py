@@ -21,7 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_a_mutant_is_caught(name, seed):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.mutants", "--here", f"--first={seed}", "--seeds=3", name],
+        [
+            sys.executable,
+            "-m",
+            "tests.sim.mutants",
+            "--here",
+            f"--first={seed}",
+            "--seeds=3",
+            "--seconds=8",
+            name,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
