@@ -1,5 +1,8 @@
-"""How many examples a property test tries that wants more than others."""
+"""How many examples a property test tries that wants more than others, and which cases of a table the fast part leaves to the whole."""
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import settings
 
 FEW_SHARE = 10
@@ -9,3 +12,11 @@ def many(count: int) -> int:
     """Return `count`; in the fast part, as of all property tests, a few of them: the first tenth."""
     is_few = settings.get_current_profile_name() == "few"
     return count // FEW_SHARE if is_few else count
+
+
+def first_quick(cases: Iterable, count: int = 1) -> list:
+    """Return the parameters of a test, of which those after the first `count` are thorough."""
+    return [
+        pytest.param(case, marks=pytest.mark.thorough) if number >= count else case
+        for number, case in enumerate(cases)
+    ]

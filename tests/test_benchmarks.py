@@ -199,6 +199,7 @@ def test_programs_find_the_files_that_they_are_told_of(tmp_path):
     assert not (place / "copy").exists()
 
 
+@pytest.mark.thorough
 def test_any_file_system_is_measured_in_a_folder_that_goes(tmp_path):
     progress = Progress()
     rows = apps.measure_at(20, tmp_path, progress)
@@ -415,6 +416,7 @@ def test_the_least_of_a_small_read_is_that_of_three_processes():
     assert 1.0 < wake_ups_us(20, 0.0) < 1e6
 
 
+@pytest.mark.thorough
 def test_bare_processes_move_whole_blocks(tmp_path):
     local = tmp_path / "local"
     local.write_bytes(os.urandom(3 * MIB))
@@ -428,6 +430,7 @@ def test_bare_processes_move_whole_blocks(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["local"]
 
 
+@pytest.mark.thorough
 def test_bare_processes_without_lent_blocks(tmp_path):
     assert bare.bare_writes(tmp_path, 20, may_borrow=False).mib_s > 0
     local = tmp_path / "local"

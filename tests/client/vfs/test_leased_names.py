@@ -11,6 +11,7 @@ from fs.client.vfs.leased_names import ABSENT, LeasedNames
 from fs.client.vfs.ports import Caller
 from fs.schema.name_lease import LEASE_S, SURE_S, WAIT_S
 from fs.schema.proto.common_pb2 import DIRECTORY, InodePb
+from tests.examples import first_quick
 
 ME, OTHER = "m" * 32, "o" * 32
 ROOT, BOB = Caller(0, 0), Caller(7, 7)
@@ -497,7 +498,7 @@ class Model:
         return self
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", first_quick(range(60), 20))
 def test_nothing_is_told_of_a_name_that_is_not_so(seed):
     Model(random.Random(seed)).run()
 
@@ -518,16 +519,19 @@ def count_wrong():
     return wrong
 
 
+@pytest.mark.thorough
 def test_the_model_finds_a_name_where_nobody_waits(monkeypatch):
     monkeypatch.setitem(globals(), "WAIT_S", 0.0)
     assert count_wrong() > 3
 
 
+@pytest.mark.thorough
 def test_the_model_finds_a_name_that_was_lost(monkeypatch):
     monkeypatch.setattr(leased_names, "SURE_S", 1e9)
     assert count_wrong() > 3
 
 
+@pytest.mark.thorough
 def test_the_model_finds_which_of_two_changes_was_the_last(monkeypatch):
     def begin(directory, name):
         directory.known.pop(name, None)
