@@ -22,7 +22,7 @@ from ..context import OpContext
 from ..damage import damaged, decoded, gc_record
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
-from ..read_ahead import object_keys
+from ..read_ahead import directory_keys, object_keys
 from ..usage import charge, clear_usage
 from .lock import end_all_locks
 from .remove_tree import detach_tree
@@ -52,7 +52,7 @@ async def _clear_all(tr: Transaction, prefix: bytes) -> None:
 
 
 async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
-    """Delete an inode, of which no file session is left unless it is a directory."""
+    """Delete an inode, of which no file session is left."""
     inode_id = inode.inode_id
     await end_all_locks(tr, inode_id)
     tr.clear(records.inode_key(inode_id))
@@ -60,8 +60,6 @@ async def _delete_inode(tr: Transaction, inode: pb.InodePb) -> None:
         await _clear_all(tr, records.xattr_prefix(inode_id))
     tr.atomic_add(records.INODE_COUNT_KEY, -1)
     if inode.type == pb.DIRECTORY:
-        # A removed tree does not wait for those who opened a directory with one.
-        await _clear_all(tr, records.file_session_prefix(inode_id))
         tr.clear(records.directory_times_key(inode_id))
         tr.clear(records.subdirectory_count_key(inode_id))
         clear_usage(tr, inode_id)
@@ -227,10 +225,13 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
     Raises:
         FsError: METADATA_DAMAGED; nothing is changed.
     """
+    directory_id = records.gc_inode_id(key)
+    wanted = (records.inode_key(directory_id), records.file_locks_key(directory_id))
+    await tr.prefetch((key, *wanted, *directory_keys(directory_id)))
     value = await tr.get(key)
     if value is None:
         return 0
-    directory_id = gc_record(key, value).inode_id
+    gc_record(key, value)  # judges it
     directory = await _removed_inode(tr, key, directory_id)
     begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
     # Not cut by the limit, this read also conflicts with names being added.
@@ -244,6 +245,8 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
         await _detach_child(tr, ctx, directory_id, name, record)
     if len(pairs) > entry_count_max:
         return entry_count_max
+    # A removed tree does not wait for those who opened a directory with a session.
+    await _clear_all(tr, records.file_session_prefix(directory_id))
     await _delete_inode(tr, await complete(tr, directory))
     tr.clear(key)
     return len(pairs) + 1
