@@ -5,7 +5,9 @@ then done: the interrupt of another core, the change of processes, and caches th
 that.
 
 Looked is only where it is likely to be worth it, and nobody else's time:
-    - The last waits, ENOUGH of them, were over sooner than one looks.  So who waits for disks, timers or people sleeps at once, as before.
+    - The last waits, as many as are enough, were over sooner than one looks.  So who waits for disks, timers or people sleeps at once, as before.
+      Whoever has looked in vain wants twice as many: where a long wait follows a few short ones again and again, such as for the bytes
+      of a file, nobody looks soon.
     - After each look the core is given to whoever wants it.  Where it does not come back soon, others have more to do than there are cores: then the
       loop sleeps at once for a while, twice as long each time that this is found again.
 
@@ -21,6 +23,8 @@ from typing import Final
 
 ENOUGH: Final = 2
 """One is over soon whenever a lone call, such as a heartbeat, has its reply."""
+ENOUGH_MAX: Final = 64
+"""So many are enough in any case."""
 CROWDED_S: Final = 0.001
 """A core that comes back only after so long is wanted by others; what our own processes do for each other takes less."""
 REST_S_MIN: Final = 0.1
@@ -36,6 +40,7 @@ class Looking:
     """Waits for events in the place of a plain poll; of one event loop."""
 
     __slots__ = (
+        "_enough",
         "_event_count_max",
         "_poll",
         "_rest_s",
@@ -61,6 +66,8 @@ class Looking:
         self._yield = yield_core
         self.limit_s = 0.0
         """For so long it is looked."""
+        self._enough = ENOUGH
+        """Of short waits; each look that finds something makes it one less."""
         self._short_count = 0
         """Waits in a row that an event has ended soon."""
         self._rest_s = REST_S_MIN
@@ -73,10 +80,12 @@ class Looking:
         if timeout_s <= 0.0 or not limit_s:
             return self._poll(timeout_s, self._event_count_max)
         began_s = self._time_s()
-        if self._short_count >= ENOUGH and began_s >= self._rested_s:
+        if self._short_count >= self._enough and began_s >= self._rested_s:
             events = self._look(began_s, min(limit_s, timeout_s))
             if events:
+                self._enough = max(self._enough - 1, ENOUGH)
                 return events
+            self._enough = min(2 * self._enough, ENOUGH_MAX)
             timeout_s = max(0.0, timeout_s - (self._time_s() - began_s))
         events = self._poll(timeout_s, self._event_count_max)
         is_short = events and self._time_s() - began_s < limit_s

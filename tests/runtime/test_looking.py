@@ -1,6 +1,6 @@
 """Looking before sleeping: where events come soon, as long as nobody else wants the core."""
 
-from fs.runtime.looking import CROWDED_S, ENOUGH, REST_S_MAX, REST_S_MIN, Looking
+from fs.runtime.looking import CROWDED_S, ENOUGH, ENOUGH_MAX, REST_S_MAX, REST_S_MIN, Looking
 
 LIMIT_S = 0.0003
 LOOK_S = 0.00001
@@ -47,9 +47,9 @@ class Machine:
         return looking.wait(timeout_s), len(self.slept_s) > count
 
 
-def settled(machine, looking):
+def settled(machine, looking, enough=ENOUGH):
     """Make waits short for so long that the next one looks first."""
-    for _ in range(ENOUGH):
+    for _ in range(enough):
         assert machine.wait(looking, LIMIT_S / 2) == (EVENT, True)
 
 
@@ -66,8 +66,30 @@ def test_after_a_long_wait_nobody_looks_until_waits_are_short_again():
     looking = machine.looking()
     settled(machine, looking)
     assert machine.wait(looking, 10 * LIMIT_S) == (EVENT, True)
-    settled(machine, looking)
+    settled(machine, looking, 2 * ENOUGH)
     assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+
+
+def test_where_a_long_wait_follows_a_few_short_ones_nobody_looks_soon():
+    machine = Machine()
+    looking = machine.looking()
+
+    def rounds(count):
+        before = machine.looked_count
+        for _ in range(count):
+            for _ in range(4):
+                machine.wait(looking, LIMIT_S / 2)
+            machine.wait(looking, 10 * LIMIT_S)
+        return machine.looked_count - before
+
+    assert rounds(20) > 0
+    assert rounds(100) == 0
+    settled(machine, looking, 4 * ENOUGH)
+    for _ in range(100):
+        assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+    assert machine.wait(looking, 10 * LIMIT_S) == (EVENT, True)
+    settled(machine, looking, 2 * ENOUGH)
+    assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False), "what was found has made up for it"
 
 
 def test_a_lone_short_wait_between_long_ones_has_nobody_look():
@@ -151,12 +173,17 @@ def test_where_they_want_it_no_more_the_next_rest_is_short():
         machine.yield_s = 0.0
         return machine.now_s
 
+    def again():
+        for _ in range(3 * ENOUGH_MAX):
+            machine.wait(looking, LIMIT_S / 2)
+
     for _ in range(4):
         crowd()
         machine.now_s += REST_S_MAX
-        settled(machine, looking)
+        again()
     machine.now_s += 3 * REST_S_MAX
     began_s = crowd()
-    settled(machine, looking)
+    for _ in range(ENOUGH_MAX):
+        machine.wait(looking, LIMIT_S / 2)
     machine.now_s = began_s + 1.5 * REST_S_MIN
     assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
