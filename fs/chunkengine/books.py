@@ -14,7 +14,7 @@ from typing import Final
 
 from ..schema.status import FsError, Status
 from .format import ChunkRecord
-from .ledger import Ledger
+from .ledger import Ledger, in_doubt
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class StuckError(FsError):
 
 
 class Books:
-    """Lends the ledger to one thread at a time; a failure to write it leaves the disk in doubt for ever."""
+    """Lends the ledger to one thread at a time; a failure to write it, or a lack in the middle of that, leaves the disk in doubt for ever."""
 
     __slots__ = (
         "_disk_uuid",
@@ -76,6 +76,9 @@ class Books:
                 self._fail(error, is_metadata=is_metadata)
             _log.exception("%s failed, the disk is not used any more", what)
             raise FsError(Status.IO_ERROR, error.detail) from error
+        except MemoryError as error:  # nobody knows how far it has come
+            self.give_up(in_doubt(error).detail)
+            raise in_doubt(error) from error
 
     def __enter__(self) -> Ledger:
         if not self.lock.acquire(False):

@@ -53,10 +53,10 @@ class Epochs:
                 self._files.flush(closing.dirty)
             with self._books.poison_on_failure("flush"):
                 self._books.ledger.write_durable(closing)
-        with self._books.lock:
-            emptied = self._books.ledger.end_flush(closing)
-            self.ended += 1
-            self._flush_done.notify_all()
+            with self._books.poison_on_failure("end of a flush"), self._books.lock:
+                emptied = self._books.ledger.end_flush(closing)
+                self.ended += 1
+                self._flush_done.notify_all()
         self._space.give_back(emptied)
 
     def limit(self) -> None:

@@ -87,6 +87,12 @@ class Change(NamedTuple):
     note: Note | None = None
 
 
+def in_doubt(error: MemoryError) -> FsError:
+    """Return what a change ends with in the middle of which memory was short; it ends the use of the disk."""
+    what = "no memory in the middle of a change: what is known here may not be what is stored"
+    return FsError(Status.IO_ERROR, f"{what} {error}".rstrip())
+
+
 class Ledger:
     """State of one disk in memory, and the batches that keep the metadata store equal to it."""
 
@@ -206,7 +212,17 @@ class Ledger:
         self.change_all([Change(key, record, pending, has_written=has_written, note=note)])
 
     def change_all(self, changes: Sequence[Change]) -> None:
-        """Do what `change` does for several chunks, all different, in one batch."""
+        """Do what `change` does for several chunks, all different, in one batch.
+
+        Blocks are accounted for before the batch is stored, versions are known afterwards: where that is cut short the disk is not
+        to be used on.
+        """
+        try:
+            self._change_all(changes)
+        except MemoryError as error:
+            raise in_doubt(error) from error
+
+    def _change_all(self, changes: Sequence[Change]) -> None:
         batch: list[tuple[bytes, bytes | None]] = []
         for key, record, pending, has_written, note in changes:
             self._stage_target(target_of_key(key), batch)
@@ -221,13 +237,16 @@ class Ledger:
             self._install(change.key, change.record, change.pending)
 
     def remove(self, keys: Iterable[ChunkKey]) -> None:
-        """Remove chunks with all their versions, in one batch."""
+        """Remove chunks with all their versions, in one batch; cut short as `change_all`."""
         batch: list[tuple[bytes, bytes | None]] = []
-        for key in keys:
-            self._stage_change(key, None, None, batch)
-            self._install(key, None, None)
-        if batch:
-            self.put(batch)
+        try:
+            for key in keys:
+                self._stage_change(key, None, None, batch)
+                self._install(key, None, None)
+            if batch:
+                self.put(batch)
+        except MemoryError as error:
+            raise in_doubt(error) from error
 
     def put(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write a batch as part of the epoch."""
@@ -235,10 +254,13 @@ class Ledger:
         self._meta.write(batch)
 
     def put_notes(self, target_id: TargetId, notes: Iterable[Note]) -> None:
-        """Store notes, in one batch."""
+        """Store notes, in one batch; cut short as `change_all`."""
         batch: list[tuple[bytes, bytes | None]] = []
-        self._stage_target(target_id, batch)
-        self.put([*batch, *((note_key(target_id, note.key), note.value) for note in notes)])
+        try:
+            self._stage_target(target_id, batch)
+            self.put([*batch, *((note_key(target_id, note.key), note.value) for note in notes)])
+        except MemoryError as error:
+            raise in_doubt(error) from error
 
     def check_target(self, target_id: TargetId) -> None:
         """Raise FsError(TARGET_UNKNOWN) if the target is being removed."""

@@ -148,13 +148,23 @@ class LocalEngine(ABC):
         mutations = buffer.mutations(stamp, self.current)
         try:
             self.apply(version, mutations)
+            self._version = version
+            self.commit_count += 1
+            window.add(version, self.now_s(), mutations.conflict_keys, mutations.ranges)
         except FsError as error:
             self.refused[error.status] += 1
             raise
-        self._version = version
-        self.commit_count += 1
-        window.add(version, self.now_s(), mutations.conflict_keys, mutations.ranges)
+        except MemoryError as error:
+            raise self.doubt() from error
         return stamp
+
+    def doubt(self) -> FsError:
+        """Return what a commit ends with in the middle of which memory was short.
+
+        It may be stored, and not be known here: a later one that overlaps it would not be refused, and rows would be read that
+        are no more.  An engine whose store outlives it serves nothing after that.
+        """
+        return FsError(Status.KV_COMMIT_UNKNOWN, "no memory in the middle of a commit")
 
 
 class LocalTransaction(BufferedTransaction):

@@ -155,6 +155,7 @@ class RocksDbEngine(LocalEngine):
         task_status.started()
         while True:
             await self._has_unsynced.wait()
+            self._check_failure()
             while self._synced_version < self._version:
                 self._check_health()
                 left_s = self._unsynced_since_s + self._interval_s - self.now_s()
@@ -229,8 +230,18 @@ class RocksDbEngine(LocalEngine):
             log.error("key-value store %s failed and serves no more: %s", self._path, what)
         return FsError(Status.IO_ERROR, f"key-value store {self._path}: {what}")
 
+    def doubt(self) -> FsError:
+        """See LocalEngine.doubt: the process must end, and the next one reads what is there."""
+        error = super().doubt()
+        self._poison(error.detail)
+        self._has_unsynced.set()  # `run` is to end now
+        return error
+
     def _check_health(self) -> None:
         assert not self._is_closed, "the engine is closed"
+        self._check_failure()
+
+    def _check_failure(self) -> None:
         if self._failure is not None:
             raise FsError(Status.IO_ERROR, f"key-value store {self._path}: {self._failure}")
 

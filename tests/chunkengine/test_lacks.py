@@ -1,4 +1,7 @@
-"""No descriptor is to be had: an error of the call alone; the disk and its chunks are as good as before."""
+"""No descriptor is to be had: an error of the call alone; the disk and its chunks are as good as before.
+
+No memory in the middle of a change: what is known may not be what is stored, so the disk is opened anew before anybody believes it.
+"""
 
 import errno
 import os
@@ -21,16 +24,17 @@ OTHER = (TargetId(1), ChunkId(InodeId(7), 1))
 CONTENT = bytes(range(256)) * 40
 
 
+def opened(tmp_path):
+    section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
+    return open_engine(tmp_path / "disk", cluster_id="c", node_id=1, section=section)
+
+
 @pytest.fixture
 def engine(tmp_path):
-    def opened():
-        section = StorageSection(checksum_block_bytes=4096, reject_create_free_bytes_min=0)
-        return open_engine(tmp_path / "disk", cluster_id="c", node_id=1, section=section)
-
-    engine = opened()
+    engine = opened(tmp_path)
     put(engine, CHUNK, 1, CONTENT)
     engine.close()
-    engine = opened()
+    engine = opened(tmp_path)
     engine._files._files.close()  # as if others had needed the descriptors
     yield engine
     engine.close()
@@ -101,3 +105,47 @@ def test_of_a_file_whose_name_could_not_be_made_durable_nothing_is_left(
     assert len(synced) == 1, "the folder was there, the file was not"
     files.release(file)
     files.close()
+
+
+def no_memory(*_args, **_more) -> None:
+    raise MemoryError
+
+
+CHANGES = {
+    "put": lambda engine: put(engine, CHUNK, 2, CONTENT[:5000]),
+    "remove": lambda engine: engine.remove_target(CHUNK[0]),
+}
+
+
+@pytest.mark.parametrize("step", ["_stage_blocks", "put", "_install"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_without_memory_in_the_middle_of_a_change_nothing_is_believed_any_more(
+    engine, monkeypatch, tmp_path, step, change
+) -> None:
+    """Its old block may count as free already, or an older version be known than is stored."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._books.ledger), step, no_memory)
+        with pytest.raises(FsError) as failed:
+            CHANGES[change](engine)
+    assert failed.value.status is Status.IO_ERROR
+    with pytest.raises(FsError, match="may not be what is stored"):
+        read(engine)
+    engine.close()
+    after = opened(tmp_path)
+    try:
+        if change == "put":
+            assert read(after)[0] == Status.OK
+    finally:
+        after.close()
+
+
+@pytest.mark.parametrize("step", ["write_durable", "end_flush"])
+def test_a_flush_without_memory_ends_and_so_do_those_that_wait_for_it(
+    engine, monkeypatch, step
+) -> None:
+    put(engine, OTHER, 1, CONTENT)
+    monkeypatch.setattr(type(engine._books.ledger), step, no_memory)
+    for _ in range(2):  # the second would have waited for the end of the first
+        with pytest.raises(FsError) as failed:
+            engine.sync()
+        assert failed.value.status is Status.IO_ERROR

@@ -275,6 +275,28 @@ async def test_commit_failure_that_proves_nothing_is_unknown_and_poisons(tmp_pat
     await engine.aclose()
 
 
+async def test_a_commit_without_memory_ends_the_use_of_the_store(tmp_path, monkeypatch):
+    """It is stored, and whoever read before it and commits later would not be refused."""
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a")
+    await engine.sync()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._window), "add", no_memory)
+        error = await expect(Status.KV_COMMIT_UNKNOWN, put(engine, b"b"))
+    assert not error.definite
+    await expect(Status.IO_ERROR, put(engine, b"c"))
+    await expect(Status.IO_ERROR, engine.run())
+    await expect(Status.IO_ERROR, engine.aclose())
+    engine = await open_at(tmp_path / "kv")
+    assert await snapshot_read(engine, lambda tr: tr.get(b"b")) is not None
+    assert await snapshot_read(engine, lambda tr: tr.get(b"c")) is None
+    await engine.aclose()
+
+
+def no_memory(*_args):
+    raise MemoryError
+
+
 def mounted_tmpfs(path, size_mb: int) -> bool:
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(path)]
