@@ -253,7 +253,7 @@ class GarbageCollector:
             log.warning("%d removals were put off by a clock that was ahead", len(keys))
             await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
 
-    async def _empty_trees(self, patience_s: float) -> int:
+    async def _empty_trees(self, patience_s: float = 0.0) -> int:
         done_count = 0
         for key in await self._due_now(records.GC_DIRECTORY, patience_s):
             done_count += await self._empty_tree(key)
@@ -270,7 +270,7 @@ class GarbageCollector:
         await self._driver.transact(lambda tr: put_off(tr, ctx, key))
         return 0
 
-    async def _delete_inodes(self, patience_s: float) -> int:
+    async def _delete_inodes(self, patience_s: float = 0.0) -> int:
         keys = await self._due_now(records.GC_FILE, patience_s)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]
