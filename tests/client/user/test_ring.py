@@ -117,10 +117,10 @@ def test_memory_lives_as_long_as_something_refers_to_it(server, client):
     array[0] = 7
     del iov
     assert array[0] == 7
-    assert server.held() == before + 1
+    assert len(server.held() - before) == 1
     del array
     client.allocate(4096).close()
-    assert server.held() == before
+    assert server.held() <= before
 
 
 def test_blocks_are_not_crossed(client, path):
@@ -252,9 +252,9 @@ def test_all_of_a_killed_process_is_freed(server, path):
     ) as process:
         try:
             assert process.stdout.readline() == "here\n"
-            assert server.held() > before + 5
+            assert len(server.held() - before) > 5
             process.kill()
-            eventually(lambda: server.held() == before, "memory of a dead process is held")
+            eventually(lambda: server.held() <= before, "memory of a dead process is held")
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
