@@ -158,7 +158,10 @@ def test_of_several_clusters_one_is_chosen_by_its_id(two_clusters):
     assert split_url("ember://id-two@/data/f") == ("id-two", "", "/data/f")
     options = EmberFileSystem._get_kwargs_from_urls("ember://id-two@/data/f")
     place = find_place(**options)
-    assert (place.cluster_id, str(two_clusters / "two") in place.addresses[0]) == ("id-two", True)
+    run_path = str(
+        ClusterDir(two_clusters / "two").run_path
+    )  # elsewhere where the path is too long for a socket
+    assert (place.cluster_id, run_path in place.addresses[0]) == ("id-two", True)
     url = EmberFileSystem(**options).unstrip_protocol("/data/f")
     assert url == "ember://id-two@/data/f"
     assert split_url(url) == ("id-two", "", "/data/f")
