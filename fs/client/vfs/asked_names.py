@@ -45,8 +45,8 @@ class AskedNames:
     ) -> None:
         """Take in what the reply told of the directories; `leads_to` is as of `LeasedNames.end`."""
         core = self._core
-        if self._is_current:
-            core.note_told(directories, core.told.mark())
+        # One of another count is outdated: nothing of the reply is told then, nor what was told before it.
+        core.note_told(directories, core.told.mark() if self._is_current else self._mark)
         core.leased.note_told(directories, self._asked)
         core.leased.end(self._asked, *leads_to)
 
