@@ -666,6 +666,25 @@ async def test_begun_reads_that_fail_are_done_by_themselves(kernel, handles, clu
     assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
 
 
+async def test_begun_reads_that_fail_are_waited_for_all_the_same(
+    kernel, handles, cluster, monkeypatch
+):
+    """A shorter answer to what lies behind must not pass them between their failing and the task that repeats them."""
+    cluster.chunks.has_begun_faults, seen, end = True, [], BegunRead.end
+
+    def ended(begun, *, is_done):
+        under_way = [known for known in kernel.vfs._core.known.values() if known.read_count]
+        end(begun, is_done=is_done)
+        seen.extend(bool(known.read_count or known.held) for known in under_way)
+
+    monkeypatch.setattr(BegunRead, "end", ended)
+    found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    assert found == [content(place) for place in PLACES]
+    assert all(seen)
+    assert bool(seen) == cluster.chunks.can_begin
+    assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())
+
+
 async def test_begun_reads_that_take_long_wait_for_each_other_no_more(
     kernel, handles, cluster, monkeypatch
 ):

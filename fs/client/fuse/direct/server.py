@@ -50,6 +50,9 @@ from .together import (
 
 _log = logging.getLogger(__name__)
 
+Held = tuple[Request, Callable[[], None]]
+"""A read that is to be done by itself, and what lets others go on."""
+
 IDLE_COUNT_MAX = 32
 """More idle workers than this end."""
 
@@ -439,7 +442,8 @@ class Server:
                 self._interrupts.let_go(reads)
             else:
                 assert self._nursery is not None
-                self._nursery.start_soon(self._serve_begun_again, reads)
+                # Held at once: they do not count as under way any more, and the task begins later.
+                self._nursery.start_soon(self._serve_begun_again, reads, self._hold(reads))
             return
         try:
             self._reads.reply(reads, table, self._interrupts.is_killed)
@@ -448,9 +452,9 @@ class Server:
         finally:
             self._interrupts.let_go(reads)
 
-    async def _serve_begun_again(self, reads: ReadsTogether) -> None:
+    async def _serve_begun_again(self, reads: ReadsTogether, held: list[Held]) -> None:
         try:
-            await self._serve_each(reads)
+            await self._serve_each(reads, held)
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._reads.refuse(reads, error)
         finally:
@@ -472,7 +476,7 @@ class Server:
             if await are_read(table, self._operations.read_together):
                 self._reads.reply(reads, table, self._interrupts.is_killed)
             else:
-                await self._serve_each(reads)
+                await self._serve_each(reads, self._hold(reads))
         except Exception as error:  # noqa: BLE001 - an edge, see errno_of
             self._reads.refuse(reads, error)
             if span is not None:
@@ -482,12 +486,14 @@ class Server:
                 span.end()
             self._interrupts.let_go(reads)
 
-    async def _serve_each(self, reads: ReadsTogether) -> None:
-        """Do by itself each of the reads that were not done together."""
+    def _hold(self, reads: ReadsTogether) -> list[Held]:
+        """Have what lies behind these reads wait for each: all of them at once, before the first is answered."""
         requests = () if self._is_gone else reads.requests()
+        return [(request, self._operations.hold_read(request)) for request in requests]
+
+    async def _serve_each(self, reads: ReadsTogether, held: list[Held]) -> None:
+        """Do by itself each of the reads that were not done together."""
         handler = partial(self._operations.read_since, reads.mark)
-        # All of them at once, before the first is answered.
-        held = [(request, self._operations.hold_read(request)) for request in requests]
         async with trio.open_nursery() as nursery:
             for request, let_go in held:
                 scope = trio.CancelScope()
