@@ -46,6 +46,36 @@ async def test_a_removed_file_goes_after_the_delay(world, root, autojump_clock):
     assert not await keys(world, b"GC") and not await keys(world, b"XATR")
 
 
+async def test_any_number_of_attributes_and_sessions_is_removed(world, root, autojump_clock):
+    """Row by row they would be more than a transaction may change, and nothing else would ever be removed."""
+    removed = [
+        (await root.create(ROOT, name)).inode_id for name in (b"few", b"a", b"b", b"c", b"d")
+    ]
+    directory = (await root.mkdir(ROOT, b"dir")).inode_id
+    await root.open(directory, wants_read=True, session=session(1, is_write=False))
+    for inode_id in removed:
+        request = meta.SetXattrReq(inode_id=inode_id, name=b"user.x", value=b"v")
+        await root.call("set_xattr", request)
+    for start in range(0, 8000, 2000):
+        for inode_id in removed[1:]:
+            tr = world.engine.transaction()
+            for number in range(start, start + 2000):
+                tr.set(records.xattr_key(inode_id, b"user.%d" % number), b"")
+            await tr.commit()
+        tr = world.engine.transaction()
+        for number in range(start, start + 5000):
+            tr.set(records.file_session_prefix(directory) + b"%032x" % number, b"")
+        await tr.commit()
+    for name in (b"few", b"a", b"b", b"c", b"d"):
+        await root.unlink(ROOT, name)
+    await root.remove_tree(ROOT, b"dir")
+    await trio.sleep(61)
+    while await world.meta.gc.step():
+        pass
+    for prefix in (b"GC", b"XATR", b"INOS"):
+        assert not await keys(world, prefix)
+
+
 async def test_an_open_file_stays_until_it_is_closed(world, root, autojump_clock):
     f = await root.create(ROOT, b"f", wants_write=True, session=session(1))
     await root.unlink(ROOT, b"f")

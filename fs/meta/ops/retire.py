@@ -5,8 +5,9 @@ which then carries the file part, leads to the chunks until they are gone.
 
 A damaged record is left alone: everything is judged before anything of it is changed.
 
-No range is cleared: the embedded store forgets with one all rows that it remembers (fs/kv/rocksdb_view.py), and those who work meanwhile read
-theirs anew.  What a range may hold is read, and cleared row by row.
+Hardly a range is cleared: the embedded store forgets with one all rows that it remembers (fs/kv/rocksdb_view.py), and those who work meanwhile read
+theirs anew.  What a range may hold is read, and cleared row by row, as far as that is few: a user may have made any number of rows, and a
+transaction that is too large would be so for ever.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,6 +36,10 @@ SESSIONS_MAX: Final = 64
 """So many file sessions are read at once, to know of a run of inodes which are open; where there are more each inode is looked at by itself."""
 
 
+ROWS_MAX: Final = 16
+"""So many rows of one object are cleared one by one."""
+
+
 class Retired(NamedTuple):
     """What became of some GC records."""
 
@@ -47,7 +52,11 @@ class Retired(NamedTuple):
 
 
 async def _clear_all(tr: Transaction, prefix: bytes) -> None:
-    for key, _ in await tr.get_range(prefix, prefix + b"\xff"):
+    pairs = await tr.get_range(prefix, prefix + b"\xff", limit=ROWS_MAX + 1)
+    if len(pairs) > ROWS_MAX:
+        tr.clear_range(prefix, prefix + b"\xff")
+        return
+    for key, _ in pairs:
         tr.clear(key)
 
 
