@@ -165,11 +165,17 @@ class RpcChannel:
                 observed.end(began_s, received_bytes, sent_bytes)
 
         call = BegunCall(began_s + timeout_s, end, reply_bytes_max)
-        if not connection.begin(method, request, call, timeout_s, payload):
+        under_way.add(call)  # before it is sent: there may be no memory for it
+        is_begun = False
+        try:
+            is_begun = connection.begin(method, request, call, timeout_s, payload)
+        finally:
+            if not is_begun:
+                under_way.discard(call)
+        if not is_begun:
             return None
         if observed is not None:
             observed.in_flight += 1
-        under_way.add(call)
         return call
 
     def _begin_span(self, method: Method[Any, Any]) -> tracing.Span | None:

@@ -226,15 +226,18 @@ class Connection:
         )
         if call.payload_bytes_max > SMALL_PAYLOAD_BYTES_MAX:
             self._framed.make_room(call.payload_bytes_max)
+        call.forget = partial(self._forget, request_id)
         self._calls[request_id] = call
+        is_sent = False
         try:
             is_sent = self._borrower.send_along(self._framed, frame, len(self._calls))
         except _BROKEN:
-            is_sent = False
-        if not is_sent:
-            del self._calls[request_id]
             return False
-        call.forget = partial(self._forget, request_id)
+        finally:
+            if not is_sent:  # also after an error: whoever was not told that it is begun does not hear of its end
+                del self._calls[request_id]
+        if not is_sent:
+            return False
         if call.deadline_s < self._next_look_s:
             self._next_look_s = self._next_look.deadline = call.deadline_s
         return True

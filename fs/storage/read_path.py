@@ -135,26 +135,29 @@ def _is_begun(
         leaves_matching=False,
     )
 
-    def end(done: RowsRead | None, error: BaseException | None) -> None:
-        if done is not None:
-            rows.done.left = []
-            rows.done.take(positions, done)
-            if not rows.done.left:
-                try:
+    def result_of(done: RowsRead | None, error: BaseException | None) -> Any:
+        is_given = False
+        try:
+            if done is not None:
+                rows.done.left = []
+                rows.done.take(positions, done)
+                if not rows.done.left:
                     reply = _reply_of(context, rows, lease)
-                except FsError as expired:
-                    context.buffers.release(lease)
-                    answer(expired)
-                else:
-                    answer(reply)
-                return
-        context.buffers.release(lease)
-        if error is None or isinstance(error, FsError):
-            # All of it anew: what is left cannot be read whole, or the disk refuses, which it says then.
-            request = storage_pb2.BatchReadReq.FromString(message)
-            answer(_read_batch(context, request, None, None, deadline_s=deadline_s))
-        else:
-            answer(error)
+                    is_given = True
+                    return reply
+            if error is None or isinstance(error, FsError):
+                # All of it anew: what is left cannot be read whole, or the disk refuses, which it says then.
+                request = storage_pb2.BatchReadReq.FromString(message)
+                return _read_batch(context, request, None, None, deadline_s=deadline_s)
+        except Exception as failure:  # noqa: BLE001 - no task would end with it, but the event loop
+            return failure
+        finally:
+            if not is_given:
+                context.buffers.release(lease)
+        return error
+
+    def end(done: RowsRead | None, error: BaseException | None) -> None:
+        answer(result_of(done, error))
 
     return disk.begin_read(sum(some.lengths), read, end)
 

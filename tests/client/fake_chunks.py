@@ -53,6 +53,8 @@ class FakeChunks:
     """Whoever reads may know of fewer chunks than there are."""
     can_begin: bool = True
     """Reads may be begun."""
+    begin_faults: list = field(default_factory=list)
+    """Errors for the next reads that are begun."""
     has_begun_faults: bool = False
     """Reads that were begun have to be done the ordinary way."""
     writes: list = field(default_factory=list)
@@ -136,6 +138,8 @@ class FakeChunks:
     def begin_read(self, reads, on_end, *, is_relaxed=False, bytes_max=BEGUN_BYTES_MAX):
         if not self.can_begin or sum(len(read.buffer) for read in reads) > bytes_max:
             return None
+        if self.begin_faults:
+            raise self.begin_faults.pop(0)
         self.begun.append(BegunRead(on_end))
         trio.lowlevel.spawn_system_task(self._go_on, reads, self.begun[-1], is_relaxed)
         return self.begun[-1]

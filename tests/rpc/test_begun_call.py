@@ -99,6 +99,22 @@ async def test_a_status_of_the_peer_is_handed_over(connected, is_packed):
     assert (error.status, error.detail) == (Status.NOT_EMPTY, "directory 17 holds 3 entries")
 
 
+async def test_what_cannot_be_begun_for_an_error_is_withdrawn(connected, monkeypatch):
+    connection = connected.channel._connection
+
+    def send_along(*_):
+        raise MemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection._borrower, "send_along", send_along)
+        with pytest.raises(MemoryError):
+            connected.begin()
+    assert (connected.under_way, connection._calls) == (set(), {})
+    assert connected.begin(b"hello")
+    received, _ = await connected.end()
+    assert received.message.data == b"hello"
+
+
 async def test_more_payload_than_is_small_is_refused(connected):
     assert connected.begin(payload_bytes=SMALL_PAYLOAD_BYTES_MAX + 1)
     _, error = await connected.end()

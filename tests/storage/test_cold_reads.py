@@ -115,6 +115,26 @@ async def test_a_bug_is_told_and_ends_one_request(cold, monkeypatch, mock_clock,
     assert await client.read_attempt(2, ios) == wanted()[:io_count]
 
 
+async def test_a_lack_at_the_end_of_a_read_is_told_and_ends_one_request(
+    cold, monkeypatch, mock_clock
+):
+    """What was begun ends in no task: what it raises would end the process."""
+    cluster, client = cold
+    real, errors = read_path._reply_of, [MemoryError("injected")]
+
+    def reply_of(*arguments):
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(read_path, "_reply_of", reply_of)
+    with pytest.raises(FsError) as caught:
+        await client.read_attempt(2, IOS)
+    assert caught.value.status is Status.OUT_OF_RESOURCES
+    assert await client.read_attempt(2, IOS) == wanted()
+    assert cluster.bugs == []
+
+
 async def test_what_is_short_missing_or_damaged_is_said_of_each(cold, mock_clock):
     cluster, client = cold
     for file_id in cluster.nodes[2].disk.files:

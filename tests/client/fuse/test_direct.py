@@ -685,6 +685,18 @@ async def test_begun_reads_that_fail_are_waited_for_all_the_same(
     assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())
 
 
+@pytest.mark.parametrize("count", [1, len(PLACES)])
+async def test_reads_that_cannot_be_begun_for_an_error_are_read(kernel, handles, cluster, count):
+    """They are begun in no task: what that raises would end the mount."""
+    reads, wanted = reads_of(handles)[:count], [content(place) for place in PLACES[:count]]
+    cluster.chunks.begin_faults = [MemoryError("injected")]
+    assert await several(kernel, kernel.send_together(*reads)) == wanted
+    assert (cluster.chunks.begin_faults, cluster.chunks.begun) == ([], [])
+    assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
+    assert len(cluster.chunks.begun) == 1
+    assert all(known.read_count == 0 for known in kernel.vfs._core.known.values())
+
+
 async def test_begun_reads_that_take_long_wait_for_each_other_no_more(
     kernel, handles, cluster, monkeypatch
 ):

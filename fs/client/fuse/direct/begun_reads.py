@@ -67,13 +67,15 @@ class BegunReads:
                 del self._begun[begun]
                 self._on_end(reads, table, is_read)
 
-        begun.call = self._begin(table, end)
-        if begun.call is None:
-            return False
-        self._begun[begun] = None
         if not self._is_one_begun.is_set():
             self._is_one_begun.set()
-        return True
+        self._begun[begun] = None
+        try:
+            begun.call = self._begin(table, end)
+        finally:
+            if begun.call is None:  # also after an error: whatever ends later, nobody is told
+                del self._begun[begun]
+        return begun.call is not None
 
     def hear_of_signals(self) -> None:
         """Give up what is alone and whose caller got a signal."""

@@ -430,10 +430,17 @@ class Server:
 
     def _are_begun(self, reads: ReadsTogether) -> bool:
         """Begin reads for which no task has to wait; False: nothing is done."""
-        if self._tracer.sample_rate or not self._begun_reads.begin(reads, self._memory):
+        if self._tracer.sample_rate:
             return False
-        self._interrupts.hold(reads)
-        return True
+        is_begun = False
+        try:
+            self._interrupts.hold(reads)
+            is_begun = self._begun_reads.begin(reads, self._memory)
+        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
+            _log.debug("%d reads that cannot be begun: %r", len(reads), error)
+        if not is_begun:
+            self._interrupts.let_go(reads)
+        return is_begun
 
     def _end_begun_reads(self, reads: ReadsTogether, table: ReadTable, is_read: bool) -> None:
         """Answer reads that were begun; if they cannot be had so, a task does each by itself."""
