@@ -21,6 +21,9 @@ QUARANTINE_BYTES_MAX: Final = 512 << 20
 UNDO_COUNT_MAX: Final = 100_000
 """The same for chunks changed since the last flush."""
 
+_NO_MEMORY: Final = "no memory for a flush: nobody knows how far it has come"
+"""Made beforehand, when there is memory."""
+
 
 class Epochs:
     """See module head."""
@@ -36,17 +39,17 @@ class Epochs:
 
     def flush(self) -> None:
         """End the epoch: return when all that was changed before the call would survive a power loss; see `ChunkEngine.sync`."""
-        with self._books.lock:
-            self._books.check()
-            wanted = self._begun + 1
-            while self.ended < wanted and self._begun > self.ended:
-                self._flush_done.wait()
-                self._books.check()
-            if self.ended >= wanted or not self._books.ledger.epoch.has_batches:
-                return
-            self._begun += 1
-            closing = self._books.ledger.begin_flush()
         with self._waking_others():
+            with self._books.lock:
+                self._books.check()
+                wanted = self._begun + 1
+                while self.ended < wanted and self._begun > self.ended:
+                    self._flush_done.wait()
+                    self._books.check()
+                if self.ended >= wanted or not self._books.ledger.epoch.has_batches:
+                    return
+                closing = self._books.ledger.begin_flush()
+                self._begun += 1
             with self._books.poison_on_failure("making room for a flush"):
                 self._space.help_store()
             with self._books.poison_on_failure("flush of data", is_metadata=False):
@@ -75,6 +78,13 @@ class Epochs:
         try:
             yield
         except FsError:
-            with self._books.lock:
-                self._flush_done.notify_all()
+            self._wake_others()
             raise
+        except MemoryError:  # at the beginning, or between two steps
+            self._books.give_up(_NO_MEMORY)
+            self._wake_others()
+            raise
+
+    def _wake_others(self) -> None:
+        with self._books.lock:
+            self._flush_done.notify_all()

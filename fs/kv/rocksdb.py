@@ -165,6 +165,7 @@ class RocksDbEngine(LocalEngine):
                     await self._flush()
                 else:
                     await self._flush_done.wait()
+            self._check_failure()  # of a commit that came while all others were being synced
             self._has_unsynced = trio.Event()
 
     def say(self, figures: Figures) -> None:
@@ -230,11 +231,16 @@ class RocksDbEngine(LocalEngine):
             log.error("key-value store %s failed and serves no more: %s", self._path, what)
         return FsError(Status.IO_ERROR, f"key-value store {self._path}: {what}")
 
+    def _poison_and_end(self, what: str) -> FsError:
+        """As `_poison`, and `run` ends now, though nothing may be unsynced; on the event loop only."""
+        error = self._poison(what)
+        self._has_unsynced.set()
+        return error
+
     def doubt(self) -> FsError:
         """See LocalEngine.doubt: the process must end, and the next one reads what is there."""
         error = super().doubt()
-        self._poison(error.detail)
-        self._has_unsynced.set()  # `run` is to end now
+        self._poison_and_end(error.detail)
         return error
 
     def _check_health(self) -> None:
@@ -325,7 +331,7 @@ class RocksDbEngine(LocalEngine):
                     "key-value store %s: disk full at version %d", self._path, self._version
                 )
                 raise FsError(Status.NO_SPACE, f"key-value store {self._path}: {error}") from error
-            self._poison(f"commit: {error}")
+            self._poison_and_end(f"commit: {error}")
             raise FsError(
                 Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
             ) from error
@@ -352,9 +358,10 @@ class RocksDbEngine(LocalEngine):
             self._db = open_store(self._path)
             version = stored_version(self._db)
         except Exception as error:
-            raise self._poison(f"opening after a full disk: {error}") from error
+            raise self._poison_and_end(f"opening after a full disk: {error}") from error
         if version != self._version:
-            raise self._poison(f"version {version} after a full disk, {self._version} before")
+            what = f"version {version} after a full disk, {self._version} before"
+            raise self._poison_and_end(what)
         self._restart_at(version)
         self._segments.end()
         self._full_since_s = None

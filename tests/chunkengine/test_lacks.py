@@ -5,12 +5,15 @@ No memory in the middle of a change: what is known may not be what is stored, so
 
 import errno
 import os
+import threading
 
 import pytest
 
 from fs.chunkengine import open_files
+from fs.chunkengine.books import Books
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FileId
+from fs.chunkengine.ledger import Ledger
 from fs.chunkengine.open_files import OpenFiles
 from fs.chunkengine.read_values import ReadIo
 from fs.schema.config import StorageSection
@@ -149,3 +152,25 @@ def test_a_flush_without_memory_ends_and_so_do_those_that_wait_for_it(
         with pytest.raises(FsError) as failed:
             engine.sync()
         assert failed.value.status is Status.IO_ERROR
+
+
+@pytest.mark.parametrize("step", [(Ledger, "begin_flush"), (Books, "poison_on_failure")])
+def test_after_a_flush_that_had_no_memory_to_begin_the_next_one_does_not_wait_for_it(
+    engine, monkeypatch, step
+) -> None:
+    put(engine, OTHER, 1, CONTENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, no_memory)
+        with pytest.raises(MemoryError):
+            engine.sync()
+
+    def sync() -> None:
+        with pytest.raises(FsError, match="no memory for a flush"):
+            engine.sync()
+        ended.set()
+
+    ended = threading.Event()
+    threading.Thread(target=sync, daemon=True).start()
+    is_ended = ended.wait(3)
+    engine._books.give_up("else closing it would wait too")
+    assert is_ended

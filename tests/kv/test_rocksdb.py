@@ -293,6 +293,41 @@ async def test_a_commit_without_memory_ends_the_use_of_the_store(tmp_path, monke
     await engine.aclose()
 
 
+@pytest.mark.parametrize("is_sync_under_way", [False, True])
+async def test_a_write_without_memory_ends_the_process_though_all_is_synced(
+    tmp_path, monkeypatch, autojump_clock, is_sync_under_way
+):
+    async def commits() -> None:
+        await put(engine, b"a")
+        await trio.sleep(0.001 if is_sync_under_way else 1)  # `run` waits for its time, or is done
+        await engine.sync()
+        monkeypatch.setattr(FailingDb, "write", no_memory, raising=False)
+        engine._db = FailingDb(engine._db, "", "")
+        error = await expect(Status.KV_COMMIT_UNKNOWN, put(engine, b"b"))
+        assert not error.definite
+
+    engine = await open_at(tmp_path / "kv", group_sync_interval_s=0.05)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commits)
+        with trio.fail_after(5):
+            await expect(Status.IO_ERROR, engine.run())
+    await engine.aclose()
+
+
+@pytest.mark.parametrize("step", ["open_store", "stored_version"])
+async def test_a_full_store_that_cannot_be_opened_anew_ends_the_process(
+    tmp_path, monkeypatch, autojump_clock, step
+):
+    engine = await open_at(tmp_path / "kv")
+    engine._full_since_s = engine.now_s() - engine_module.REOPEN_INTERVAL_S
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, step, no_memory if step == "open_store" else lambda _db: 7)
+        await expect(Status.IO_ERROR, put(engine, b"a"))
+    with trio.fail_after(5):
+        await expect(Status.IO_ERROR, engine.run())
+    await engine.aclose()
+
+
 def no_memory(*_args):
     raise MemoryError
 
