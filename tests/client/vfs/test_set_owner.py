@@ -287,19 +287,24 @@ async def test_attributes_that_may_be_old_are_no_ground(autojump_clock, file, cl
         await f.close()
 
 
+def refuse_changes(core, monkeypatch):
+    """Have metadata services refuse to set attributes from now on."""
+    call = core.call
+
+    async def refuse(method, request):
+        if method.name == "SetAttr":
+            raise FsError(Status.NOT_PERMITTED, "no more")
+        return await call(method, request)
+
+    monkeypatch.setattr(core, "call", refuse)
+
+
 async def test_a_refusal_is_told_by_the_close_once(autojump_clock, file, cluster, monkeypatch):
     """Another mount has made it immutable, or given it away, meanwhile."""
     async with file as f:
         f.keep(WIDER)
         cluster.knows_owners = False
-        call = f.core.call
-
-        async def refuse(method, request):
-            if method.name == "SetAttr":
-                raise FsError(Status.NOT_PERMITTED, "no more")
-            return await call(method, request)
-
-        monkeypatch.setattr(f.core, "call", refuse)
+        refuse_changes(f.core, monkeypatch)
         with pytest.raises(FsError, match="no more"):
             await f.here.files.flush(f.handle_id)
         assert f.inode_id in f.here.kernel.attributes
@@ -317,14 +322,7 @@ async def test_a_refusal_is_told_to_who_set_them_whoever_closes_first(
         files, other = f.here.files, (await f.here.open(b"f")).handle_id
         f.keep(WIDER)
         cluster.knows_owners = False
-        call = f.core.call
-
-        async def refuse(method, request):
-            if method.name == "SetAttr":
-                raise FsError(Status.NOT_PERMITTED, "no more")
-            return await call(method, request)
-
-        monkeypatch.setattr(f.core, "call", refuse)
+        refuse_changes(f.core, monkeypatch)
         await files.flush(other)
         assert not f.core.owned
 
