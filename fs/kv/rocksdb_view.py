@@ -4,6 +4,10 @@ A view of the newest state reads the store itself.  Most are gone when the next 
 fixed before that is written: snapshot and cursor together, because the binding's `Snapshot.iter` reads the newest state
 instead of the snapshot's; a plain cursor stays at the state in which it was made.
 
+A cursor that looks for the first row of a range passes over all that was deleted from there on, also beyond the range, until it meets a
+row that is there.  So each range of the newest state is read by a cursor that knows where the range ends.  A view that is fixed has only
+the one that it was fixed with; and backwards the binding's cursors know no bound.
+
 What has been read of the newest state is remembered (`KnownRows`): the same few records, directories and counters,
 are read by most transactions, and every commit adds to some of them.
 
@@ -12,7 +16,7 @@ Concurrency: one event loop.
 
 from typing import Final
 
-from rocksdict import Rdict, RdictIter, Snapshot
+from rocksdict import Rdict, RdictIter, ReadOptions, Snapshot
 
 from ..schema.status import FsError, Status
 from .api import KeyValue
@@ -84,8 +88,8 @@ class RocksDbView:
 
     def fix(self) -> None:
         """Stay at this state, and use no longer what is known of the newest one: the next commit is about to be written."""
-        self._cursor = self._open_cursor()
-        assert self._db is not None
+        assert self._db is not None, "the engine is closed"
+        self._cursor = self._db.iter()
         self._snapshot = self._db.snapshot()
         self._db = None
         self.known = KnownRows()
@@ -97,11 +101,13 @@ class RocksDbView:
         self._cursor = None
         self.known = KnownRows()
 
-    def _open_cursor(self) -> RdictIter:
-        if self._cursor is None:
-            assert self._db is not None, "the engine is closed"
-            self._cursor = self._db.iter()
-        return self._cursor
+    def _cursor_up_to(self, end: bytes) -> RdictIter:
+        if self._cursor is not None:
+            return self._cursor
+        assert self._db is not None, "the engine is closed"
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        return self._db.iter(options)
 
     def get(self, key: bytes) -> bytes | None:
         """See View.get."""
@@ -128,7 +134,7 @@ class RocksDbView:
 
     def scan(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[KeyValue]:
         """See View.scan."""
-        cursor = self._open_cursor()
+        cursor = self._cursor_up_to(end)
         collect = _backward if reverse else _forward
         try:
             rows = collect(cursor, begin, end, limit)
