@@ -56,14 +56,14 @@ ADD_BYTES: Final = 8
 ADD_MASK: Final = (1 << 64) - 1
 
 
-class Added(NamedTuple):
-    """An atomic add not yet applied."""
+class Added(int):
+    """An atomic add not yet applied: how much; a number itself, since most changes of metadata make four of them."""
 
-    delta: int
+    __slots__ = ()
 
     def applied_to(self, value: bytes | None) -> bytes:
         """Return what becomes of a value."""
-        return add_to(value, self.delta)
+        return add_to(value, self)
 
 
 class Raised(NamedTuple):
@@ -211,7 +211,7 @@ class WriteBuffer:
         value_bytes = len(value)
         if value_bytes > VALUE_BYTES_MAX:
             check_value(key, value_bytes)
-        self._put(key, bytes(value), value_bytes)
+        self._put(key, value if type(value) is bytes else bytes(value), value_bytes)
 
     def clear(self, key: bytes) -> None:
         """See Transaction.clear."""
@@ -243,7 +243,7 @@ class WriteBuffer:
         written = self.written(key)
         assert not isinstance(written, Raised), f"{key!r} is both added to and raised"
         if isinstance(written, Added):
-            self._put(key, Added(written.delta + delta), ADD_BYTES)
+            self._put(key, Added(written + delta), ADD_BYTES)
         elif isinstance(written, Unwritten):
             self._put(key, Added(delta), ADD_BYTES)
         else:
@@ -338,16 +338,17 @@ class WriteBuffer:
             current: the newest committed value of a key, for atomic adds and maxima.
         """
         points: list[tuple[bytes, bytes | None]] = []
+        add = points.append
         for key, write in self.points.items():
             if write is None or type(write) is bytes:
-                points.append((key, write))
-            elif isinstance(write, Added):
-                points.append((key, add_to(current(key), write.delta)))
-            elif isinstance(write, Raised):
-                points.append((key, larger(current(key), write.value)))
+                add((key, write))
+            elif type(write) is Added:
+                add((key, add_to(current(key), write)))
+            elif type(write) is Raised:
+                add((key, larger(current(key), write.value)))
             else:
                 assert isinstance(write, Stamped), write
-                points.append((key, write.prefix + stamp + write.suffix))
+                add((key, write.prefix + stamp + write.suffix))
         keys = [*self.points, *self._extra_conflict_keys]
         for prefix, suffix, value in self._stamped_keys:
             key = prefix + stamp + suffix

@@ -16,9 +16,10 @@ when no commit happened since the snapshot.
 Does not decide versions and does not store values.  Not safe for use by two threads.
 """
 
+import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -53,7 +54,8 @@ class ConflictWindow:
         self, version: int, *, points_max: int = POINTS_MAX, ranges_max: int = RANGES_MAX
     ) -> None:
         """Start empty after the commit `version`: older snapshots are too old."""
-        self._horizon = version
+        self.horizon = version
+        """The oldest read version that can still be judged."""
         self._latest = version
         self._points_max = points_max
         self._ranges_max = ranges_max
@@ -62,14 +64,11 @@ class ConflictWindow:
         self._log_versions: list[int] = []
         self._ranges: list[tuple[int, bytes, bytes]] = []
         self._marks: deque[tuple[float, int]] = deque()
+        self._look_s = -math.inf
+        """When the next mark is due, and with it a look for what is old."""
         # Built when first needed: most windows never see a range read across many commits.
         self._index: SortedSet[bytes] | None = None
         self._indexed_count = 0
-
-    @property
-    def horizon(self) -> int:
-        """The oldest read version that can still be judged."""
-        return self._horizon
 
     @property
     def point_count(self) -> int:
@@ -88,7 +87,7 @@ class ConflictWindow:
         """
         if read_version >= self._latest:
             return True
-        assert read_version >= self._horizon, (read_version, self._horizon)
+        assert read_version >= self.horizon, (read_version, self.horizon)
         version_of = self._version_of
         for key in keys:
             if version_of.get(key, 0) > read_version:
@@ -98,7 +97,7 @@ class ConflictWindow:
         return not any(self._is_written_since(read_version, *key_range) for key_range in ranges)
 
     def add(
-        self, version: int, now_s: float, keys: Sequence[bytes], ranges: Iterable[KeyRange]
+        self, version: int, now_s: float, keys: Sequence[bytes], ranges: Sequence[KeyRange]
     ) -> None:
         """Remember a commit.
 
@@ -110,13 +109,15 @@ class ConflictWindow:
         """
         assert version > self._latest, (version, self._latest)
         self._latest = version
-        for key in keys:
-            self._version_of[key] = version
-        self._log_keys.extend(keys)
-        self._log_versions.extend([version] * len(keys))
-        self._ranges.extend((version, begin, end) for begin, end in ranges)
-        self._forget_old(now_s, version)
-        self._forget_excess()
+        self._version_of.update(dict.fromkeys(keys, version))
+        self._log_keys += keys
+        self._log_versions += [version] * len(keys)
+        if ranges:
+            self._ranges += [(version, begin, end) for begin, end in ranges]
+        if now_s >= self._look_s:
+            self._forget_old(now_s, version)
+        if len(self._log_keys) > self._points_max or len(self._ranges) > self._ranges_max:
+            self._forget_excess()
 
     def _is_cleared_since(
         self, read_version: int, keys: Collection[bytes], ranges: Collection[KeyRange]
@@ -149,12 +150,12 @@ class ConflictWindow:
 
     def _forget_old(self, now_s: float, version: int) -> None:
         marks = self._marks
-        if not marks or now_s - marks[-1][0] >= MARK_INTERVAL_S:
-            marks.append((now_s, version))
-        forget = self._horizon
+        marks.append((now_s, version))
+        self._look_s = now_s + MARK_INTERVAL_S
+        forget = self.horizon
         while marks and marks[0][0] < now_s - WINDOW_S:
             forget = marks.popleft()[1]
-        if forget > self._horizon:
+        if forget > self.horizon:
             self._forget(forget)
 
     def _forget_excess(self) -> None:
@@ -165,7 +166,7 @@ class ConflictWindow:
 
     def _forget(self, version: int) -> None:
         """Drop all writes up to and including `version`."""
-        self._horizon = version
+        self.horizon = version
         gone_count = bisect_right(self._log_versions, version)
         gone = self._log_keys[:gone_count]
         del self._log_keys[:gone_count], self._log_versions[:gone_count]

@@ -12,7 +12,7 @@ Concurrency: calls are noted by the event loop and its threads, `run` is a threa
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from ..runtime.disk_hang import LOOK_INTERVAL_S, HangJudge, open_probe
@@ -46,8 +46,10 @@ class DiskWatch:
         if self._probe_fd < 0:
             return
         self._began[COMMIT] = (self._judge.now_s, threading.get_native_id())
-        with suppress(OSError):  # the commit, which follows, fails as well, and says so
+        try:  # noqa: SIM105 - a context manager takes as long as the write
             os.pwrite(self._probe_fd, b"\0", 0)
+        except OSError:
+            pass  # the commit, which follows, fails as well, and says so
         del self._began[COMMIT]
 
     @contextmanager

@@ -359,7 +359,7 @@ def write_buffer(tr: Any, prefix: bytes, buffer: WriteBuffer) -> None:
         if write is None:
             tr.clear(prefix + key)
         elif isinstance(write, Added):
-            tr.add(prefix + key, (write.delta & ADD_MASK).to_bytes(ADD_BYTES, "little"))
+            tr.add(prefix + key, (write & ADD_MASK).to_bytes(ADD_BYTES, "little"))
         elif isinstance(write, Raised):
             tr.max(prefix + key, write.value)
         elif isinstance(write, Stamped):

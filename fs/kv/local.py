@@ -24,10 +24,11 @@ import trio
 
 from ..runtime.figures import Figures
 from ..runtime.ports import Clock
+from ..runtime.readiness import current_time
 from ..schema import metrics
 from ..schema.status import FsError, Status
 from .api import TRANSACTION_AGE_S_MAX, VERSIONSTAMP_BYTES, KeyValue, Transaction
-from .buffer import UNWRITTEN, Mutations, PointWrite, Unwritten, WriteBuffer
+from .buffer import UNWRITTEN, Mutations, WriteBuffer
 from .conflicts import ConflictWindow
 from .transaction import BufferedTransaction
 
@@ -109,11 +110,9 @@ class LocalEngine(ABC):
         """Make the commit `version`: all of it or, with an error, as that error's status says."""
 
     async def take_turn(self) -> None:
-        """A checkpoint; of most commits one that does not wait.  None outside of any task, where whoever calls gives others their turns."""
+        """A checkpoint; of most commits one that does not wait.  Not to be called outside of any task, where others have their turns anyway."""
         self._commits_to_turn -= 1
-        if not trio.lowlevel.in_trio_task():
-            self._commits_to_turn = max(1, self._commits_to_turn)
-        elif self._commits_to_turn:
+        if self._commits_to_turn:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             self._commits_to_turn = self.COMMITS_PER_TURN
@@ -191,14 +190,14 @@ class LocalTransaction(BufferedTransaction):
         view = self._view
         if view is None:
             self._view = view = self._engine.open_view()
-            self._pinned_s = trio.current_time()
+            self._pinned_s = current_time()
             self._generation = self._engine.generation
         else:
             self._check_age()
         return view
 
     def _check_age(self) -> None:
-        age_s = trio.current_time() - self._pinned_s
+        age_s = current_time() - self._pinned_s
         if age_s > TRANSACTION_AGE_S_MAX or self._generation != self._engine.generation:
             self.close()
             raise FsError(Status.KV_TOO_OLD, f"{age_s:.3f} s since its snapshot")
@@ -208,16 +207,21 @@ class LocalTransaction(BufferedTransaction):
         view = self._view
         if view is None or key not in view.known:
             view = self._pinned()
-        return self._row(view, key, snapshot=snapshot)
-
-    def _row(self, view: View, key: bytes, *, snapshot: bool) -> bytes | None:
         buffer = self._buffer
-        written: PointWrite | Unwritten = UNWRITTEN
         if key in buffer.points or buffer.cleared:
-            written = buffer.written(key)
-            if written is None or type(written) is bytes:
-                return written
-        if not snapshot and key not in buffer.read_keys:
+            return self._own_row(view, key, snapshot=snapshot)
+        if not snapshot:
+            buffer.add_read_key(key)
+        known = view.known
+        return known[key] if key in known else view.get(key)
+
+    def _own_row(self, view: View, key: bytes, *, snapshot: bool) -> bytes | None:
+        """Return a row of which this transaction may have written something."""
+        buffer = self._buffer
+        written = buffer.written(key)
+        if written is None or type(written) is bytes:
+            return written
+        if not snapshot:
             buffer.add_read_key(key)
         value = view.get(key)
         return value if written is UNWRITTEN else written.applied_to(value)  # type: ignore[union-attr]
@@ -227,7 +231,16 @@ class LocalTransaction(BufferedTransaction):
     ) -> list[bytes | None]:
         """See Transaction.get_many."""
         view = self._pinned()
-        return [self._row(view, key, snapshot=snapshot) for key in keys]
+        buffer, known, values = self._buffer, view.known, []
+        is_clearing = bool(buffer.cleared)
+        for key in keys:
+            if is_clearing or key in buffer.points:
+                values.append(self._own_row(view, key, snapshot=snapshot))
+                continue
+            if not snapshot:
+                buffer.add_read_key(key)
+            values.append(known[key] if key in known else view.get(key))
+        return values
 
     async def _fetch(self, key: bytes) -> bytes | None:
         assert self._view is not None
@@ -247,7 +260,8 @@ class LocalTransaction(BufferedTransaction):
 
     async def _commit(self) -> bytes:
         """A checkpoint comes before the work, none after it."""
-        await self._engine.take_turn()
+        if trio.lowlevel.in_trio_task():
+            await self._engine.take_turn()
         view = self._view
         if view is None:
             return self._engine.commit_now(None, self._buffer)
@@ -259,5 +273,5 @@ class LocalTransaction(BufferedTransaction):
 
     def close(self) -> None:
         """See Transaction.close."""
-        super().close()
+        self._is_open = False
         self._view = None

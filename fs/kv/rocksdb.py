@@ -245,7 +245,8 @@ class RocksDbEngine(LocalEngine):
 
     def _check_health(self) -> None:
         assert not self._is_closed, "the engine is closed"
-        self._check_failure()
+        if self._failure is not None:
+            self._check_failure()
 
     def _check_failure(self) -> None:
         if self._failure is not None:
@@ -282,23 +283,33 @@ class RocksDbEngine(LocalEngine):
 
     def current(self, key: bytes) -> bytes | None:
         """See LocalEngine.current."""
+        known = self._known
+        if key in known:
+            return known[key]
         view = self._newest_view
         return (self.open_view() if view is None else view).get(key)
 
     def apply(self, version: int, mutations: Mutations) -> None:
         """See LocalEngine.apply."""
         self._check_health()
-        self._check_space()
+        if self._full_since_s is not None:
+            self._check_space(self._full_since_s)
         batch = WriteBatch(raw_mode=True)
+        put = batch.put
         for begin, end in mutations.ranges:
             self._clear_range(batch, begin, end)
-        own = self._segments.opening_rows(lambda: version - 1)
-        for key, value in [*mutations.points, *own]:
+        for key, value in mutations.points:
             if value is None:
                 batch.delete(key)
             else:
-                batch.put(key, value)
-        batch.put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
+                put(key, value)
+        if self._segments.is_between:
+            for key, value in self._segments.opening_rows(lambda: version - 1):
+                if value is None:
+                    batch.delete(key)
+                else:
+                    put(key, value)
+        put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
         cost = batch.size_in_bytes() + OP_COST_BYTES * batch.len()
         self._part_newest_view()
         self._write(batch)
@@ -336,11 +347,9 @@ class RocksDbEngine(LocalEngine):
                 Status.KV_COMMIT_UNKNOWN, f"key-value store {self._path}: {error}"
             ) from error
 
-    def _check_space(self) -> None:
+    def _check_space(self, full_since_s: float) -> None:
         """Refuse while the disk is full; once it is not, open the store anew and ask for a retry."""
-        if self._full_since_s is None:
-            return
-        if self._flush_done is None and self.now_s() - self._full_since_s >= REOPEN_INTERVAL_S:
+        if self._flush_done is None and self.now_s() - full_since_s >= REOPEN_INTERVAL_S:
             self._full_since_s = self.now_s()
             log_bytes = sum(path.stat().st_size for path in logs(self._path))
             if shutil.disk_usage(self._path).free >= 2 * log_bytes + REOPEN_FREE_BYTES_MIN:

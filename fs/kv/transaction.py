@@ -148,7 +148,8 @@ class BufferedTransaction(ABC):
         """See Transaction.commit."""
         assert self._is_open, "the transaction is over"
         try:
-            return None if self._buffer.is_read_only else await self._commit()
+            buffer = self._buffer
+            return await self._commit() if buffer.points or not buffer.is_read_only else None
         finally:
             self.close()
 

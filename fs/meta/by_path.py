@@ -7,7 +7,7 @@ Invariant: a request whose effect is there is answered by it, wherever its path 
 again after a commit of unknown outcome.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -37,22 +37,26 @@ _FIELDS: Final[dict[type[Message], tuple[tuple[str, str], ...]]] = {
 """Of each request: where it has a path, and where the inode id belongs that is found."""
 
 
-def may_name_path(kind: type[Message]) -> bool:
-    """Return whether requests of this type may give directories by path."""
-    return kind in _FIELDS
+def names_path(request: Any) -> bool:
+    """Return whether a request gives a directory by path."""
+    kind = type(request)
+    if kind not in _FIELDS:
+        return False
+    if kind is meta.RenameReq:
+        return bool(request.old_directory or request.new_directory)
+    return bool(request.directory)
 
 
 async def find_directories(tr: Transaction, ctx: OpContext, request: Message) -> None:
     """Put the directories that a request gives by path into it, by inode id.
 
-    Of what is done already nothing is looked for: it is answered with its first outcome, which takes no directory.
+    To be called where `names_path`.  Of what is done already nothing is looked for: it is answered with its first outcome, which
+    takes no directory.
 
     Raises:
         FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
     """
-    fields = [pair for pair in _FIELDS.get(type(request), ()) if getattr(request, pair[0])]
-    if not fields:
-        return
+    fields = [pair for pair in _FIELDS[type(request)] if getattr(request, pair[0])]
     # An earlier run of the same try has left inode ids here; it may have committed without anybody knowing.
     is_again = ctx.caller.is_repeat or any(getattr(request, id_field) for _, id_field in fields)
     if is_again and await is_remembered(tr, ctx.caller):

@@ -48,6 +48,8 @@ from .turns import Turn, Turns
 
 T = TypeVar("T")
 
+_Wanted = TruncationUnfinishedError | StillInlineError | LengthUnknownError
+
 ROUND_COUNT_MAX: Final = 32
 """How often one operation may be rerun because of the chunks before it gives up as BUSY, unless the time for retries lasts longer:
 of many who truncate one file all but one begin another round with each that succeeds."""
@@ -104,38 +106,45 @@ class ContentDriver:
             FsError: what `attempt` or the storage raises; BUSY when others truncate the file faster
                 than this can follow.
         """
-        turn = Turn(self._turns)
         try:
-            return await self._run(attempt, turn)
-        finally:
-            turn.end()
+            return await attempt(None)  # nearly always this is all
+        except (TruncationUnfinishedError, StillInlineError, LengthUnknownError) as error:
+            turn = Turn(self._turns)
+            try:
+                return await self._run_again(attempt, error, turn)
+            finally:
+                turn.end()
 
-    async def _run(self, attempt: Callable[[PreciseLength | None], Awaitable[T]], turn: Turn) -> T:
+    async def _run_again(
+        self, attempt: Callable[[PreciseLength | None], Awaitable[T]], wanted: _Wanted, turn: Turn
+    ) -> T:
+        """Go on with an operation whose first round has ended with what it wants of the chunks; raises as `run`."""
         known: PreciseLength | None = None
-        clock, round_count = self._runtime.clock, 0
+        clock, round_count = self._runtime.clock, 1
         give_up_s = clock.monotonic_s() + self._retry_time_s_max
-        while round_count < ROUND_COUNT_MAX or clock.monotonic_s() < give_up_s:
+        while True:
+            await in_task()
+            turn.end_try()
+            is_patient = round_count <= PATIENT_ROUND_COUNT
+            if isinstance(wanted, LengthUnknownError):
+                known = await self._ask_length(wanted.inode, is_patient=is_patient)
+            else:
+                inode_id = await self._begun(wanted)
+                if is_patient:
+                    await self.finish_truncation(inode_id)
+                else:
+                    if await turn.take(inode_id):
+                        give_up_s = clock.monotonic_s() + self._retry_time_s_max
+                    await self._finish_truncation(inode_id)
+            if round_count >= ROUND_COUNT_MAX and clock.monotonic_s() >= give_up_s:
+                raise FsError(Status.BUSY, "the file is being truncated again and again")
             round_count += 1
             if round_count > ROUND_COUNT_MAX:
                 await trio.sleep(LATE_ROUND_PAUSE_S)
             try:
                 return await attempt(known)
-            except (TruncationUnfinishedError, StillInlineError) as error:
-                await in_task()
-                turn.end_try()
-                inode_id = await self._begun(error)
-                if round_count <= PATIENT_ROUND_COUNT:
-                    await self.finish_truncation(inode_id)
-                    continue
-                if await turn.take(inode_id):
-                    give_up_s = clock.monotonic_s() + self._retry_time_s_max
-                await self._finish_truncation(inode_id)
-            except LengthUnknownError as error:
-                await in_task()
-                turn.end_try()
-                is_patient = round_count <= PATIENT_ROUND_COUNT
-                known = await self._ask_length(error.inode, is_patient=is_patient)
-        raise FsError(Status.BUSY, "the file is being truncated again and again")
+            except (TruncationUnfinishedError, StillInlineError, LengthUnknownError) as error:
+                wanted = error
 
     async def _begun(self, error: TruncationUnfinishedError | StillInlineError) -> int:
         """Return the inode whose truncation is to be finished next; where bytes are inline, begin to move them."""

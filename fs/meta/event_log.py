@@ -40,6 +40,8 @@ class EventLog:
         self._config = config.meta
         self._runtime = runtime
         self._queue_count_max = queue_count_max
+        self.is_on = bool(self._config.event_log_directory)
+        """Whether anything is logged."""
         self._directory = Path(self._config.event_log_directory)
         self._name = f"events-{config.process.node_id}"
         self._queue: deque[bytes] = deque()
@@ -49,11 +51,6 @@ class EventLog:
         self._has_some = trio.Event()
         self._size: int | None = None
         """Of the newest file; None: not known."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is logged."""
-        return bool(self._config.event_log_directory)
 
     def note(self, event: Event) -> None:
         """Queue a line, or count it when the queue is full."""

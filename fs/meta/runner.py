@@ -26,7 +26,7 @@ from ..schema.config import MetaSection, ProcessConfig
 from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.common_pb2 import CallerPb, InodePb
 from ..schema.status import FsError, Retry, Status
-from .by_path import find_directories, may_name_path
+from .by_path import find_directories, names_path
 from .content_driver import ContentDriver
 from .context import (
     CLIENT_ID_BYTES_MAX,
@@ -37,7 +37,6 @@ from .context import (
     NamesLeasedError,
     OpContext,
     PreciseLength,
-    StillInlineError,
     UsageFencedError,
     caller_from_pb,
 )
@@ -90,14 +89,14 @@ def _begun(
     op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
 ) -> Callable[[Transaction], Awaitable[RspT]]:
     """Return the operation as a function of a transaction, which first reads what it will need for certain."""
-    kind = type(request)
+    by_path, tells = names_path(request), is_told(type(request))
 
     async def run(tr: Transaction) -> RspT:
-        if may_name_path(kind):
+        if by_path:
             await find_directories(tr, ctx, request)
         await tr.prefetch(request_keys(ctx.caller, request))
         reply = await op(tr, ctx, request)
-        if is_told(kind):
+        if tells:
             await tell_directories(tr, ctx, request, reply)
         return reply
 
@@ -193,10 +192,7 @@ class RequestRunner:
 
     async def _read_content(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         """As `_read`, for operations that may need the bytes of files in their chunks first."""
-        try:
-            return await self._read(op, request)
-        except StillInlineError:  # mostly once in the life of a file
-            return await self.driver.run(lambda _: self._read(op, request))
+        return await self.driver.run(lambda _: self._read(op, request))
 
     async def _change(
         self, op: Operation[ReqT, RspT], request: ReqT, *, new_inode_id: int = 0
@@ -212,45 +208,64 @@ class RequestRunner:
     async def _settled(
         self, caller: Caller, request: Message, attempt: Callable[[], Awaitable[RspT]]
     ) -> RspT:
-        """As `_decided`; what was done is logged."""
-        reply = await self._decided(caller, attempt)
+        """Run an operation until nothing holds it up, and log what was done; when a repeat is refused, no earlier try of it may succeed later.
+
+        What goes well at once, as most does, passes through here alone.
+        """
+        try:
+            try:
+                reply = await attempt()
+            except (NamesLeasedError, UsageFencedError) as held_up:
+                reply = await self._past_fences(attempt, held_up)
+        except FsError as error:
+            if not caller.is_repeat or error.retry is not Retry.NEVER:
+                raise
+            reply = await self._refused(caller, attempt, error)
         if self.events.is_on and isinstance(reply, Message):
             event = event_of(caller, request, reply)
             if event is not None:
                 self.events.note(event)
         return reply
 
-    async def _decided(self, caller: Caller, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
-        """As `_past_fences`; when a repeat is refused, no earlier try of it may succeed later."""
-        try:
-            return await self._past_fences(attempt)
-        except FsError as error:
-            if not caller.is_repeat or error.retry is not Retry.NEVER:
-                raise
-            refusal, now_ns, tick = error, self.now_ns(), self.ticks.known()
+    async def _refused(
+        self, caller: Caller, attempt: Callable[[], Awaitable[RspT]], refusal: FsError
+    ) -> RspT:
+        """Remember that a repeat was refused, and raise that; where an earlier try has succeeded meanwhile, return its reply."""
+        now_ns, tick = self.now_ns(), self.ticks.known()
         if await self.driver.transact(
             lambda tr: refuse(tr, caller, refusal, now_ns=now_ns, tick=tick)
         ):
             raise refusal
         return await self._past_fences(attempt)
 
-    async def _past_fences(self, attempt: Callable[[], Awaitable[RspT]]) -> RspT:
-        """Run an operation again while a directory above is about to be moved, or names are leased to another client."""
+    async def _past_fences(
+        self,
+        attempt: Callable[[], Awaitable[RspT]],
+        held_up: NamesLeasedError | UsageFencedError | None = None,
+    ) -> RspT:
+        """Run an operation again while a directory above is about to be moved, or names are leased to another client.
+
+        Args:
+            attempt: runs it.
+            held_up: what a run has ended with already.
+        """
         deadline_s = None
         while True:
-            try:
-                return await attempt()
-            except NamesLeasedError as error:
+            if isinstance(held_up, NamesLeasedError):
                 await in_task()
-                await self.name_leases.end(error.directory_id)
-                continue
-            except UsageFencedError as error:
+                await self.name_leases.end(held_up.directory_id)
+            elif held_up is not None:
                 now_s = self._runtime.clock.monotonic_s()
                 deadline_s = deadline_s or now_s + self._retry_time_s_max
                 if now_s > deadline_s:
-                    raise FsError(Status.BUSY, f"{error} is being moved again and again") from error
-            await in_task()
-            await trio.sleep(FENCE_PAUSE_S)
+                    what = f"{held_up} is being moved again and again"
+                    raise FsError(Status.BUSY, what) from held_up
+                await in_task()
+                await trio.sleep(FENCE_PAUSE_S)
+            try:
+                return await attempt()
+            except (NamesLeasedError, UsageFencedError) as error:
+                held_up = error
 
     async def _move(
         self,

@@ -80,7 +80,8 @@ class LogSegments:
         """Of the newest segment that has begun."""
         has_gap = not self._known or _gap(self._known, self.number) is not None
         self._first = self.number + 1 if has_gap else self._known[self.number].first
-        self._is_between = True
+        self.is_between = True
+        """The next batch begins a segment: it has rows of its own to put."""
         self._change = 0
         self._cost = 0
 
@@ -90,7 +91,7 @@ class LogSegments:
         Args:
             newest: returns the newest change in the store; only called when it is needed.
         """
-        if not self._is_between:
+        if not self.is_between:
             return []
         self._change, number = newest(), self.number + 1
         first = max(self._first, number + 1 - WINDOW)
@@ -105,8 +106,8 @@ class LogSegments:
         Args:
             cost: of the batch, in what `cost_max` counts.
         """
-        if self._is_between:
-            self._is_between = False
+        if self.is_between:
+            self.is_between = False
             self.number += 1
             self._first = max(self._first, self.number + 1 - WINDOW)
             self._known[self.number] = _Row(self._change, self._first)
@@ -116,7 +117,7 @@ class LogSegments:
 
     def end(self) -> None:
         """RocksDB has changed the log, after the last batch and before the next one."""
-        self._is_between = True
+        self.is_between = True
         self._cost = 0
 
     def _key(self, number: int) -> bytes:
