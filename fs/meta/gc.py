@@ -119,6 +119,8 @@ class GarbageCollector:
         self._events = events
         self.tracer: Tracer | None = None
         """Begins traces of removals; None: nobody does."""
+        self._files_from = records.GC_FILE
+        """Where files are looked for next: of those before, only ones whose time was set by a slower clock may be left."""
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -189,7 +191,8 @@ class GarbageCollector:
         return await self._collect(0.0)
 
     async def _tend(self) -> None:
-        """Do what is to be done from time to time, whatever has been removed."""
+        """Do what is to be done from time to time, whatever has been removed; look for it from the beginning again."""
+        self._files_from = records.GC_FILE
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
@@ -203,10 +206,11 @@ class GarbageCollector:
         self.done_count += done_count
         return done_count
 
-    async def _due_now(self, prefix: bytes, patience_s: float) -> list[bytes]:
+    async def _due_now(self, prefix: bytes, begin: bytes, patience_s: float) -> list[bytes]:
         """As `_due`, for that long; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
         latest_ns = self._make_context().now_ns - int(patience_s * 1e9)
-        keys = [key for key in await self._due(prefix) if records.gc_due_ns(key) <= latest_ns]
+        found = await self._due(prefix, begin)
+        keys = [key for key in found if records.gc_due_ns(key) <= latest_ns]
         return [] if keys and await self._is_paused() else keys
 
     async def _is_paused(self) -> bool:
@@ -225,10 +229,11 @@ class GarbageCollector:
             self._engine, lambda tr: tr.get_range(begin, end, limit=limit, snapshot=True)
         )
 
-    async def _due(self, prefix: bytes) -> list[bytes]:
+    async def _due(self, prefix: bytes, begin: bytes) -> list[bytes]:
+        """Return the keys of work of one kind that is due, from `begin` on."""
         now_ns = self._make_context().now_ns
-        end = records.gc_key(prefix, now_ns + 1, 0)
-        keys = self._keys(await self._range(prefix, end, self._config.gc_batch_count))
+        end = max(begin, records.gc_key(prefix, now_ns + 1, 0))
+        keys = self._keys(await self._range(begin, end, self._config.gc_batch_count))
         lag_s = max(0.0, (now_ns - records.gc_due_ns(keys[0])) / 1e9) if keys else 0.0
         self.due[prefix] = Due(len(keys), lag_s)
         return keys
@@ -255,7 +260,8 @@ class GarbageCollector:
 
     async def _empty_trees(self, patience_s: float = 0.0) -> int:
         done_count = 0
-        for key in await self._due_now(records.GC_DIRECTORY, patience_s):
+        prefix = records.GC_DIRECTORY
+        for key in await self._due_now(prefix, prefix, patience_s):
             done_count += await self._empty_tree(key)
         return done_count
 
@@ -271,7 +277,7 @@ class GarbageCollector:
         return 0
 
     async def _delete_inodes(self, patience_s: float = 0.0) -> int:
-        keys = await self._due_now(records.GC_FILE, patience_s)
+        keys = await self._due_now(records.GC_FILE, self._files_from, patience_s)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]
             if self.tracer is not None and self.tracer.sample_rate and self.tracer.is_due():
@@ -280,6 +286,8 @@ class GarbageCollector:
                     await self._delete_some(some)
             else:
                 await self._delete_some(some)
+            # A search from the beginning would pass over all that was collected, batch after batch.
+            self._files_from = some[-1] + b"\x00"
         return len(keys)
 
     async def _delete_some(self, keys: Sequence[bytes]) -> None:

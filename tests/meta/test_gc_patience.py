@@ -4,6 +4,7 @@
 import pytest
 import trio
 
+from fs.meta import records
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT
 
@@ -83,3 +84,49 @@ async def test_what_was_due_for_long_goes_at_once_however_much_it_is(
     nursery.start_soon(world.meta.gc.run)
     await trio.sleep(0.5)
     assert len(world.chunks.removed) == 9
+
+
+async def test_each_batch_is_looked_for_behind_the_one_before_and_what_comes_late_is_found(
+    world, root, autojump_clock, nursery, monkeypatch
+):
+    """A store passes over all that was deleted in between, and that is the more the more has been collected."""
+    gc = world.meta.gc
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
+    made = []
+    for number in range(9):
+        made.append((await root.create(ROOT, b"%d" % number)).inode_id)
+        await root.unlink(ROOT, b"%d" % number)
+    late_key, *due_keys = await files_due(world)
+    late = await taken_out(world, late_key)
+    await trio.sleep(DUE_S + 1)
+    begins, look = [], gc._range
+
+    async def looked(begin, end, limit):
+        if begin.startswith(records.GC_FILE) and begin < due_keys[-1] + b"\xff":
+            begins.append(begin)
+        return await look(begin, end, limit)
+
+    monkeypatch.setattr(gc, "_range", looked)
+    nursery.start_soon(gc.run)
+    await trio.sleep(0.5)
+    assert begins == [records.GC_FILE, *(key + b"\x00" for key in due_keys[1::2])]
+    # As of a service whose clock is behind.
+    tr = world.engine.transaction()
+    tr.set(late_key, late)
+    await tr.commit()
+    await trio.sleep(1)
+    assert sorted(world.chunks.removed) == sorted(made)
+
+
+async def files_due(world):
+    tr = world.engine.transaction()
+    return [key for key, _ in await tr.get_range(records.GC_FILE, records.GC_FILE + b"\xff")]
+
+
+async def taken_out(world, key):
+    """Remove a record for a while; return what it says."""
+    tr = world.engine.transaction()
+    value = await tr.get(key)
+    tr.clear(key)
+    await tr.commit()
+    return value
