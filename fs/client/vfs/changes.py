@@ -9,6 +9,7 @@ Invariant: what changed after `mark` was called is found by `is_since`; what did
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from ...runtime.oldest import forget_oldest
 from ...schema.ids import InodeId
 
 COUNT_MAX: Final = 8192
@@ -43,9 +44,9 @@ class Changes:
         self._count += 1
         self._changed.pop(key, None)
         self._changed[key] = self._count
-        if len(self._changed) > COUNT_MAX:
-            oldest = next(iter(self._changed))
-            self._forgotten_count = self._changed.pop(oldest)
+        forgotten = forget_oldest(self._changed, COUNT_MAX)
+        if forgotten is not None:
+            self._forgotten_count = forgotten
 
     def is_since(self, mark: int, inode_id: InodeId) -> bool:
         """Return whether an inode has changed since, or may have."""

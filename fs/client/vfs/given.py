@@ -12,14 +12,18 @@ Invariants:
 Does not: ask meta.
 """
 
+import math
 from collections.abc import Callable
 from typing import Final
 
+from ...runtime.oldest import forget_oldest
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
 
 COUNT_MAX: Final = 16_384
 """Inodes remembered; the oldest go first, and so does what may be used no more.  Each takes about a KiB."""
+LOOK_INTERVAL_S: Final = 0.1
+"""Between two looks for that."""
 
 
 class GivenAttributes:
@@ -28,6 +32,8 @@ class GivenAttributes:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._found: dict[InodeId, tuple[Inode, float]] = {}
+        self._look_s = -math.inf
+        """When it is looked again for what may be used no more."""
 
     def __len__(self) -> int:
         return len(self._found)
@@ -42,11 +48,10 @@ class GivenAttributes:
         if left_s <= 0.0:
             return
         found[inode.inode_id] = inode, now_s + left_s
-        oldest = next(iter(found))
-        if found[oldest][1] <= now_s:
+        if now_s >= self._look_s:
+            self._look_s = now_s + LOOK_INTERVAL_S
             self._drop_old(now_s)
-        elif len(found) > COUNT_MAX:
-            del found[oldest]
+        forget_oldest(found, COUNT_MAX)
 
     def _drop_old(self, now_s: float) -> None:
         # They do not end quite in the order in which they came; what is left behind goes later.

@@ -20,6 +20,7 @@ Does not: ask meta, know attributes, judge changes; meta does, whatever was said
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from ...runtime.oldest import forget_oldest
 from ...schema.ids import InodeId
 from ...schema.inode import NAME_BYTES_MAX
 from ...schema.name_lease import LEASE_S, SURE_S
@@ -148,8 +149,9 @@ class LeasedNames:
             self._touch_count += 1
             self._touched.pop(parent, None)
             self._touched[parent] = self._touch_count
-            if len(self._touched) > TOUCHED_COUNT_MAX:
-                self._forgotten_count = self._touched.pop(next(iter(self._touched)))
+            forgotten = forget_oldest(self._touched, TOUCHED_COUNT_MAX)
+            if forgotten is not None:
+                self._forgotten_count = forgotten
             return None
         directory.begin(name)
         if name not in directory.names:

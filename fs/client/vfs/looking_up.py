@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from ...rpc.api import UnderWay
+from ...runtime.oldest import forget_oldest
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb
@@ -130,8 +131,7 @@ class LookingUp(ExtendedAttributes):
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
         """Note what a name refers to, for keep sessions; bounded, oldest first out."""
         self._dentries[parent, name] = inode_id
-        if len(self._dentries) > DENTRY_COUNT_MAX:
-            del self._dentries[next(iter(self._dentries))]
+        forget_oldest(self._dentries, DENTRY_COUNT_MAX)
 
     # -- lookup and attributes ----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from ...runtime.oldest import forget_oldest
 from ...runtime.ports import Runtime
 from ...runtime.recycled import RecycledMemory
 from ...runtime.span_keeper import SpanKeeper
@@ -430,8 +431,7 @@ class Shared:
         if state.cached_ver is not None and state.cached_ver == state.file.data_ver:
             is_durable = state.durable_seq == state.acked_seq
             self.seen[state.inode_id] = Seen(state.cached_ver, state.file.length, is_durable)
-            if len(self.seen) > SEEN_COUNT_MAX:
-                del self.seen[next(iter(self.seen))]
+            forget_oldest(self.seen, SEEN_COUNT_MAX)
 
     def begin_cut(self, inode_id: InodeId) -> None:
         """Have reads of a file wait, by whoever opens it meanwhile, too: a truncation is about to be asked for."""
