@@ -1,25 +1,29 @@
-/* How a mount daemon takes in and answers the small READs that the kernel has ready; device_twin.py says what each function promises.
+/* How a mount daemon takes in and answers what the kernel asks for; device_twin.py says what each function promises.
  *
  * Nothing here believes its caller: sizes are checked before memory is touched, and a buffer is held while it is.  The interpreter's
- * lock is given up for the system calls. */
+ * lock is given up for the system calls, but for a short answer: that waits for nobody, and takes hardly longer than giving up the lock. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
 
-#define INTERFACE 1
+#define INTERFACE 2
 
 #define READ_OPCODE 15
 #define READ_BYTES 80
 #define COUNT_MAX 64
+#define HEADER_BYTES 40
+#define PART_COUNT_MAX 8
+#define SHORT_BYTES_MAX 16384
 
 /* Of a request as it comes, and in front of an answer: as the kernel has them, in the byte order of the machine. */
 typedef struct { uint32_t length, opcode; uint64_t unique; } Head;
+typedef struct { uint32_t length, opcode; uint64_t unique, node_id; uint32_t uid, gid, pid; uint16_t extra, padding; } Header;
 typedef struct { uint32_t length; int32_t error; uint64_t unique; } OutHeader;
 typedef struct { uint64_t unique, place; uint32_t length; int32_t error; } Answer;
 
-_Static_assert(sizeof(Head) == 16 && sizeof(OutHeader) == 16 && sizeof(Answer) == 24, "packed");
+_Static_assert(sizeof(Head) == 16 && sizeof(OutHeader) == 16 && sizeof(Answer) == 24 && sizeof(Header) == HEADER_BYTES, "packed");
 
 /* Reads requests until one is no READ, none is there, or there are enough; returns how many READs, and in `last` what ended it:
  * the bytes of another request, -1 for none, or -2 with `error`. */
@@ -71,6 +75,106 @@ static PyObject *receive_reads(PyObject *module, PyObject *args) {
     PyBuffer_Release(&head);
     PyBuffer_Release(&data);
     return found;
+}
+
+static int has_count(Py_ssize_t count, Py_ssize_t wanted) {
+    if (count == wanted) return 1;
+    PyErr_Format(PyExc_TypeError, "%zd arguments, not %zd", count, wanted);
+    return 0;
+}
+
+/* Take a number of least..most; only of Python's own kind, as making one of anything else is code in Python. */
+static int take_number(PyObject *item, long long least, long long most, long long *value) {
+    int overflow = 0;
+    if (!PyLong_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "no number");
+        return -1;
+    }
+    *value = PyLong_AsLongLongAndOverflow(item, &overflow);
+    if (*value == -1 && PyErr_Occurred()) return -1;
+    if (!overflow && *value >= least && *value <= most) return 0;
+    PyErr_SetString(PyExc_ValueError, "a number that its field cannot hold");
+    return -1;
+}
+
+/* A new tuple of a request of `size` bytes that lies in two buffers. */
+static PyObject *request_of(const Py_buffer *head, const Py_buffer *data, long long size) {
+    Header header;
+    if (head->len != READ_BYTES || size < HEADER_BYTES || size - READ_BYTES > data->len)
+        return PyErr_Format(PyExc_ValueError, "%lld bytes of a request, in %zd and %zd", size, head->len, data->len);
+    memcpy(&header, head->buf, sizeof header);
+    if (header.length != (unsigned long long)size)
+        return PyErr_Format(PyExc_ValueError, "%lld bytes of a request, which says %lu", size, (unsigned long)header.length);
+    Py_ssize_t first = (Py_ssize_t)(size < READ_BYTES ? size : READ_BYTES) - HEADER_BYTES;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size - HEADER_BYTES);
+    if (body == NULL) return NULL;
+    char *bytes = PyBytes_AsString(body);
+    memcpy(bytes, (char *)head->buf + HEADER_BYTES, (size_t)first);
+    if (size > READ_BYTES) memcpy(bytes + first, data->buf, (size_t)size - READ_BYTES);
+    return Py_BuildValue("(KIKIIIN)", (unsigned long long)header.unique, header.opcode, (unsigned long long)header.node_id,
+                         header.uid, header.gid, header.pid, body);
+}
+
+static PyObject *take_request(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Py_buffer head, data;
+    long long size;
+    if (!has_count(count, 3) || take_number(args[2], 0, PY_SSIZE_T_MAX, &size) < 0) return NULL;
+    if (PyObject_GetBuffer(args[0], &head, PyBUF_SIMPLE) < 0) return NULL;
+    PyObject *found = NULL;
+    if (PyObject_GetBuffer(args[1], &data, PyBUF_SIMPLE) == 0) {
+        found = request_of(&head, &data, size);
+        PyBuffer_Release(&data);
+    }
+    PyBuffer_Release(&head);
+    return found;
+}
+
+static int write_parts(int fd, const struct iovec *from, int count) {
+    while (writev(fd, from, count) < 0)
+        if (errno != EINTR) return errno;
+    return 0;
+}
+
+static PyObject *answer_request(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    long long fd, error;
+    if (!has_count(count, 4) || take_number(args[0], INT32_MIN, INT32_MAX, &fd) < 0) return NULL;
+    if (take_number(args[2], 0, INT32_MAX, &error) < 0) return NULL;
+    if (!PyLong_Check(args[1])) return PyErr_Format(PyExc_TypeError, "no number");
+    uint64_t unique = PyLong_AsUnsignedLongLong(args[1]);
+    if (unique == (uint64_t)-1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) PyErr_SetString(PyExc_ValueError, "no unique number of a request");
+        return NULL;
+    }
+    if (!PyTuple_Check(args[3])) return PyErr_Format(PyExc_TypeError, "no tuple of buffers");
+    Py_ssize_t parts = PyTuple_Size(args[3]), held = 0;
+    if (parts > PART_COUNT_MAX) return PyErr_Format(PyExc_ValueError, "%zd parts of an answer", parts);
+    Py_buffer buffers[PART_COUNT_MAX];
+    struct iovec from[PART_COUNT_MAX + 1];
+    unsigned long long length = sizeof(OutHeader);
+    int failure = 0, is_bad = 0;
+    for (; !is_bad && held < parts; held++) {
+        if (PyObject_GetBuffer(PyTuple_GetItem(args[3], held), &buffers[held], PyBUF_SIMPLE) < 0) break;
+        from[held + 1] = (struct iovec){buffers[held].buf, (size_t)buffers[held].len};
+        length += (unsigned long long)buffers[held].len;
+        is_bad = length > UINT32_MAX;
+    }
+    if (is_bad) {
+        PyErr_Format(PyExc_ValueError, "%llu bytes of an answer", length);
+    } else if (held == parts) {
+        OutHeader header = {(uint32_t)length, -(int32_t)error, unique};
+        from[0] = (struct iovec){&header, sizeof header};
+        if (length <= SHORT_BYTES_MAX) {
+            failure = write_parts((int)fd, from, (int)parts + 1);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            failure = write_parts((int)fd, from, (int)parts + 1);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    for (Py_ssize_t n = 0; n < held; n++) PyBuffer_Release(&buffers[n]);
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(failure);
 }
 
 static int write_answer(int fd, const Answer *answer, char *memory) {
@@ -128,6 +232,8 @@ static PyObject *answer_reads(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"receive_reads", receive_reads, METH_VARARGS, NULL},
     {"answer_reads", answer_reads, METH_VARARGS, NULL},
+    {"take_request", (PyCFunction)(void (*)(void))take_request, METH_FASTCALL, NULL},
+    {"answer_request", (PyCFunction)(void (*)(void))answer_request, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,7 +18,10 @@ ANSWER: Final = struct.Struct("=QQIi")
 """Unique, where its bytes begin in the memory, how many there are, and an errno, with which there are none; 0: success."""
 COUNT_MAX: Final = 64
 """Of one call."""
+PART_COUNT_MAX: Final = 8
+"""Of one answer."""
 _HEAD: Final = struct.Struct("=II")
+_IN_HEADER: Final = struct.Struct("=IIQQIIIHH")
 _OUT_HEADER: Final = struct.Struct("=IiQ")
 _LENGTH_MAX: Final = 2**32 - 1 - _OUT_HEADER.size
 
@@ -59,6 +62,49 @@ def receive_reads(
             return b"".join(rows), size
         rows.append(bytes(head))
     return b"".join(rows), -1
+
+
+def take_request(
+    head: Buffer, data: Buffer, size: int, /
+) -> tuple[int, int, int, int, int, int, bytes]:
+    """Return unique, opcode, node, uid, gid and pid of a request that `receive_reads` has received, and what follows its header.
+
+    Args:
+        head: where it begins, as given to `receive_reads`.
+        data: where it goes on.
+        size: its bytes.
+
+    Raises:
+        ValueError: they are not those of a request.
+    """
+    if len(head) != READ_REQUEST.size or not _IN_HEADER.size <= size <= len(head) + len(data):
+        raise ValueError(f"{size} bytes of a request, in {len(head)} and {len(data)}")
+    length, opcode, unique, node_id, uid, gid, pid, _, _ = _IN_HEADER.unpack_from(head)
+    if length != size:
+        raise ValueError(f"{size} bytes of a request, which says {length}")
+    body = b"".join((head, data[: max(0, size - len(head))]))[_IN_HEADER.size : size]
+    return unique, opcode, node_id, uid, gid, pid, body
+
+
+def answer_request(fd: int, unique: int, error: int, parts: tuple[Buffer, ...], /) -> int:
+    """Answer a request with these bytes, PART_COUNT_MAX parts at most, which are free again when this returns, and an errno, 0: none.
+
+    Returns:
+        0, or the errno of the device, which has taken nothing then.
+
+    Raises:
+        ValueError: too many parts or bytes, or a number that its field cannot hold; nothing is answered.
+    """
+    length = _OUT_HEADER.size + sum(map(len, parts))
+    if len(parts) > PART_COUNT_MAX or length >= 2**32:
+        raise ValueError(f"{length} bytes in {len(parts)} parts of an answer")
+    if not (-(2**31) <= fd < 2**31 and 0 <= unique < 2**64 and 0 <= error < 2**31):
+        raise ValueError("a number that its field cannot hold")
+    try:
+        os.writev(fd, (_OUT_HEADER.pack(length, -error, unique), *parts))
+    except OSError as failure:
+        return failure.errno or errno.EIO
+    return 0
 
 
 def answer_reads(fd: int, answers: Buffer, memory: Buffer, /) -> list[tuple[int, int]]:

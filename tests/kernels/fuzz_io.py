@@ -306,7 +306,7 @@ class DirectFuzzer(Fuzzer):
 
 
 class DeviceFuzzer(Fuzzer):
-    """Compares `receive_reads` and `answer_reads`."""
+    """Compares `receive_reads`, `take_request`, and the answers."""
 
     def __init__(self, compiled, seed):
         super().__init__(compiled, device_twin, seed)
@@ -320,9 +320,34 @@ class DeviceFuzzer(Fuzzer):
         self._full = self._keep(open("/dev/full", "wb", buffering=0))  # noqa: SIM115
 
     def call_each(self):
-        """Call both once."""
+        """Call each once; what is taken apart, and single answers, do not count as done."""
         self._receive()
         self._answer()
+        self._take()
+        self._answer_one()
+
+    def _take(self):
+        rng = self._rng
+        size = rng.choice([0, 39, 40, 41, 79, 80, 81, 180, 181, self._number(), -self._number()])
+        length = size if rng.random() < 0.9 else self._number()
+        head = struct.pack("=I", length % 2**32) + rng.randbytes(76 if rng.random() < 0.9 else 40)
+        args = bytearray(head), rng.randbytes(100), size
+        both = [outcome(kernel.take_request, *args) for kernel in self._both]
+        assert both[0] == both[1], (args, both)
+
+    def _answer_one(self):
+        rng = self._rng
+        sizes = [rng.choice([0, 1, 100, 4096, 20_000]) for _ in range(rng.choice([0, 1, 2, 8, 9]))]
+        parts = tuple(rng.randbytes(size) for size in sizes)
+        unique = rng.choice([rng.getrandbits(64), self._number(), -1])
+        error = rng.choice([0] * 8 + [2, 2**31 - 1, 2**31, -1])
+        found, fd = [], self._fd()
+        for kernel in self._both:
+            said = outcome(kernel.answer_request, fd, unique, error, parts)
+            found.append((said, self._rest(self._ours)))
+            self._file.truncate(100)
+            self._file.seek(0)
+        assert found[0] == found[1], (fd, unique, error, sizes, found)
 
     def _fd(self):
         if self._rng.random() < 0.95:

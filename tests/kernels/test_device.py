@@ -108,6 +108,69 @@ def test_a_head_of_another_size_and_no_requests_are_refused(kernel, pair, head, 
         kernel.receive_reads(pair[1].fileno(), bytearray(head), bytearray(10), count_max)
 
 
+@pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 300, 5040])
+def test_a_request_is_taken_apart_wherever_its_bytes_lie(kernel, pair, count):
+    ours, theirs = pair
+    body = random.Random(count).randbytes(count)
+    ours.send(
+        struct.pack("=IIQQIIIHH", 40 + count, 3, 2**64 - 2, 2**63, 2**32 - 1, 6, 7, 0, 0) + body
+    )
+    head, data = bytearray(80), bytearray(5000)
+    assert kernel.receive_reads(theirs.fileno(), head, data, 1) == (b"", 40 + count)
+    fields = (2**64 - 2, 3, 2**63, 2**32 - 1, 6, 7, body)
+    assert kernel.take_request(head, data, 40 + count) == fields
+
+
+@pytest.mark.parametrize(
+    ("head", "length", "size"),
+    [(80, 39, 39), (80, 181, 181), (80, 50, 51), (79, 50, 50), (81, 50, 50), (80, 0, 0)],
+)
+def test_what_is_no_request_is_not_taken_apart(kernel, head, length, size):
+    begin = struct.pack("=II", length, 1) + bytes(head - 8)
+    with pytest.raises(ValueError, match=f"{size} bytes of a request"):
+        kernel.take_request(bytearray(begin), bytearray(100), size)
+
+
+@pytest.mark.parametrize("parts", [(), (b"",), (b"entry", memoryview(b"open")), (b"x" * 100_000,)])
+def test_a_request_is_answered_with_its_parts_or_an_errno(kernel, pair, parts):
+    ours, theirs = pair
+    unique, said = 2**64 - 2, b"".join(parts)
+    for number in (0, errno.ENOENT):
+        assert kernel.answer_request(theirs.fileno(), unique, number, parts) == 0
+        assert ours.recv(1 << 20) == struct.pack("=IiQ", 16 + len(said), -number, unique) + said
+
+
+@pytest.mark.parametrize(
+    ("fd", "unique", "number", "count"),
+    [
+        (0, -1, 0, 1),
+        (0, 2**64, 0, 1),
+        (0, 1, -1, 1),
+        (0, 1, 2**31, 1),
+        (2**31, 1, 0, 1),
+        (0, 1, 0, 9),
+    ],
+)
+def test_an_answer_beyond_its_fields_or_of_too_many_parts_is_refused(  # noqa: PLR0917 - the table
+    kernel, pair, fd, unique, number, count
+):
+    ours, theirs = pair
+    with pytest.raises(ValueError, match=r"number|parts"):
+        kernel.answer_request(fd or theirs.fileno(), unique, number, (b"x",) * count)
+    ours.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ours.recv(100)
+
+
+def test_an_answer_that_the_device_refuses_is_told_of(kernel, pair):
+    theirs = pair[1]
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    for size in (10_000, 1 << 20):
+        failed = kernel.answer_request(theirs.fileno(), 2, 0, (bytes(size),))
+        assert failed == errno.EMSGSIZE
+    assert kernel.answer_request(1 << 20, 2, 0, ()) == errno.EBADF
+
+
 def test_each_read_is_answered_by_its_part_of_the_memory(kernel, pair):
     ours, theirs = pair
     memory = random.Random(3).randbytes(9000)
@@ -199,6 +262,11 @@ def test_refusals_keep_nothing(kernel, pair):
         with pytest.raises(ValueError, match="beyond the memory"):
             kernel.answer_reads(closed, answers, data)
         assert kernel.answer_reads(closed, answers, bytes(6)) == [(0, errno.EBADF)]
+        with pytest.raises(ValueError, match="of a request"):
+            kernel.take_request(head, data, 86)
+        assert kernel.answer_request(closed, 1, 0, (data, head)) == errno.EBADF
+        with pytest.raises(TypeError):
+            kernel.answer_request(closed, 1, 0, (data, head, "text"))
     assert list(map(sys.getrefcount, things)) == before
     for memory in things:
         memory.append(0)  # refused while somebody holds it
@@ -223,6 +291,7 @@ def test_a_real_device_refuses_what_it_has_no_use_for_and_says_that_it_is_gone(k
         with pytest.raises(OSError, match=os.strerror(errno.ENODEV)):
             kernel.receive_reads(fd, head, data, 5)
         assert kernel.answer_reads(fd, nobody, b"abc") == []
+        assert kernel.answer_request(fd, 10**6, 0, (b"abc",)) in {errno.ENOENT, errno.ENODEV}
     finally:
         os.close(fd)
         libc.umount2(os.fsencode(tmp_path), MNT_DETACH)

@@ -7,6 +7,8 @@ from .name_requests import Reply, WantsErrno
 from .protocol import Opcode
 from .times import OperationTimes, name_of
 
+_READ, _WRITE = int(Opcode.READ), int(Opcode.WRITE)
+
 
 class Answering:
     """Of one mount.  Who calls sees to it that each request is answered once."""
@@ -17,10 +19,11 @@ class Answering:
 
     def reply(self, request: Request, reply: Reply) -> None:
         """Answer with the buffers of a reply."""
-        if request.opcode == Opcode.READ:
+        opcode = request.opcode
+        if opcode == _READ:
             self._times.moved_bytes = count = sum(map(len, reply))
             self._times.read_bytes += count
-        elif request.opcode == Opcode.WRITE:
+        elif opcode == _WRITE:
             count = len(request.body) - p.WRITE_IN.size + len(request.data)
             self._times.moved_bytes = count
             self._times.written_bytes += count

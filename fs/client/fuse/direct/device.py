@@ -16,12 +16,18 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import outcome
 import trio
 
-from ....kernels.device import answer_reads, receive_reads
+from ....kernels.device import (
+    PART_COUNT_MAX,
+    answer_reads,
+    answer_request,
+    receive_reads,
+    take_request,
+)
 from ....runtime import readiness
 from ....runtime.ports import Buffer
 from ....runtime.recycled import RecycledMemory
@@ -57,6 +63,11 @@ class Request(NamedTuple):
     body: bytes
     data: memoryview = _NO_DATA
     """Of a WRITE: its bytes, in memory of whole pages; empty: they are in `body`."""
+
+
+_new: Final = tuple.__new__
+"""Makes a request of all its fields, without the call that looks for defaults."""
+_MISSING: Final = (_NO_DATA,)
 
 
 class Device:
@@ -100,19 +111,17 @@ class Device:
 
     def _request(self, count: int) -> Request:
         """Return the request of so many bytes that has been received."""
+        more = count - _HEAD_BYTES
+        if 2 * more < self._write_bytes_max:
+            return _new(Request, take_request(self._head, self._data, count) + _MISSING)
         length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(self._head)
         assert length == count, (length, count)
-        more = count - _HEAD_BYTES
-        if more <= 0:
-            body = bytes(self._head[_HEADER_BYTES:count])
-        elif opcode == Opcode.WRITE and 2 * more >= self._write_bytes_max:
+        if opcode == Opcode.WRITE:
             # No copy; a smaller part would hold much more memory than it has bytes.
             data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
             head = bytes(self._head[_HEADER_BYTES:])
             return Request(unique, opcode, node_id, uid, gid, pid, head, data)
-        else:
-            body = b"".join((self._head[_HEADER_BYTES:], self._data[:more]))
-        return Request(unique, opcode, node_id, uid, gid, pid, body)
+        return _new(Request, take_request(self._head, self._data, count) + _MISSING)
 
     async def receive(self, look: Callable[[], T | None]) -> T:
         """Return what `look` does, once that is something; it is called again when there is more, maybe outside of any task.
@@ -159,8 +168,11 @@ class Device:
 
     def reply(self, unique: int, buffers: Sequence[Buffer]) -> None:
         """Answer a request with success; the buffers are free again when this returns."""
-        length = OUT_HEADER.size + sum(map(len, buffers))
-        self._write((OUT_HEADER.pack(length, 0, unique), *buffers))
+        if len(buffers) > PART_COUNT_MAX:
+            buffers = (b"".join(buffers),)
+        failure = answer_request(self._fd, unique, 0, tuple(buffers))
+        if failure:
+            _judge(failure)
 
     def answer(self, answers: bytes, memory: Buffer) -> list[tuple[int, int]]:
         """Answer requests (`ANSWER` by `ANSWER`) with parts of a memory, which is free again when this returns.
@@ -172,7 +184,9 @@ class Device:
 
     def reply_error(self, unique: int, error_number: int) -> None:
         """Answer a request with an errno."""
-        self._write((OUT_HEADER.pack(OUT_HEADER.size, -error_number, unique),))
+        failure = answer_request(self._fd, unique, error_number, ())
+        if failure:
+            _judge(failure)
 
     def notify(self, code: int, body: bytes) -> None:
         """Send a notice; may block while the kernel has requests under way, so never on the event loop.
@@ -182,20 +196,19 @@ class Device:
         """
         os.write(self._fd, OUT_HEADER.pack(OUT_HEADER.size + len(body), code, 0) + body)
 
-    def _write(self, buffers: Sequence[Buffer]) -> None:
-        try:
-            os.writev(self._fd, buffers)
-        except OSError as error:
-            # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and so is everybody who waits.
-            if error.errno not in (errno.ENOENT, errno.ENODEV):
-                raise
-
     def close(self) -> None:
         """Close the descriptor: what is still mounted answers ENOTCONN from now on.  Nobody receives any more."""
         if self._watch is not None:
             self._watch.close(EOFError("unmounted"))
         fd, self._fd = self._fd, _CLOSED  # a late notice must not go into what gets its number next
         os.close(fd)
+
+
+def _judge(failure: int) -> None:
+    """Raise what the device has refused an answer with."""
+    # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and so is everybody who waits.
+    if failure not in (errno.ENOENT, errno.ENODEV):
+        raise OSError(failure, os.strerror(failure))
 
 
 def mount_device(mount_point: Path, options: Sequence[str], source: str) -> int:

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 
 import trio
 
@@ -103,6 +104,8 @@ class Server:
             Opcode.INTERRUPT: self._hear_of_signal,
             Opcode.DESTROY: lambda _: None,
         }
+        self._quick = dict(self._operations.quick)
+        self._begin = dict(self._operations.begin)
         self.initialised = trio.Event()
 
     async def run(self) -> None:
@@ -238,9 +241,10 @@ class Server:
 
     def _look_once(self) -> Request | ReadsTogether | None:
         """Do as `_look`, up to the first reads."""
-        left_count = REQUEST_COUNT_MAX
+        left_count, enough = REQUEST_COUNT_MAX, self._enough_reads()
+        receive_now = self._device.receive_now
         while not self._left:  # so comes most of what is no read: alone
-            rows, request = self._device.receive_now(self._enough_reads())
+            rows, request = receive_now(enough)
             if rows:
                 reads = ReadsTogether()
                 left_count -= self._sort(rows, request, reads)
@@ -304,15 +308,28 @@ class Server:
     def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
         """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
         opcode = request.opcode
-        note = self._at_once.get(opcode)
-        if note is not None:
-            note(request)
-            return True
-        operations = self._operations
-        answer = operations.quick.get(opcode)
-        if answer is not None and self._answered(request, answer):
-            return True
-        begin = operations.begin.get(opcode) if may_begin else None
+        answer = self._quick.get(opcode)
+        if answer is not None:
+            began_s = perf_counter()
+            try:
+                reply = answer(request)
+            except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+                self._refuse(request, error)
+                self._times.note_took(request, perf_counter() - began_s)
+                return True
+            if reply is not None:
+                if reply is NO_ENTRY:
+                    self._reply_error(request, errno.ENOENT)
+                else:
+                    self._reply(request, reply)
+                self._times.note_took(request, perf_counter() - began_s)
+                return True
+        else:
+            note = self._at_once.get(opcode)
+            if note is not None:
+                note(request)
+                return True
+        begin = self._begin.get(opcode) if may_begin else None
         return begin is not None and self._is_begun(request, begin)
 
     def _is_begun(self, request: Request, begin: Begin) -> bool:
@@ -367,22 +384,6 @@ class Server:
         if scope.cancelled_caught:
             self._reply_error(request, errno.EINTR)
         self._interrupts.take_given_up(scope)
-
-    def _answered(self, request: Request, answer: Callable[[Request], object]) -> bool:
-        began_s = current_time()
-        try:
-            reply = answer(request)
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            self._refuse(request, error)
-        else:
-            if reply is None:
-                return False
-            if reply is NO_ENTRY:
-                self._reply_error(request, errno.ENOENT)
-            else:
-                self._reply(request, reply)  # type: ignore[arg-type]
-        self._times.note(request, began_s)
-        return True
 
     async def _serve(
         self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
