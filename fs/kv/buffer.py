@@ -251,7 +251,12 @@ class WriteBuffer:
 
     def atomic_max(self, key: bytes, value: bytes) -> None:
         """See Transaction.atomic_max."""
-        check_value(key, len(value))
+        value_bytes = len(value)
+        if value_bytes > VALUE_BYTES_MAX:
+            check_value(key, value_bytes)
+        if key not in self.points and not self.cleared:
+            self._put(key, Raised(bytes(value)), value_bytes)
+            return
         written = self.written(key)
         assert not isinstance(written, Added), f"{key!r} is both added to and raised"
         if isinstance(written, Unwritten):

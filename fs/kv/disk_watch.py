@@ -30,6 +30,8 @@ class DiskWatch:
         self._probe_fd = -1
         self._began: dict[str, tuple[float, int]] = {}
         """By kind: when, and the kernel's number of the thread."""
+        self._committing_id = 0
+        """The kernel's number of the thread of the event loop, once that has committed: asking takes as long as writing the byte."""
         self._is_over = threading.Event()
 
     def open(self) -> None:
@@ -42,10 +44,12 @@ class DiskWatch:
         self._probe_fd = open_probe(self._path)
 
     def probe(self) -> None:
-        """Return when the file system takes writes."""
+        """Return when the file system takes writes; called by one thread only, that of the event loop."""
         if self._probe_fd < 0:
             return
-        self._began[COMMIT] = (self._judge.now_s, threading.get_native_id())
+        if not self._committing_id:
+            self._committing_id = threading.get_native_id()
+        self._began[COMMIT] = (self._judge.now_s, self._committing_id)
         try:  # noqa: SIM105 - a context manager takes as long as the write
             os.pwrite(self._probe_fd, b"\0", 0)
         except OSError:

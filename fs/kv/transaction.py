@@ -120,7 +120,8 @@ class BufferedTransaction(ABC):
 
     def atomic_max(self, key: bytes, value: bytes) -> None:
         """See Transaction.atomic_max."""
-        self._writable().atomic_max(key, value)
+        assert self._is_open, "the transaction is over"
+        self._buffer.atomic_max(key, value)
 
     def set_versionstamped_value(self, key: bytes, prefix: bytes, suffix: bytes = b"") -> None:
         """See Transaction.set_versionstamped_value."""

@@ -5,24 +5,11 @@ files, load every chain alike; a random seed per file shuffles the chains of its
 large files do not march over the chains in step.
 """
 
-from dataclasses import dataclass
-
 from ..schema.proto.common_pb2 import LayoutPb
 from ..schema.routing import ChainTable
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Whose turn it is: grows by one per file made by this process."""
-
-    count: int
-
-    def next(self) -> "Turn":
-        """Return the turn of the next file."""
-        return Turn(self.count + 1)
-
-
-def place(default: LayoutPb, table: ChainTable, turn: Turn, shuffle_seed: int) -> LayoutPb:
+def place(default: LayoutPb, table: ChainTable, turn: int, shuffle_seed: int) -> LayoutPb:
     """Return the layout of one file made under the layout `default`.
 
     The stripe is cut to the length of the table: more slots than chains would only repeat chains.
@@ -31,7 +18,7 @@ def place(default: LayoutPb, table: ChainTable, turn: Turn, shuffle_seed: int) -
         default: chunk size and stripe size count; a nonzero table version would be honoured by the
             caller when choosing `table`.
         table: the version of the chain table to use, with at least one chain.
-        turn: which file of this process it is.
+        turn: grows by one per file made by this process.
         shuffle_seed: 64 random bits.
     """
     length = len(table.chain_ids)
@@ -41,6 +28,6 @@ def place(default: LayoutPb, table: ChainTable, turn: Turn, shuffle_seed: int) -
         table_version=table.table_version,
         chunk_size_bytes=default.chunk_size_bytes,
         stripe_size=min(default.stripe_size, length),
-        first_chain_index=turn.count % length,
+        first_chain_index=turn % length,
         shuffle_seed=shuffle_seed,
     )

@@ -173,24 +173,23 @@ def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:
         advance_ctime(ctx, inode)
 
 
-def check_session(session: FileSessionPb) -> None:
-    """Raise FsError(INVALID_ARGUMENT) unless the session's id is 32 lower-case hexadecimal digits."""
-    text = session.session_id
-    if _SESSION_ID.fullmatch(text) is None:
-        raise FsError(Status.INVALID_ARGUMENT, f"file session {text!r}")
+def check_session_id(session_id: str) -> None:
+    """Raise FsError(INVALID_ARGUMENT) unless the id of a file session is 32 lower-case hexadecimal digits."""
+    if _SESSION_ID.fullmatch(session_id) is None:
+        raise FsError(Status.INVALID_ARGUMENT, f"file session {session_id!r}")
 
 
 def store_session(tr: Transaction, ctx: OpContext, inode_id: int, session: FileSessionPb) -> None:
     """Keep an inode alive for a client that has it open."""
-    check_session(session)
+    session_id = session.session_id
+    check_session_id(session_id)
     record = FileSessionRecordPb(
-        session_id=session.session_id,
+        session_id=session_id,
         client_id=ctx.caller.client_id,
         is_write=session.is_write,
         created_ns=ctx.now_ns,
     )
-    key = records.file_session_key(inode_id, session.session_id)
-    tr.set(key, record.SerializeToString())
+    tr.set(records.file_session_key(inode_id, session_id), record.SerializeToString())
 
 
 def _belongs_to_writer(ctx: OpContext, value: bytes) -> bool:

@@ -18,7 +18,7 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
-from .damage import decoded, require_known_type
+from .damage import LAST_TYPE, decoded, require_known_type
 from .homes import remove_name
 from .read_ahead import directory_keys
 from .usage import Change
@@ -27,11 +27,13 @@ from .usage_sum import ONE_DIRECTORY
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
     """Return an inode as stored; raises FsError(STALE) when there is none, KV_BAD_FORMAT when a newer release made it."""
-    value = await tr.get(records.inode_key(inode_id), snapshot=snapshot)
+    key = records.inode_key(inode_id)
+    value = await tr.get(key, snapshot=snapshot)
     if value is None:
         raise FsError(Status.STALE, f"inode {inode_id:#x}")
-    inode = decoded(pb.InodePb, records.inode_key(inode_id), value)
-    require_known_type(inode)
+    inode = decoded(pb.InodePb, key, value)
+    if inode.type > LAST_TYPE:
+        require_known_type(inode)
     return inode
 
 
@@ -54,8 +56,7 @@ def _fill_in(inode: pb.InodePb, times: bytes | None, count: bytes | None = None)
 
 async def find_directory(tr: Transaction, inode_id: int) -> pb.InodePb | None:
     """Return a directory as users see it, by snapshot reads; None when there is none."""
-    keys = [records.inode_key(inode_id), *directory_keys(inode_id)]
-    stored, times, count = await tr.get_many(keys, snapshot=True)
+    stored, times, count = await tr.get_many(records.directory_rows(inode_id), snapshot=True)
     if stored is None:
         return None
     inode = pb.InodePb.FromString(stored)
@@ -143,7 +144,7 @@ async def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb
 
     After the last change, as far as it is seen; of those that overlap the latest stays, whichever commits last.
     """
-    key = records.directory_times_key(directory.inode_id)
+    _, key, _ = records.directory_rows(directory.inode_id)
     times = await tr.get(key, snapshot=True)
     _, seen_ns = records.unpack_times(times) if times is not None else (0, directory.ctime_ns)
     now_ns = max(ctx.now_ns, seen_ns + 1)

@@ -1,11 +1,15 @@
 """Gives new files their layout from the newest routing info.  No waiting here."""
 
 import random
+import struct
+from typing import Final
 
 from ..node.api import RoutingView
 from ..schema.proto.common_pb2 import LayoutPb
 from ..schema.status import FsError, Status
 from . import chain_pick
+
+_SEEDS: Final = struct.Struct("<128Q")
 
 
 class RoutedLayouts:
@@ -15,7 +19,9 @@ class RoutedLayouts:
         self._routing = routing
         self._random = source
         # A random start: several services do not all begin with the same chain.
-        self._turn = chain_pick.Turn(source.getrandbits(16))
+        self._turn = source.getrandbits(16)
+        self._seeds: list[int] = []
+        """Drawn, and not given to any file yet."""
 
     def place(self, default: LayoutPb) -> LayoutPb:
         """Return a layout with table version, first chain and seed filled in.
@@ -26,5 +32,8 @@ class RoutedLayouts:
         table = self._routing.info.chain_table(default.table_id, default.table_version)
         if not table.chain_ids:
             raise FsError(Status.CHAIN_TABLE_UNKNOWN, f"chain table {table.table_id} is empty")
-        self._turn = self._turn.next()
-        return chain_pick.place(default, table, self._turn, self._random.getrandbits(64))
+        if not self._seeds:
+            # Together: the system is asked for them with one call.
+            self._seeds.extend(_SEEDS.unpack(self._random.randbytes(_SEEDS.size)))
+        self._turn += 1
+        return chain_pick.place(default, table, self._turn, self._seeds.pop())

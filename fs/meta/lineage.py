@@ -117,19 +117,13 @@ class Lineages:
         Raises:
             FsError: METADATA_DAMAGED: parents lead in a circle.
         """
-        epoch = await self._current(tr)
-        found = epoch.lineages.get(directory_id)
-        if found is None:
-            found = await self._walk(tr, epoch, directory_id)
-        return found
-
-    async def _current(self, tr: Transaction) -> _Epoch:
         name = await tr.get(records.USAGE_EPOCH_KEY)
         epoch = self._epoch
         if name != epoch.name or len(epoch.places) > PLACES_MAX:
             # Others may still be filling in the old one: theirs stays theirs.
             epoch = self._epoch = _Epoch(name)
-        return epoch
+        found = epoch.lineages.get(directory_id)
+        return await self._walk(tr, epoch, directory_id) if found is None else found
 
     async def _walk(
         self, tr: Transaction, epoch: _Epoch, directory_id: int

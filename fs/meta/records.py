@@ -40,6 +40,7 @@ Source: deepseek-ai/3FS, key prefixes and record split; DTIM, DCNT, XATR and TRU
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from ..schema.ids import InodeId
@@ -164,6 +165,16 @@ def unpack_times(value: bytes) -> tuple[int, int]:
 def subdirectory_count_key(directory_id: int) -> bytes:
     """Return the key of a directory's counter of subdirectories."""
     return SUBDIRECTORY_COUNT + pack_id(directory_id)
+
+
+@lru_cache(maxsize=4096)
+def directory_rows(directory_id: int) -> tuple[bytes, bytes, bytes]:
+    """Return the keys of the inode, the times and the counter of a directory, whose names are changed one after the other."""
+    return (
+        inode_key(directory_id),
+        directory_times_key(directory_id),
+        subdirectory_count_key(directory_id),
+    )
 
 
 def unpack_count(value: bytes | None) -> int:

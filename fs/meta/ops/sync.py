@@ -10,7 +10,7 @@ from ...schema.status import FsError, Status
 from .. import content, inline, permissions, records
 from ..context import OpContext
 from ..idempotency import recall, remember
-from ..inodes import advance_ctime, load_complete, store_inode
+from ..inodes import advance_ctime, load_complete, load_inode, store_inode
 from ..promises import give_back, is_metered, judge, settle
 from ..usage import recharge, usage_of
 from . import reported_owner
@@ -271,7 +271,7 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
     stored.CopyFrom(inode)
     is_granted = False
     if request.session_id:
-        content.check_session(meta.FileSessionPb(session_id=request.session_id))
+        content.check_session_id(request.session_id)
         key = records.file_session_key(report.inode_id, request.session_id)
         is_granted = await content.end_own_session(tr, ctx, key)
     if _changes_anything(report) and (is_granted or await _may_report(tr, ctx, inode, report)):
@@ -285,15 +285,25 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
 
 
 async def close_settled(tr: Transaction, ctx: OpContext, request: meta.PruneSessionsReq) -> None:
-    """End sessions of the caller's client that have nothing to report; those of removed files went with them.
+    """End sessions of the caller's client that have nothing to report, each as `close` would; those of removed files went with them.
 
     Raises:
-        FsError: INVALID_ARGUMENT, RPC_BAD_REQUEST.
+        FsError: INVALID_ARGUMENT, METADATA_DAMAGED, KV_BAD_FORMAT.
     """
     for ended in request.sessions:
-        one = meta.CloseReq(sync=meta.SyncReq(inode_id=ended.inode_id), session_id=ended.session_id)
+        content.check_session_id(ended.session_id)
         try:
-            await close(tr, ctx, one)
+            inode = await load_inode(tr, ended.inode_id)
         except FsError as error:
             if error.status is not Status.STALE:
                 raise
+            continue
+        key = records.file_session_key(ended.inode_id, ended.session_id)
+        await content.end_own_session(tr, ctx, key)
+        part = inode.file
+        if part.charged_length or part.is_end_refused:  # of all others nothing is to be settled
+            stored = pb.InodePb()
+            stored.CopyFrom(inode)
+            await settle(tr, ctx, inode, stored)
+            if inode != stored:
+                store_inode(tr, inode)
