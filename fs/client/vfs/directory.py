@@ -7,9 +7,10 @@ missed nor doubled while others come and go, nor what this mount renames meanwhi
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
@@ -17,6 +18,8 @@ from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
+from .handles import TakesTaskError
+from .looking_up import Moment, lacks_length
 from .moved_names import MovedNames
 from .ports import Caller
 from .shown_names import ShownNames
@@ -36,6 +39,10 @@ class DirectoryEntry:
     cookie: int
     told_s: float
     """When meta told of it, by the monotonic clock; -inf: it may have changed since."""
+
+
+OnListed = Callable[[list[DirectoryEntry] | None, Exception | None], None]
+"""Called once, with entries or with why there are none; neither waits nor raises."""
 
 
 @dataclass(slots=True)
@@ -81,16 +88,70 @@ class Directories:
         count_max: int = PAGE_ENTRY_COUNT,
         *,
         is_short: bool = False,
+        waited_s: float = 0.0,
     ) -> list[DirectoryEntry]:
         """Return the next entries after a cookie, `count_max` at the most, with attributes; empty at the end.
 
-        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so meta is asked for no more either.  What this mount has changed since the listing was asked for is as it is now.
+        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so meta is asked for no more either.  What this mount
+        has changed since the listing was asked for is as it is now.  The kernel has waited for `waited_s` already.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
         """
+        directory = self._turned_to(handle_id, cookie, waited_s)
+        rest = self._rest_of_page(directory, cookie, count_max)
+        if rest is not None:
+            await self._settle([entry.inode.inode_id for entry in rest])
+            if not self._are_outdated(directory, rest):
+                return self._newest(rest)
+        ask_count = count_max if is_short else PAGE_ENTRY_COUNT
+        page = await self._load_page(directory, cookie, ask_count)
+        return self._newest(page[:count_max])
+
+    def readdir_now(
+        self, handle_id: int, cookie: int, count_max: int
+    ) -> list[DirectoryEntry] | None:
+        """As `readdir`, where nothing has to be asked for; None: something has, and nothing is done."""
+        directory = self._turned_to(handle_id, cookie)
+        rest = self._rest_of_page(directory, cookie, count_max)
+        if rest is None:
+            return None
+        states = self._core.states
+        if any(lacks_length(states.get(entry.inode.inode_id)) for entry in rest):
+            return None
+        return None if self._are_outdated(directory, rest) else self._newest(rest)
+
+    def begin_readdir(
+        self, handle_id: int, cookie: int, count_max: int, on_end: OnListed, *, is_short: bool
+    ) -> UnderWay | None:
+        """Begin what `readdir` does where `readdir_now` has returned None just now; `on_end` gets the entries, or why there are none.
+
+        None: not begun, so `readdir` has to do it.
+        It is tried once: an error that another try may cure is no answer, nor is TakesTaskError, after which something has to be waited for.
+        """
+        begins, directory = self._core.begins, self._directory(handle_id)
+        if begins is None:
+            return None
+        request = self._request(directory, cookie, count_max if is_short else PAGE_ENTRY_COUNT)
+        asked = self._asked_now()
+
+        def end(reply: meta_pb2.ListRsp | None, error: FsError | None) -> None:
+            if reply is None:
+                on_end(None, error)
+                return
+            try:
+                page = self._page_at_once(directory, request.after, reply, asked)
+            except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
+                on_end(None, failure)
+            else:
+                on_end(page[:count_max], None)
+
+        return begins.begin(services.META_LIST, request, end)
+
+    def _turned_to(self, handle_id: int, cookie: int, waited_s: float = 0.0) -> _OpenDirectory:
+        """Return an open directory of which the kernel wants what follows a cookie; it has waited for that long."""
         directory = self._directory(handle_id)
-        directory.asked_s = self._core.now_s()
+        directory.asked_s = self._core.now_s() - waited_s
         self._note_taken_in(directory)
         self._core.given.forget(
             directory.inode_id
@@ -99,17 +160,21 @@ class Directories:
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         if directory.moved.is_undecided:
             directory.moved.decide(directory.names.name_of(cookie) if cookie else b"")
-        position, mark = cookie - directory.first_cookie, directory.mark
+        return directory
+
+    @staticmethod
+    def _rest_of_page(
+        directory: _OpenDirectory, cookie: int, count_max: int
+    ) -> list[DirectoryEntry] | None:
+        """Return what was listed behind a cookie, at the end of all nothing; None: that has not been listed."""
+        position = cookie - directory.first_cookie
         if 0 <= position < len(directory.page):
-            rest = directory.page[position : position + count_max]
-            await self._settle([entry.inode.inode_id for entry in rest])
-            if not any(self._is_old(e) or self._is_changed(directory, e, mark) for e in rest):
-                return self._newest(rest)
-        elif position == len(directory.page) and not directory.has_more:
-            return []
-        ask_count = count_max if is_short else PAGE_ENTRY_COUNT
-        page = await self._load_page(directory, cookie, ask_count)
-        return self._newest(page[:count_max])
+            return directory.page[position : position + count_max]
+        return [] if position == len(directory.page) and not directory.has_more else None
+
+    def _are_outdated(self, directory: _OpenDirectory, entries: list[DirectoryEntry]) -> bool:
+        mark = directory.mark
+        return any(self._is_old(e) or self._is_changed(directory, e, mark) for e in entries)
 
     def shown_by(self, handle_id: int) -> ShownNames:
         """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
@@ -124,6 +189,10 @@ class Directories:
         shown, directory.shown = directory.shown, None
         if shown is not None:
             shown.note_taken_in(self._core.now_s())
+
+    def now_s(self) -> float:
+        """Return the time, by which entries say when they were told."""
+        return self._core.now_s()
 
     def age_s(self, entry: DirectoryEntry) -> float:
         """Return how long ago meta told of an entry."""
@@ -175,33 +244,37 @@ class Directories:
         directory.has_more = True
         directory.parent_id = None
 
-    async def _load_page(
-        self, directory: _OpenDirectory, cookie: int, count: int
-    ) -> list[DirectoryEntry]:
-        after = directory.names.name_of(cookie) if cookie else b""
-        request = meta_pb2.ListReq(
+    def _request(self, directory: _OpenDirectory, cookie: int, count: int) -> meta_pb2.ListReq:
+        return meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
-            after=after,
+            after=directory.names.name_of(cookie) if cookie else b"",
             entry_count_max=count,
             with_inodes=True,
         )
+
+    def _asked_now(self) -> Moment:
+        return Moment(self._core.changes.mark(), self._core.now_s())
+
+    async def _load_page(
+        self, directory: _OpenDirectory, cookie: int, count: int
+    ) -> list[DirectoryEntry]:
+        request = self._request(directory, cookie, count)
+        after = request.after
         while True:
-            mark, listed_s = self._core.changes.mark(), self._core.now_s()
+            asked = self._asked_now()
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
             await self._fill_in(directory.caller, reply.entries)
-            unsure = await self._look_again(directory, reply.entries, mark)
+            unsure = await self._look_again(directory, reply.entries, asked.mark)
             # From here on nothing is waited for.
             there = [e for e in reply.entries if e.HasField("inode")]
             found = [e for e in there if not directory.moved.is_listed(e.name, after)]
             if found or not reply.has_more:
                 break
             request.after = reply.entries[-1].name
-        # A second reader of the same open directory may have added cookies meanwhile.
         base = len(directory.names)
-        directory.names.add_page([e.name for e in found])
-        directory.page = [
+        page = [
             DirectoryEntry(
                 e.name,
                 self._core.absorbed(e.inode),
@@ -210,10 +283,45 @@ class Directories:
             )
             for index, e in enumerate(found, start=1)
         ]
-        directory.first_cookie, directory.mark, directory.listed_s = base, mark, listed_s
+        return self._keep_page(directory, page, reply, asked)
+
+    def _page_at_once(
+        self, directory: _OpenDirectory, after: bytes, reply: meta_pb2.ListRsp, asked: Moment
+    ) -> list[DirectoryEntry]:
+        """Return what a reply lists; raises TakesTaskError where more has to be asked for before it may be shown."""
+        states, told_s, moved = self._core.states, self._core.now_s(), directory.moved
+        base, is_quiet = len(directory.names), asked.mark == self._core.changes.mark()
+        page: list[DirectoryEntry] = []
+        for entry in reply.entries:
+            name = entry.name
+            if not entry.HasField("inode"):
+                raise TakesTaskError
+            inode = self._core.absorbed(entry.inode)
+            if lacks_length(states.get(inode.inode_id)):
+                raise TakesTaskError
+            if not is_quiet and self._is_changed(directory, entry, asked.mark):
+                raise TakesTaskError
+            if not moved.is_listed(name, after):
+                page.append(DirectoryEntry(name, inode, base + len(page) + 1, told_s))
+        if (not page and reply.has_more) or not reply.parent_inode_id:
+            raise TakesTaskError
+        return self._keep_page(directory, page, reply, asked)
+
+    @staticmethod
+    def _keep_page(
+        directory: _OpenDirectory,
+        page: list[DirectoryEntry],
+        reply: meta_pb2.ListRsp,
+        asked: Moment,
+    ) -> list[DirectoryEntry]:
+        # A second reader of the same open directory may have added cookies meanwhile.
+        directory.first_cookie = len(directory.names)
+        directory.names.add_page([entry.name for entry in page])
+        directory.page = page
+        directory.mark, directory.listed_s = asked.mark, asked.at_s
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
-        return directory.page
+        return page
 
     async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:
         """Ask for the attributes that a listing left out; what was removed meanwhile stays without.
@@ -276,11 +384,18 @@ class Directories:
         entry.inode.CopyFrom(reply.inode)
         entry.inode_id = reply.inode.inode_id
 
+    def known_parent_of(self, handle_id: int) -> tuple[InodeId, InodeId] | None:
+        """As `parent_of`; None: meta has to be asked."""
+        directory = self._directory(handle_id)
+        parent_id = directory.parent_id
+        return None if parent_id is None else (directory.inode_id, parent_id)
+
     async def parent_of(self, handle_id: int) -> tuple[InodeId, InodeId]:
         """Return the inode ids of an open directory and of its parent (for "." and "..")."""
+        found = self.known_parent_of(handle_id)
+        if found is not None:
+            return found
         directory = self._directory(handle_id)
-        if directory.parent_id is not None:
-            return directory.inode_id, directory.parent_id
         request = meta_pb2.LookupReq(
             caller=directory.caller.to_pb(), parent_inode_id=directory.inode_id, name=b".."
         )

@@ -1,16 +1,21 @@
 """Requests of the kernel about open directories; see `operations`."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
+from ....rpc.api import UnderWay
 from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ...vfs.directory import DirectoryEntry
+from ...vfs.handles import TakesTaskError
 from ...vfs.vfs import Vfs
 from . import protocol as p
 from . import records
 from .device import Request
-from .name_requests import NO_BYTES, NameRequests, Reply
+from .name_requests import NO_BYTES, Handler, NameRequests, OnReply, Reply, told_by
 from .peeks import PEEK_ENTRY_COUNT, Peeks
+from .protocol import Opcode
 
 _DIR_MODE = 0o040755
 _DOTS = ((1, b"."), (2, b".."))
@@ -19,6 +24,32 @@ _DOTS = ((1, b"."), (2, b".."))
 def _plain(found: DirectoryEntry) -> bytes:
     inode, cookie = found.inode, found.cookie + len(_DOTS)
     return records.dirent(inode.inode_id, cookie, found.name, inode.st_mode)
+
+
+Dot = Callable[[int, int, bytes, int], bytes]
+
+
+class _Asked(NamedTuple):
+    handle_id: int
+    start: int
+    """The cookie of the kernel."""
+    cookie: int
+    size: int
+    count_max: int
+    is_peek: bool
+
+
+def _begun_with(
+    asked: _Asked, inode_ids: tuple[InodeId, InodeId] | None, dot: Dot
+) -> tuple[list[bytes], int]:
+    if inode_ids is None:
+        return [], asked.size
+    parts = [
+        dot(inode_ids[cookie - 1], cookie, name, _DIR_MODE)
+        for cookie, name in _DOTS
+        if cookie > asked.start
+    ]
+    return parts, asked.size - sum(map(len, parts))
 
 
 class DirectoryRequests(NameRequests):
@@ -42,7 +73,9 @@ class DirectoryRequests(NameRequests):
         return NO_BYTES
 
     async def _readdir(self, request: Request) -> Reply:
-        page, parts, size = await self._listed(request, records.dirent)
+        asked = self._asked(request)
+        page = await self._directories.readdir(asked.handle_id, asked.cookie, asked.count_max)
+        parts, size = await self._dots(asked, records.dirent)
         # The kernel is given no attributes here, so there is nothing to note.
         for found in page:
             part = _plain(found)
@@ -52,18 +85,66 @@ class DirectoryRequests(NameRequests):
             parts.append(part)
         return parts
 
-    async def _readdirplus(self, request: Request) -> Reply:
-        handle_id, start, *_ = p.READ_IN.unpack_from(request.body)
-        is_peek = start == 0 and self._peeks.is_peek(handle_id)
-        page, parts, size = await self._listed(request, records.dot_direntplus, is_peek=is_peek)
-        self._peeks.note_read(handle_id, has_entries=bool(page))
+    def _readdirplus_now(self, request: Request) -> Reply | None:
+        asked = self._asked(request)
+        page = self._directories.readdir_now(asked.handle_id, asked.cookie, asked.count_max)
+        dots = None if page is None else self._dots_now(asked, records.dot_direntplus)
+        if page is None or dots is None:
+            return None
+        return self._listed(InodeId(request.node_id), asked, page, *dots)
+
+    def _begin_readdirplus(self, request: Request, on_end: OnReply) -> UnderWay | None:
+        asked, directories = self._asked(request), self._directories
+
+        def reply_of(page: list[DirectoryEntry] | None) -> Reply:
+            dots = self._dots_now(asked, records.dot_direntplus)
+            if page is None or dots is None:
+                raise TakesTaskError
+            return self._listed(InodeId(request.node_id), asked, page, *dots)
+
+        return directories.begin_readdir(
+            asked.handle_id,
+            asked.cookie,
+            asked.count_max,
+            told_by(on_end, reply_of),
+            is_short=asked.is_peek,
+        )
+
+    def again(self, opcode: int, waited_s: float) -> Handler | None:
+        """See NameRequests.again."""
+        if opcode == Opcode.READDIRPLUS:
+            return partial(self._readdirplus, waited_s=waited_s)
+        return super().again(opcode, waited_s)
+
+    async def _readdirplus(self, request: Request, waited_s: float = 0.0) -> Reply:
+        asked = self._asked(request)
+        page = await self._directories.readdir(
+            asked.handle_id,
+            asked.cookie,
+            asked.count_max,
+            is_short=asked.is_peek,
+            waited_s=waited_s,
+        )
+        parts, size = await self._dots(asked, records.dot_direntplus)
+        return self._listed(InodeId(request.node_id), asked, page, parts, size)
+
+    def _listed(
+        self,
+        parent: InodeId,
+        asked: _Asked,
+        page: list[DirectoryEntry],
+        parts: list[bytes],
+        size: int,
+    ) -> Reply:
+        """Return the reply to READDIRPLUS that begins with `parts` and has room for `size` bytes more, and note what it shows."""
+        self._peeks.note_read(asked.handle_id, has_entries=bool(page))
         if not page:
             return parts
-        names, parent = self._names, InodeId(request.node_id)
+        names = self._names
         # Nothing is waited for from here on.
-        shown = self._directories.shown_by(handle_id)
+        shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
         for found in page:
-            name, inode, age_s = found.name, found.inode, self._directories.age_s(found)
+            name, inode, age_s = found.name, found.inode, now_s - found.told_s
             may_use = names.listed.may_use(parent, name, inode, shown.listed_s)
             part = self._replies.listed(inode, may_use=may_use, age_s=age_s) + _plain(found)
             size -= len(part)
@@ -73,31 +154,30 @@ class DirectoryRequests(NameRequests):
             names.give_listed(parent, name, inode, age_s=age_s, shown=shown, may_use=may_use)
         return parts
 
-    async def _listed(
-        self,
-        request: Request,
-        dot: Callable[[int, int, bytes, int], bytes],
-        *,
-        is_peek: bool = False,
-    ) -> tuple[list[DirectoryEntry], list[bytes], int]:
-        """Return what may be shown next, what the reply begins with, and the room behind it.  Cookies 1 and 2 are "." and "..", the vfs's follow."""
+    def _asked(self, request: Request) -> _Asked:
+        """Return what a request to read an open directory wants.  Cookies 1 and 2 are "." and "..", the vfs's follow."""
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
-        parts: list[bytes] = []
         if start == 0:
             self._directories.rewind(handle_id)
-        cookie = max(start - len(_DOTS), 0)
+        is_peek = (
+            start == 0 and request.opcode == Opcode.READDIRPLUS and self._peeks.is_peek(handle_id)
+        )
         # One page is enough for one reply: the kernel asks again until it gets nothing.
         count_max = PEEK_ENTRY_COUNT if is_peek else size // p.DIRENT.size + 1
-        page = await self._directories.readdir(handle_id, cookie, count_max, is_short=is_peek)
-        if start < len(_DOTS):
-            inode_ids = await self._directories.parent_of(handle_id)
-            parts = [
-                dot(inode_ids[cookie - 1], cookie, name, _DIR_MODE)
-                for cookie, name in _DOTS
-                if cookie > start
-            ]
-            size -= sum(map(len, parts))
-        return page, parts, size
+        return _Asked(handle_id, start, max(start - len(_DOTS), 0), size, count_max, is_peek)
+
+    async def _dots(self, asked: _Asked, dot: Dot) -> tuple[list[bytes], int]:
+        """Return what a reply begins with, once a page is listed, and the room behind it."""
+        is_wanted = asked.start < len(_DOTS)
+        inode_ids = await self._directories.parent_of(asked.handle_id) if is_wanted else None
+        return _begun_with(asked, inode_ids, dot)
+
+    def _dots_now(self, asked: _Asked, dot: Dot) -> tuple[list[bytes], int] | None:
+        """As `_dots`; None: something has to be asked for."""
+        if asked.start >= len(_DOTS):
+            return [], asked.size
+        inode_ids = self._directories.known_parent_of(asked.handle_id)
+        return None if inode_ids is None else _begun_with(asked, inode_ids, dot)
 
     async def _fsyncdir(self, request: Request) -> Reply:
         await self._directories.fsyncdir(p.FSYNC_IN.unpack_from(request.body)[0])

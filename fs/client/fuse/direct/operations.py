@@ -73,6 +73,7 @@ class Operations(DirectoryRequests):
                 Opcode.FLUSH: self._flush_now,
                 Opcode.RELEASE: self._release_now,
                 Opcode.OPENDIR: self._opendir_now,
+                Opcode.READDIRPLUS: self._readdirplus_now,
                 Opcode.RELEASEDIR: self._releasedir_now,
                 Opcode.IOCTL: self._ioctl_now,
             }
@@ -81,6 +82,7 @@ class Operations(DirectoryRequests):
         self.begin: MappingProxyType[int, Begin] = MappingProxyType(
             {
                 Opcode.LOOKUP: self.begin_lookup,
+                Opcode.READDIRPLUS: self._begin_readdirplus,
                 Opcode.OPEN: self._begin_open,
                 Opcode.CREATE: self._begin_create,
                 Opcode.FLUSH: self._begin_flush,
