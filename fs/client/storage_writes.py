@@ -25,6 +25,7 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import ClientId, NodeId
+from ..schema.lacks import lacking
 from ..schema.layout import FileRef, chain_of_chunk
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain
@@ -263,9 +264,16 @@ class StorageWrites:
                 assert error is not None
                 on_end(False, partial(go_on, error))
                 return
+            try:
+                is_durable = self._noted(
+                    request, _Acked(chain, received.message.is_durable, before)
+                )
+            except Exception as failure:  # noqa: BLE001 - asked again, by a task: storage knows it, and a sync of it must not be forgotten
+                log.warning("%s: %r", piece.name, failure)
+                on_end(False, partial(go_on, lacking(piece.name, failure)))
+                return
             self._channels.give_back(taken[0])
-            acked = _Acked(chain, received.message.is_durable, before)
-            on_end(self._noted(request, acked), None)
+            on_end(is_durable, None)
 
         try:
             info = self._routing.info

@@ -7,6 +7,7 @@ Invariants:
     - What a request holds is given back when its reply has been sent or copied: by a task of its own if a part of a
       large reply has to wait for room.
     - Nothing here awaits but that task; a connection that breaks meanwhile raises nothing.
+    - What cannot be sent for an error of ours is a matter of fs/rpc/failed_answers.py: it reaches no event loop.
 
 It receives nothing, does not choose the requests, and cancels none.
 
@@ -24,9 +25,10 @@ import trio
 from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..runtime.readiness import current_time
+from ..schema.lacks import lack_among
 from ..schema.status import FsError
 from .api import LATER, Reply
-from .connection_parts import NOBODYS, ConnectionParts, WayOfAnswering
+from .connection_parts import NOBODYS, WayOfAnswering
 from .frame import Header, Kind, encode_error
 from .replies import BROKEN
 from .serving import Binding, Work
@@ -40,11 +42,6 @@ SMALL_REPLY_BYTES_MAX: Final = 4 * 1024
 class AnswersAtOnce(WayOfAnswering):
     """Those of one connection."""
 
-    def __init__(self, parts: ConnectionParts) -> None:
-        super().__init__(parts)
-        self.has_ended = False
-        """The connection takes no more tasks."""
-
     def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
         """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
         began_s = current_time()
@@ -55,8 +52,9 @@ class AnswersAtOnce(WayOfAnswering):
             except BlockingIOError:
                 would_block = True
             except Exception as error:  # noqa: BLE001 - the edge, as `MethodRuns.call`; the method itself is called
-                where = f"quick {binding.method} from {self._framed.stream.peer_name}"
-                self._server.on_bug(where, error)
+                if lack_among(error) is None:
+                    where = f"quick {binding.method} from {self._framed.stream.peer_name}"
+                    self._server.on_bug(where, error)
         if found is not None and self._is_sent(header, binding, began_s, *found):
             return None
         work = Work(binding, header, None, began_s)
@@ -69,14 +67,17 @@ class AnswersAtOnce(WayOfAnswering):
         """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
         framed = self._framed
         sizes = len(message), len(payload)
-        own = make_header(framed.version, Kind.REPLY, 0, header.request_id, 0, 0, 0, 0, *sizes)
-        frame = (own, message, payload)
         try:
+            own = make_header(framed.version, Kind.REPLY, 0, header.request_id, 0, 0, 0, 0, *sizes)
+            frame = (own, message, payload)
             is_held = framed.has_more and framed.hold(frame)
             if not (is_held or framed.send_at_once(frame, call_count=len(self._scopes) + 1)):
                 return False
         except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", binding.method, error)
+        except Exception as error:  # noqa: BLE001 - the method itself is called, and meets and tells it
+            log.debug("%s: a quick reply that is not sent: %r", binding.method, error)
+            return False
         if binding.observed is not None:
             binding.observed.in_flight += 1
             self._runs.note_end(binding.observed, header, began_s, sum(sizes), None)
@@ -100,7 +101,13 @@ class AnswersAtOnce(WayOfAnswering):
         return True
 
     def _answer_later(self, work: Work, result: object) -> None:
-        """Answer what has been left for later, by a task if something has to be waited for."""
+        """Answer what has been left for later, by a task if something has to be waited for; raises nothing."""
+        try:
+            self._answer_now(work, result)
+        except Exception as error:  # noqa: BLE001 - no task would end with it, but the event loop
+            self._answer_failed(work, error)
+
+    def _answer_now(self, work: Work, result: object) -> None:
         work.answer = None
         if isinstance(result, Exception):  # a bug is told of also where nobody hears the answer
             result = self._runs.failed(work, result)
@@ -124,7 +131,13 @@ class AnswersAtOnce(WayOfAnswering):
             self._give_back(work)
 
     def _is_answered(self, work: Work) -> bool:
-        """Send a small reply if nothing has to be waited for."""
+        """Send a reply if nothing has to be waited for; False: a task is to send the result, which may be an error by then."""
+        try:
+            return self._is_reply_sent(work)
+        except Exception as error:  # noqa: BLE001 - the edge: it must not end the process
+            return not self._failed.replace(work, error)
+
+    def _is_reply_sent(self, work: Work) -> bool:
         framed, result, request_id = self._framed, work.result, work.header.request_id
         frame: list[Buffer]
         if isinstance(result, FsError):
@@ -150,17 +163,24 @@ class AnswersAtOnce(WayOfAnswering):
             return False
         try:
             rest = self._framed.send_first(frame)
+            if rest is None:
+                return False
+            if rest:
+                self._leave_rest(work, rest)
         except BROKEN as error:
-            log.debug("%s: connection broke before the reply: %s", work, error)
+            log.debug("%s: connection broke before the end of the reply: %s", work, error)
             return True
-        if rest is None:
-            return False
         work.sent_bytes = size + work.lent_bytes
-        if rest:
-            work.is_run = work.has_waited = True
-            self._scopes[work.header.request_id] = NOBODYS
-            self._spawn(self._send_rest, work, rest)
         return True
+
+    def _leave_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
+        """Have a task send the rest of a reply; raises trio.BrokenResourceError if there is none to be had: the connection ends then."""
+        try:
+            self._spawn(self._send_rest, work, rest)
+        except Exception as error:
+            raise self._framed.cut(error) from error
+        work.is_run = work.has_waited = True
+        self._scopes[work.header.request_id] = NOBODYS
 
     async def _send_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
         try:

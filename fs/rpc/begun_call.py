@@ -3,22 +3,27 @@
 For small calls that somebody is in a hurry for: neither a task has to wait nor to be woken, which saves a turn of the event loop.
 
 Invariants:
-    - The function is called once, with what came or why nothing did, and neither waits nor raises.
+    - The function is called once, with what came or why nothing did, and neither waits nor raises.  Should it raise all the same, say
+      for want of memory, that is told, and hurts neither its connection nor the other calls of it.
     - After that nothing of the call is touched any more, whatever the peer still sends.
 
 Concurrency: one event loop; the function may be called in any task of it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..runtime.ports import Buffer
+from ..schema.lacks import lack_among
 from .call_under_way import TimeUpError
 from .frame import Header
 from .framed_stream import SMALL_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import trio
+
+log = logging.getLogger(__name__)
 
 OnEnd = Callable[["BegunCall", Exception | None], None]
 """Called with the call, and None if it has its reply, else an FsError or TimeUpError."""
@@ -60,7 +65,10 @@ class BegunCall:
         self.header, self.message = header, message
         on_end, self._on_end = self._on_end, None  # as `_end`, without a call
         if on_end is not None:
-            on_end(self, None)
+            try:
+                on_end(self, None)
+            except Exception as failure:  # noqa: BLE001 - the edge of whoever receives for all
+                _note(failure)
 
     def fail(self, error: Exception) -> None:
         """End the call with an error, if nothing else has ended it."""
@@ -76,7 +84,17 @@ class BegunCall:
     def _end(self, error: Exception | None) -> None:
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
-            on_end(self, error)
+            try:
+                on_end(self, error)
+            except Exception as failure:  # noqa: BLE001 - the edge of whoever receives for all
+                _note(failure)
+
+
+def _note(failure: Exception) -> None:
+    if lack_among(failure) is None:
+        log.error("bug at the end of a call", exc_info=failure)
+    else:
+        log.warning("the end of a call: %r", failure)
 
 
 def _nothing() -> None:

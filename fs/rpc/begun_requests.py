@@ -13,6 +13,7 @@ import logging
 from functools import partial
 
 from ..runtime.ports import Buffer
+from ..schema.lacks import lack_among
 from ..schema.status import FsError
 from .api import Call
 from .connection_parts import NOBODYS, ConnectionParts, WayOfAnswering
@@ -30,8 +31,6 @@ class BegunRequests(WayOfAnswering):
         super().__init__(parts)
         self._left_id = -1
         """The last request that the method has left when all of it came at once."""
-        self.has_ended = False
-        """The connection takes no more tasks."""
 
     def take_whole(self, work: Work, message: bytes) -> bool:
         """Begin a request of which `FramedStream.take_whole` has returned the message; False: its payload is not taken, either."""
@@ -72,7 +71,8 @@ class BegunRequests(WayOfAnswering):
             if binding.begin(call, message, partial(self._answer, work)):
                 return True
         except Exception as error:  # noqa: BLE001 - the edge, as `MethodRuns.call`; the method itself is called
-            self._server.on_bug(f"begin {work}", error)
+            if lack_among(error) is None:
+                self._server.on_bug(f"begin {work}", error)
             if work.is_over:
                 return True
         del self._scopes[request_id]
@@ -81,7 +81,13 @@ class BegunRequests(WayOfAnswering):
         return False
 
     def _answer(self, work: Work, result: bytes | Exception) -> None:
-        """Send the reply, by a task if something has to be waited for; what the request held is free then."""
+        """Send the reply, by a task if something has to be waited for; what the request held is free then.  Raises nothing."""
+        try:
+            self._answer_now(work, result)
+        except Exception as error:  # noqa: BLE001 - no task would end with it, but the event loop
+            self._answer_failed(work, error)
+
+    def _answer_now(self, work: Work, result: bytes | Exception) -> None:
         if isinstance(result, Exception):  # a bug is told of also where nobody hears the answer
             result = self._runs.failed(work, result)
         if work.is_over:

@@ -21,6 +21,7 @@ from ..runtime.background import open_background
 from ..runtime.ports import Buffer, Runtime
 from ..runtime.readiness import current_time
 from ..schema.config import RpcSection
+from ..schema.lacks import is_lack, lacking
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused, Identity, Into, Lending, OnReply, Received, UnderWay
@@ -53,6 +54,14 @@ def _same_error(error: FsError | None, address: str) -> FsError:
     if isinstance(error, ConnectionRefused):
         return ConnectionRefused(error.detail)
     return FsError(error.status, error.detail)
+
+
+def _failed_here(method: Method[Any, Any], error: Exception) -> FsError:
+    """Return how a call ends of whose reply nothing could be made."""
+    if is_lack(error):
+        return lacking(str(method), error)
+    log.error("bug in taking a reply of %s", method, exc_info=error)
+    return FsError(Status.INTERNAL_ERROR, f"reply of {method}: {type(error).__name__}")
 
 
 class RpcChannel:
@@ -150,6 +159,8 @@ class RpcChannel:
                     received = Received(reply, size, call.payload or _NOTHING)
                 except FsError as refused:
                     failure = refused
+                except Exception as error_here:  # noqa: BLE001 - whoever asked has to hear of the end
+                    failure = _failed_here(method, error_here)
             elif isinstance(error, FsError):
                 failure = error
             else:  # its time is up
@@ -254,6 +265,10 @@ class RpcChannel:
             connection = await self._open()
         except FsError as error:
             attempt.error = error
+        except Exception as error:
+            if not is_lack(error):
+                raise
+            attempt.error = lacking(self.address, error)
         else:
             attempt.connection = self._connection = connection
         finally:

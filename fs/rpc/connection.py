@@ -25,6 +25,7 @@ from ..runtime import tracing
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
 from ..schema.config import RpcSection
+from ..schema.lacks import lack_among
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError, Status
 from .api import Identity, Into, Lending, Received
@@ -71,6 +72,7 @@ class Connection:
         self._identity = identity
         self._address = address
         self._framed = FramedStream(stream, self._limits, self._spawn)
+        self._framed.on_cut = self._end_at_once
         self._lender = Lender(stream.peer_memory, limits.lend_bytes_min)
         self._borrower = ReplyBorrower(stream.peer_memory, limits.lend_bytes_min)
         self._payloads = ReplyPayloads(self._framed, self._borrower)
@@ -113,6 +115,10 @@ class Connection:
                 finally:
                     self._nursery = None  # it takes no more tasks
                 nursery.cancel_scope.cancel()
+        except Exception as error:
+            reason = repr(error)
+            if lack_among(error) is None:
+                log.exception("bug in the connection to %s, which ends", self._address)
         finally:
             await self.aclose(reason)
 
@@ -441,6 +447,11 @@ class Connection:
         """Start a task of this connection; nothing happens when it has ended."""
         if self._nursery is not None and not self.is_closed:
             self._nursery.start_soon(function, *args)  # type: ignore[arg-type]
+
+    def _end_at_once(self) -> None:
+        """End the connection, outside of any task, too."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
 
     async def _send_cancel(self, request_id: int) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from .failed_answers import FailedAnswers
 from .framed_stream import FramedStream, Spawn
 from .method_runs import MethodRuns
 from .replies import Replies
@@ -39,6 +40,7 @@ class ConnectionParts:
     """Awaits what is the result of a request, and answers."""
     give_back: Callable[[Work], None]
     """Gives back what a request holds; at most once for each."""
+    failed: FailedAnswers
 
 
 class WayOfAnswering:
@@ -54,3 +56,18 @@ class WayOfAnswering:
         self._finish = parts.finish
         self._go_on = parts.go_on
         self._give_back = parts.give_back
+        self._failed = parts.failed
+        self.has_ended = False
+        """The connection takes no more tasks."""
+
+    def _answer_failed(self, work: Work, error: Exception) -> None:
+        """Have a task say why there is no reply, of which nothing has been sent; raises nothing."""
+        if self._failed.replace(work, error) and not self.has_ended:
+            work.is_run = True
+            try:
+                self._spawn(self._finish, work)
+            except Exception as again:  # noqa: BLE001 - there is no task for it
+                self._failed.end(str(work), again)
+            else:
+                return
+        self._give_back(work)

@@ -7,6 +7,8 @@ receive buffer already holds.
 Invariants:
     - A frame is sent whole or not begun.  A sender cancelled in the middle leaves a private copy of the
       rest to a task of the connection and returns at once; its buffers are read no more.
+    - Where the rest of a frame cannot be sent for an error of ours, say no memory for a copy of it, nothing is sent any
+      more and the connection is told to end (`on_cut`): what came next would be read as that rest.
     - `payload_left` says at any checkpoint how much of the current payload has not been received, so
       whoever comes after a cancelled receiver can drain exactly the rest.
 
@@ -19,6 +21,7 @@ Small replies are held while the receive buffer has more requests, and go in one
 Concurrency: many tasks may send, in the order they came; one task at a time may receive.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -29,6 +32,8 @@ from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
 from .buffers import skip_bytes
 from .frame import FLAG_LENT, HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES: Final = 16 * 1024
 DRAIN_BUFFER_BYTES: Final = 256 * 1024
@@ -57,6 +62,12 @@ QUEUE_BYTES_MAX: Final = 1024 * 1024
 Spawn = Callable[..., Any]
 """`nursery.start_soon` of the connection."""
 
+_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def _nothing() -> None:
+    """Nobody is to be told: whoever sends hears of it by what is raised."""
+
 
 class FramedStream:
     """One connection's stream, frame by frame."""
@@ -83,6 +94,8 @@ class FramedStream:
         self._is_sending = False
         self._senders = trio.lowlevel.ParkingLot()
         self._is_closed = False
+        self.on_cut: Callable[[], None] = _nothing
+        """Ends the connection, outside of any task, too: a part of a frame was sent, and nobody has the rest."""
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
@@ -325,7 +338,7 @@ class FramedStream:
             self._held.clear()
             self.progress += 1
             if count < len(frames):
-                self._finish_later(frames[count:])
+                self._finish_later((frames,), count)
         return bool(count)
 
     async def _receive_scatter(self, buffers: Sequence[memoryview]) -> int:
@@ -370,7 +383,7 @@ class FramedStream:
             return False
         self.progress += 1
         if count < size:
-            self._finish_later(b"".join(skip_bytes(buffers, count)))
+            self._finish_later(buffers, count)
         return True
 
     def send_first(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
@@ -388,7 +401,10 @@ class FramedStream:
         if not count:
             return None
         self.progress += 1
-        rest = () if count == sum(map(len, buffers)) else skip_bytes(buffers, count)
+        try:
+            rest = () if count == sum(map(len, buffers)) else skip_bytes(buffers, count)
+        except Exception as error:
+            raise self.cut(error) from error
         self._is_sending = bool(rest)
         return rest
 
@@ -396,18 +412,32 @@ class FramedStream:
         """Send what `send_first` has left; as `send`."""
         await self._send(rest, is_begun=True)
 
-    def _finish_later(self, rest: bytes) -> None:
+    def _finish_later(self, buffers: Sequence[Buffer], sent_bytes: int) -> None:
+        """Leave the rest of a frame to a task; raises trio.BrokenResourceError if that cannot be, after the end."""
         self._is_sending = True
-        self._spawn(self._finish, rest)
+        try:
+            self._spawn(self._finish, b"".join(skip_bytes(buffers, sent_bytes)))
+        except Exception as error:
+            raise self.cut(error) from error
+
+    def cut(self, error: BaseException) -> trio.BrokenResourceError:
+        """Let nobody send any more, since a frame has only begun, and end the connection; return what its sender is to raise."""
+        self._is_closed = True
+        self._senders.unpark_all()
+        name = self.stream.peer_name
+        log.warning("connection with %s ends within a frame of ours: %r", name, error)
+        self.on_cut()
+        return trio.BrokenResourceError(f"{name}: the rest of a frame is lost: {error!r}")
 
     def _post(self, buffers: Sequence[Buffer], size: int) -> None:
-        self._queue.append(b"".join(buffers))
-        self._queue_bytes += size
+        frame = b"".join(buffers)
         if self._queue_filled is None:
-            self._queue_filled = trio.lowlevel.ParkingLot()
-            self._spawn(self._send_queue)
+            self._spawn(self._send_queue, filled := trio.lowlevel.ParkingLot())
+            self._queue_filled = filled
         else:
             self._queue_filled.unpark()
+        self._queue.append(frame)
+        self._queue_bytes += size
 
     async def send_behind(self, frame: bytes) -> None:
         """Send one small frame that must not overtake a posted one, as a cancel its request."""
@@ -439,9 +469,8 @@ class FramedStream:
             frames, self._held = b"".join(self._held), []
             await self.send([frames])
 
-    async def _send_queue(self) -> None:
+    async def _send_queue(self, filled: trio.lowlevel.ParkingLot) -> None:
         """Send what is posted, for as long as the connection lives."""
-        assert self._queue_filled is not None
         try:
             while True:
                 while self._queue:
@@ -449,8 +478,8 @@ class FramedStream:
                     self._queue.clear()
                     self._queue_bytes = 0
                     await self.send([frames])
-                await self._queue_filled.park()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await filled.park()
+        except _BROKEN:
             return  # the receiving side sees the broken stream too and ends the connection
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
@@ -458,7 +487,7 @@ class FramedStream:
 
         The buffers belong to the caller again when this returns or raises.
         """
-        if self._is_sending:
+        if self._is_sending and not self._is_closed:
             await self._senders.park()  # whoever finishes hands its turn to us
         if self._is_closed:
             raise trio.ClosedResourceError("the connection was closed")
@@ -478,9 +507,17 @@ class FramedStream:
                 rest = skip_bytes(rest, count)
         except trio.Cancelled:
             if is_begun:
-                self._spawn(self._finish, b"".join(rest))
+                self._finish_later(rest, 0)
             else:
                 self._pass_turn()
+            raise
+        except _BROKEN:
+            self._pass_turn()
+            raise
+        except Exception as error:
+            if is_begun:
+                raise self.cut(error) from error
+            self._pass_turn()
             raise
         except BaseException:
             self._pass_turn()
@@ -489,15 +526,20 @@ class FramedStream:
 
     async def _finish(self, rest: bytes) -> None:
         """Send the rest of a frame whose sender was cancelled, or did not wait."""
-        left = memoryview(rest)
         try:
+            left = memoryview(rest)
             while left:
                 left = left[await self.stream.send_some([left]) :]
                 self.progress += 1
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the receiving side sees the broken stream too and ends the connection
-        finally:
+        except _BROKEN:
+            pass  # the receiving side sees the broken stream too and ends the connection
+        except Exception as error:  # noqa: BLE001 - told there, and nobody waits for this task
+            self.cut(error)
+            return
+        except BaseException:  # the connection ends
             self._pass_turn()
+            raise
+        self._pass_turn()
 
     def _pass_turn(self) -> None:
         if self._senders:

@@ -10,6 +10,7 @@ Invariants:
     - A method is cancelled when its deadline passes, its caller gives up, or its connection dies.
     - A connection that is stuck inside a frame ends: its peer may be stopped for hours.
     - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
+    - Nor does an error of ours between a request and its reply: it is answered (failed_answers.py), or ends one connection.
     - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
       answered by INTERNAL_ERROR.
     - A method that got no memory, thread or descriptor is answered by OUT_OF_RESOURCES: whoever asked asks again.
@@ -32,6 +33,7 @@ from ..runtime.ports import Network, Stream
 from ..runtime.tracing import Tracer
 from ..schema import metrics, services
 from ..schema.config import RpcSection
+from ..schema.lacks import lack_among
 from ..schema.method import Method
 from .api import Handler, Identity
 from .buffer_pool import BufferPool
@@ -205,5 +207,11 @@ class Server:
         self._connections.add(connection)
         try:
             await connection.run(is_full=is_full)
+        except Exception as error:  # noqa: BLE001 - the edge: it ends one connection, not the process
+            if lack_among(error) is None:
+                self.on_bug(f"connection from {stream.peer_name}", error)
+            else:
+                log.warning("connection from %s ends: %r", stream.peer_name, error)
+            await stream.aclose()
         finally:
             self._connections.discard(connection)

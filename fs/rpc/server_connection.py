@@ -5,6 +5,7 @@ Part of fs/rpc/server.py, which states the invariants.
 
 import logging
 import math
+from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from .api import Reply
 from .begun_requests import BegunRequests
 from .buffer_pool import Lease
 from .connection_parts import NOBODYS, ConnectionParts
+from .failed_answers import FailedAnswers
 from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_RANGES, FLAG_TRACED, Header, Kind, encode_header
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
@@ -71,6 +73,11 @@ class ServerConnection:
         self._replies: Replies
         self._begun: BegunRequests
         self._at_once: AnswersAtOnce
+        self._failed = FailedAnswers(
+            stream.peer_name, self._runs.failed, server.on_bug, self._end_at_once
+        )
+        self._must_end = False
+        """It cannot go on, and may have lacked the memory to end."""
         self._progress_seen = -1
         self._is_short = False
         """It waits for a receive buffer, and does not see what else has come."""
@@ -93,6 +100,7 @@ class ServerConnection:
                 self._framed = FramedStream(
                     self._stream, self._server.frame_limits, nursery.start_soon
                 )
+                self._framed.on_cut = self._end_at_once
                 self._replies = Replies(
                     self._framed,
                     self._server.frame_limits,
@@ -111,6 +119,7 @@ class ServerConnection:
                     self._finish,
                     self._go_on,
                     self._give_back,
+                    self._failed,
                 )
                 self._begun = BegunRequests(parts)
                 self._at_once = AnswersAtOnce(parts)
@@ -128,6 +137,9 @@ class ServerConnection:
 
     async def end_if_stuck(self) -> None:
         """End the connection if a frame has not moved, or a lent reply has not come back, since the last call: the peer holds our buffers."""
+        if self._must_end:
+            self._end_at_once()
+            return
         framed = self._framed
         has_stuck = self._lender.has_stuck() and not self._was_short  # else it may just be unseen
         self._was_short = self._is_short
@@ -136,6 +148,12 @@ class ServerConnection:
             log.warning("connection from %s %s", self._stream.peer_name, what)
             await framed.aclose()
         self._progress_seen = framed.progress
+
+    def _end_at_once(self) -> None:
+        """End the connection, outside of any task, too; without memory for that whoever looks for stuck ones does."""
+        self._must_end = True
+        with suppress(MemoryError):
+            self._nursery.cancel_scope.cancel()
 
     async def _serve(self, *, is_full: bool) -> None:
         try:
@@ -194,9 +212,10 @@ class ServerConnection:
             if not isinstance(error, Exception):
                 self._give_back(work)
                 raise
-            work.result = self._runs.failed(
-                work, error
-            )  # what is left of a group of which the scope took its part
+            # what is left of a group of which the scope took its part, or the method was not reached
+            self._failed.replace(work, error)
+            if not work.has_waited:
+                self._hand_over()
         if turn.work is not None:
             await self._finish(turn.work)
 
@@ -335,11 +354,19 @@ class ServerConnection:
                 continue
             work = self._at_once.serve_quickly(header, binding, message)
             if work is not None and not self._at_once.ends_at_once(work, message):
-                scope = trio.CancelScope(deadline=work.deadline_s)
-                scopes[request_id] = scope
-                self._nursery.start_soon(self._go_on, work, scope)
+                self._leave(work)
             if not framed.has_more:
                 return
+
+    def _leave(self, work: Work) -> None:
+        """Have a task go on with a request."""
+        scope = trio.CancelScope(deadline=work.deadline_s)
+        self._scopes[work.header.request_id] = scope
+        try:
+            self._nursery.start_soon(self._go_on, work, scope)
+        except Exception as error:  # noqa: BLE001 - there is none to be had, nor another one to say so
+            self._failed.end(str(work), error)
+            self._give_back(work)
 
     def _is_at_once(self, header: Header, binding: Binding) -> bool:
         """Tell whether a request may be served before any task has it."""
@@ -361,7 +388,7 @@ class ServerConnection:
                     work.result = None
                     work.result = await self._runs.run(work, begun)
         except Exception as error:  # noqa: BLE001 - what is left of a group of which the scope took its part
-            work.result = self._runs.failed(work, error)
+            self._failed.replace(work, error)
         except BaseException:
             self._give_back(work)
             raise
@@ -427,8 +454,19 @@ class ServerConnection:
                 await self._replies.send(work, result)
         except BROKEN as error:
             log.debug("%s: connection broke before the reply: %s", work, error)
+        except Exception as error:  # noqa: BLE001 - the edge: what cannot be answered must not end the process
+            await self._finish_failed(work, error)
         finally:
             self._give_back(work)
+
+    async def _finish_failed(self, work: Work, error: Exception) -> None:
+        """Answer with the error that a reply met before anything of it was sent."""
+        if not self._failed.replace(work, error):
+            return
+        try:
+            await self._replies.send_error(work.header.request_id, work.result)
+        except Exception as again:  # noqa: BLE001 - as in `_finish`
+            self._failed.end(str(work), again)
 
     def _give_back(self, work: Work) -> None:
         if work.is_over:

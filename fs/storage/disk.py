@@ -180,14 +180,17 @@ class Disk:
         began_s, results = self._clock.monotonic_s(), list[T]()
 
         def ended(error: BaseException | None) -> None:
-            limiter.give_back()
-            self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+            try:
+                limiter.give_back()
+                self.pace.note(self._clock.monotonic_s() - began_s, byte_count)
+                if isinstance(error, FsError):
+                    self._judge(error, taken_count)
+            except Exception as failure:  # noqa: BLE001 - told to who waits: no task would end with it, but the event loop
+                error = failure
             if error is None:
                 on_end(results[0], None)
-                return
-            if isinstance(error, FsError):
-                self._judge(error, taken_count)
-            on_end(None, error)
+            else:
+                on_end(None, error)
 
         try:
             self.calls.begin(lambda: results.append(function()), ended)

@@ -5,12 +5,17 @@ successor and for a flush, and whoever ends such a wait goes on: no task is made
 Whatever is not just so before anything has been done is left to `run_update`; whatever goes wrong later, to a task that goes
 on with the functions of write_path.py (`_go_on`).
 
+An error of ours at any step, say no memory, is the answer, and lets go of the chunk: none reaches the event loop.  The version may be
+there and stay pending, which the next update settles.
+
 Not ended early: an update that has begun goes on to its end, whether somebody still waits for it or not.
 
 Concurrency: one event loop; everything up to the request to the successor is done without a checkpoint, and everything after its reply.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -207,6 +212,7 @@ class _Lone:
     __slots__ = (
         "_context",
         "_flush",
+        "_has_left",
         "_is_durable",
         "_is_locked",
         "_prepared",
@@ -242,6 +248,7 @@ class _Lone:
         self._is_durable = False
         """Below us."""
         self._is_locked = True
+        self._has_left = False
 
     def begin(self, now_s: float) -> None:
         """Prepare here, and pass it on or, at the tail, commit; raises nothing but what is a bug."""
@@ -264,10 +271,24 @@ class _Lone:
             self._unlock()
             self._leave()
             raise
-        if self.place.successor is not None:
-            self._pass_on(now_s)
+        if self.place.successor is None:
+            self._try(self._end_at_tail)
+        else:
+            self._try(self._pass_on, now_s)
+
+    def _try(self, step: Callable[..., None], *args: object) -> None:
+        """Do what is next, unless it is over; an error is the answer: nobody else would let go of the chunk."""
+        if self._has_left or not self.owner.is_running:
             return
-        del target.unsettled[chunk_id]
+        try:
+            step(*args)
+        except Exception as error:  # noqa: BLE001 - no task would end with it, but the event loop
+            self._refuse(error)
+
+    def _end_at_tail(self) -> None:
+        """It is committed already."""
+        target, request = self.place.target, self.update.request
+        del target.unsettled[self.update.chunk_id]
         if request.is_durable:
             self._flush = self._context.flusher.begin(target.disk)
             self._is_durable = self._flush is not None
@@ -277,12 +298,11 @@ class _Lone:
             self._tell()
             self._leave()
         else:
-            self._flush.tell(self._tail_flushed)
+            self._flush.tell(partial(self._try, self._tail_flushed))
 
     def _tail_flushed(self) -> None:
-        if self.owner.is_running:
-            self._tell()
-            self._leave()
+        self._tell()
+        self._leave()
 
     def _prepare(self) -> None:
         """Make the pending version, or the committed one at the tail; raises FsError."""
@@ -326,7 +346,7 @@ class _Lone:
             begun = context.channel_to(successor.target_id).begin(
                 services.STORAGE_UPDATE,
                 message,
-                self._replied,
+                partial(self._try, self._replied),
                 timeout_s=max(CALL_S_MIN, update.deadline_s - now_s),
                 under_way=calls,
                 payload=(update.payload,),
@@ -352,8 +372,6 @@ class _Lone:
 
     def _replied(self, received: Received[Any] | None, error: FsError | None) -> None:
         """The rest of the chain has it, or we do not know."""
-        if not self.owner.is_running:
-            return
         place, prepared = self.place, self._prepared
         assert place.successor is not None
         is_over = error is None or error.definite
@@ -370,13 +388,9 @@ class _Lone:
         if error is not None:
             self.owner.go_on(self, Failed(place.successor.target_id, error))
         elif self._flush is not None and self._is_durable:
-            self._flush.tell(self._flushed)
+            self._flush.tell(partial(self._try, self._commit))
         else:
             self._is_durable = False
-            self._commit()
-
-    def _flushed(self) -> None:
-        if self.owner.is_running:
             self._commit()
 
     def _commit(self) -> None:
@@ -484,6 +498,9 @@ class _Lone:
             self.place.target.locks.release(self.update.chunk_id)
 
     def _leave(self) -> None:
+        if self._has_left:
+            return
+        self._has_left = True
         target, update = self.place.target, self.update
         target.inflight.leave(update.request.chain_version)
         if update.is_from_client and update.tag is not None:

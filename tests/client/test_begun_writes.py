@@ -164,6 +164,27 @@ async def test_what_failed_is_tried_again_as_the_same_update(autojump_clock, beg
     assert begun.free_channels == CHANNELS
 
 
+async def test_what_arrived_and_cannot_be_noted_is_asked_again(autojump_clock, begun, monkeypatch):
+    """Else a sync would not know of it."""
+    real, lacks = type(begun.store._writes)._noted, [MemoryError("injected")]
+
+    def noted(self, *args):
+        if lacks:
+            raise lacks.pop()
+        return real(self, *args)
+
+    monkeypatch.setattr(type(begun.store._writes), "_noted", noted)
+    assert begun.write()
+    _, first, _ = begun.nodes.begun[0]
+    begun.nodes.end(is_durable=False)
+    [(is_durable, go_on)] = begun.told
+    assert not is_durable and go_on is not None
+    assert begun.free_channels == CHANNELS - 1
+    assert await go_on()
+    assert [again.tag for _, again in begun.nodes.called] == [first.tag]
+    assert begun.free_channels == CHANNELS
+
+
 async def test_what_cannot_be_done_fails_and_gives_its_channel_back(autojump_clock, begun):
     begun.write()
     begun.nodes.end(status=Status.NO_SPACE)

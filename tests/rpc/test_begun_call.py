@@ -177,3 +177,56 @@ async def test_it_ends_with_its_connection(connected):
         assert error.status is Status.RPC_CONNECTION_LOST
     assert not connected.under_way
     assert connected.begin() is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("error", [MemoryError("injected"), AssertionError("injected")], ids=repr)
+async def test_what_the_end_of_one_call_raises_hurts_no_other(connected, error, is_late, caplog):
+    """It is told by the task that receives for all, or by the one that looks after time limits."""
+
+    def end(_received, _failure):
+        raise error
+
+    request = core.EchoReq(data=b"wait" if is_late else b"x")
+    timeout_s = 0.05 if is_late else 60.0
+    begun = connected.channel.begin(
+        ECHO, request, end, timeout_s=timeout_s, under_way=connected.under_way
+    )
+    assert begun is not None
+    connection = connected.channel._connection
+    with trio.fail_after(60):
+        while connected.under_way:  # noqa: ASYNC110 - of what happens there is no event
+            await trio.sleep(0.001)
+    assert sum("injected" in one.getMessage() + str(one.exc_info) for one in caplog.records) == 1
+    if not is_late:  # else the peer was silent, and another connection is taken
+        assert connected.channel._connection is connection and connection.is_usable
+        assert connected.begin(b"hello")
+        received, _ = await connected.end()
+        assert received.message.data == b"hello"
+    reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next"))
+    assert reply.message.data == b"next"
+
+
+async def test_a_reply_that_cannot_be_taken_in_is_told_as_a_lack(connected, monkeypatch):
+    def reply_to(*_):
+        raise MemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fs.rpc.channel.reply_to", reply_to)
+        assert connected.begin(b"hello")
+        _, error = await connected.end()
+    assert error.status is Status.OUT_OF_RESOURCES
+
+
+async def test_an_error_of_whoever_receives_ends_one_connection(connected):
+    connection = connected.channel._connection
+
+    def take_whole():
+        raise MemoryError("injected")
+
+    connection._framed.take_whole = take_whole
+    assert connected.begin(b"hello")
+    _, error = await connected.end()
+    assert error.status is Status.RPC_CONNECTION_LOST
+    reply = await connected.channel.call(ECHO, core.EchoReq(data=b"next"))
+    assert reply.message.data == b"next"

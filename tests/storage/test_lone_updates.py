@@ -351,3 +351,34 @@ async def test_a_bug_on_the_way_to_the_successor_holds_up_nobody_else(
         await client.write(0, b"after!")
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
         check_left(cluster)
+
+
+@pytest.mark.parametrize("step", ["_record", "_tell", "_commit", "_replied"])
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_lack_at_any_step_is_the_answer_and_lets_go_of_the_chunk(
+    mock_clock, begun, monkeypatch, step, is_durable
+):
+    """No task would end with it, but the event loop; and whoever waits for the chunk would wait for ever."""
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+        real, lacks = getattr(lone_update._Lone, step), []
+
+        def lacking(self, *args):
+            if len(lacks) < 2:  # at two replicas, or in the first try and the second
+                lacks.append(self)
+                raise MemoryError("injected")
+            real(self, *args)
+
+        monkeypatch.setattr(lone_update._Lone, step, lacking)
+        request = client.write_request(0, b"after!")
+        request.is_durable = is_durable
+        begun.clear()
+        reply = await client.update(request, b"after!")
+        assert len(lacks) > 0 and begun
+        assert reply.update_ver == 4
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
+        await client.write(0, b"later!")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"later!"}
+        assert not cluster.bugs

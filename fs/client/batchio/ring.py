@@ -276,15 +276,21 @@ class Ring:
         def end(others: "Others | None") -> None:
             nursery = self._nursery
             try:
-                if nursery is not None and others is not None:
+                if nursery is None:
+                    return
+                if others is not None:
                     work.others = others
                     self._complete(_results_of(work))  # first: somebody waits for it
+                elif not nursery.cancel_scope.cancel_called:
+                    nursery.start_soon(self._do_in_turn, [work])
+            except Exception:  # noqa: BLE001 - an edge, as `_do_alike`; its program would wait for ever
+                _log.exception("the ring of process %d ends", self._pid)
+                if nursery is not None:
+                    nursery.cancel_scope.cancel()
             finally:
                 self._turns.end(self._uid)
                 if begun is not None:
                     self._begun.discard(begun)
-            if nursery is not None and others is None and not nursery.cancel_scope.cancel_called:
-                nursery.start_soon(self._do_in_turn, [work])
 
         try:
             begun = batches.begin_table(work.table, work.handles, end, is_relaxed=work.is_relaxed)

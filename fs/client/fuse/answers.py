@@ -4,6 +4,7 @@ import errno
 import logging
 
 from ...schema.inode import Inode
+from ...schema.lacks import is_lack, lacking
 from ...schema.status import FsError, Status
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ def errno_of(error: Exception, what: str, which: object) -> int:
     An edge of the process: one request that meets a bug must not end the mount of all others, so a bug is EIO
     and a traceback in the log.
     """
+    if is_lack(error):
+        error = lacking(what, error)
     if isinstance(error, FsError):
         level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
         _log.log(level, "%s%s: %s", what, which, error)

@@ -306,10 +306,14 @@ class Reading(Handles):
             is_doubted = is_done and not all(
                 not one.hole_bytes or core.is_known_hole(one) for one in table.made.values()
             )
-            if is_doubted:
-                core.spawn(self._end_with_holes, table, end)
-            else:
+            if not is_doubted:
                 end(is_done)
+                return
+            try:
+                core.spawn(self._end_with_holes, table, end)
+            except Exception as error:  # noqa: BLE001 - no task to be had: `read` meets and tells it
+                _log.debug("holes that were read: %r", error)
+                end(False)
 
         begun = core.store.begin_read(table, have_come, bytes_max=bytes_max)
         if begun is not None:
@@ -323,8 +327,8 @@ class Reading(Handles):
         try:
             await self._core.require_holes(table.made.values())
             are_holes = True
-        except FsError as error:
-            _log.debug("holes that were read: %s", error)
+        except Exception as error:  # noqa: BLE001 - `read` meets and tells it
+            _log.debug("holes that were read: %r", error)
         finally:
             end(are_holes)
 

@@ -186,8 +186,12 @@ class Shared:
         if self._nursery is None:
             work.close()
             on_end(None, stopped())
-        else:
+            return
+        try:
             self._nursery.start_soon(finish)
+        except Exception as error:  # noqa: BLE001 - no task to be had: who answers the kernel says so
+            work.close()
+            on_end(None, error)
 
     def forget_ahead(self, ahead: Readahead[FetchedBlock]) -> None:
         """Count no more what a reader has dropped; what is on its way counts until it has come."""

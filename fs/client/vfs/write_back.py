@@ -10,6 +10,7 @@ from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, inode_from_pb
+from ...schema.lacks import lacking
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
@@ -218,10 +219,13 @@ class WriteBack(Shared):
             if go_on is None:
                 flush.is_durable = is_durable
                 self._end_flush(state, flush, None)
-            elif self._nursery is not None:
-                self.spawn(self._go_on_flush, state, flush, go_on)
-            else:
+            elif self._nursery is None:
                 self._end_flush(state, flush, stopped())
+            else:
+                try:
+                    self.spawn(self._go_on_flush, state, flush, go_on)
+                except Exception as error:  # noqa: BLE001 - no task to be had: nobody may take the bytes as stored
+                    self._end_flush(state, flush, lacking("a flush", error))
 
         (run,) = flush.ranges.runs
         flush.is_begun = self.begins_writes.begin_write(state.ref, run.offset, run.joined(), ended)

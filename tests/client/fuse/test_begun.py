@@ -115,6 +115,40 @@ async def test_a_reply_that_is_no_inode_is_an_error_of_that_request_alone(kernel
     assert (await kernel.ask(Opcode.MKDIR, p.MKDIR_IN.pack(0o755, 0) + b"d\0"))[0] == 0
 
 
+@pytest.mark.parametrize("error", [MemoryError("injected"), AssertionError("injected")], ids=repr)
+@pytest.mark.parametrize("is_cured", [False, True])
+async def test_what_fails_while_it_is_answered_is_an_error_of_that_request_alone(
+    kernel,  # noqa: F811
+    cluster,
+    monkeypatch,
+    error,
+    is_cured,
+):
+    """It ends in no task; its caller waits for the answer, and all others for the mount."""
+    errors = [error]
+
+    def failing(real):
+        def function(*args):
+            if errors:
+                raise errors.pop()
+            return real(*args)
+
+        return function
+
+    asked = await kernel.send(Opcode.LOOKUP, b"missing\0")
+    one = await begun_at(cluster, 1)
+    with monkeypatch.context() as patch:
+        if is_cured:  # there is no task to do it again
+            nursery = kernel.server._nursery
+            patch.setattr(nursery, "start_soon", failing(nursery.start_soon), raising=False)
+            one.fail(FsError(Status.RPC_CONNECTION_LOST, "gone"))
+        else:
+            patch.setattr(kernel.server, "_refuse", failing(kernel.server._refuse))
+            await one.serve()
+    assert await kernel.receive() == (asked, errno.EIO, b"")
+    assert (await kernel.ask(Opcode.MKDIR, p.MKDIR_IN.pack(0o755, 0) + b"d\0"))[0] == 0
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("is_tried_again", [True, False])
 async def test_a_signal_ends_it(  # noqa: PLR0917 - fixtures and cases

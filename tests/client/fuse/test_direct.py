@@ -7,6 +7,7 @@ import socket
 import stat
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -133,8 +134,10 @@ async def kernel(cluster, killed, nursery, is_watched):
     device = Device(theirs.detach(), handshake.WRITE_BYTES_MAX)
     made = Kernel(trio.socket.from_stdlib_socket(ours))
 
+    made.server = Server(device, vfs, runtime, killed.__contains__)
+
     async def serve():
-        await Server(device, vfs, runtime, killed.__contains__).run()
+        await made.server.run()
         made.served.set()
 
     nursery.start_soon(serve)
@@ -683,6 +686,46 @@ async def test_begun_reads_that_fail_are_waited_for_all_the_same(
     assert all(seen)
     assert bool(seen) == cluster.chunks.can_begin
     assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())
+
+
+async def test_begun_reads_that_no_task_can_do_again_are_refused(
+    kernel, handles, cluster, monkeypatch
+):
+    cluster.chunks.has_begun_faults = True
+    server, nursery = kernel.server, kernel.server._nursery
+
+    def start_soon(function, *args):
+        if function == server._serve_begun_again:
+            raise MemoryError("injected")
+        type(nursery).start_soon(nursery, function, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "_nursery", SimpleNamespace(start_soon=start_soon))
+        found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    wanted = [content(place) for place in PLACES]
+    assert found == ([(errno.EIO, b"")] * len(PLACES) if cluster.chunks.can_begin else wanted)
+    cluster.chunks.has_begun_faults = False
+    assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
+    assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())
+
+
+async def test_a_large_write_for_which_there_is_no_memory_is_told_so(kernel, handles, monkeypatch):
+    """It was received where no task waits, and all others wait for the mount."""
+    device, lacks = kernel.server._device, [OSError(errno.ENOMEM, "injected")]
+    real = device._memory.take
+
+    def take(size):
+        if lacks:
+            raise lacks.pop()
+        return real(size)
+
+    monkeypatch.setattr(device._memory, "take", take)
+    data = bytes(handshake.WRITE_BYTES_MAX)
+    write = p.WRITE_IN.pack(handles[0], 0, len(data), 0, 0, 0, 0) + data
+    assert await kernel.ask(Opcode.WRITE, write) == (errno.EIO, b"")
+    assert not lacks
+    assert (await kernel.ask(Opcode.WRITE, write))[0] != errno.EIO
+    assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
 
 
 @pytest.mark.parametrize("count", [1, len(PLACES)])

@@ -31,6 +31,7 @@ from ....kernels.device import (
 from ....runtime import readiness
 from ....runtime.ports import Buffer
 from ....runtime.recycled import RecycledMemory
+from ....schema.lacks import is_lack, lacking
 from ....schema.status import FsError, Status
 from .protocol import IN_HEADER, OUT_HEADER, WRITE_IN, Opcode
 
@@ -104,10 +105,22 @@ class Device:
                 raise EOFError("unmounted") from error
             raise
         if count > 0:
-            return rows, self._request(count)
+            return rows, self._taken(count)
         if count == 0 and not rows:
             raise EOFError("the other end is gone")
         return rows, None
+
+    def _taken(self, count: int) -> Request | None:
+        """Return the request of so many bytes that has been received; None: there was no memory for what it writes, which it is told."""
+        try:
+            return self._request(count)
+        except (MemoryError, OSError) as error:
+            _, opcode, unique, *_ = IN_HEADER.unpack_from(self._head)
+            if opcode != Opcode.WRITE or not is_lack(error):
+                raise
+            _log.warning("a WRITE of %d bytes: %r", count, error)
+            self.reply_error(unique, lacking("WRITE", error).errno)
+            return None
 
     def _request(self, count: int) -> Request:
         """Return the request of so many bytes that has been received."""
@@ -118,8 +131,8 @@ class Device:
         assert length == count, (length, count)
         if opcode == Opcode.WRITE:
             # No copy; a smaller part would hold much more memory than it has bytes.
-            data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
             head = bytes(self._head[_HEADER_BYTES:])
+            data, self._data = self._data[:more], self._memory.take(self._write_bytes_max)
             return Request(unique, opcode, node_id, uid, gid, pid, head, data)
         return _new(Request, take_request(self._head, self._data, count) + _MISSING)
 

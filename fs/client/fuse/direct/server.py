@@ -349,6 +349,14 @@ class Server:
         return True
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
+        """Answer what was begun, or have a task do it; what fails in that is answered, too: the kernel waits."""
+        try:
+            self._answer_begun(begun, reply, error)
+        except Exception as failure:  # noqa: BLE001 - an edge, see errno_of; of what is answered already the kernel takes no second one
+            self._interrupts.remove(begun.request)
+            self._refuse(begun.request, failure)
+
+    def _answer_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
         self._begun.discard(begun)
         is_awaited = begun.has_effect and self._is_awaiting
         if begun.is_abandoned or (self._is_over and not is_awaited):
@@ -449,9 +457,7 @@ class Server:
             if self._is_over:
                 self._interrupts.let_go(reads)
             else:
-                assert self._nursery is not None
-                # Held at once: they do not count as under way any more, and the task begins later.
-                self._nursery.start_soon(self._serve_begun_again, reads, self._hold(reads))
+                self._do_again(reads)
             return
         try:
             self._reads.reply(reads, table, self._interrupts.is_killed)
@@ -459,6 +465,20 @@ class Server:
             self._reads.refuse(reads, error)
         finally:
             self._interrupts.let_go(reads)
+
+    def _do_again(self, reads: ReadsTogether) -> None:
+        """Have a task do by itself each of some reads that were begun in vain."""
+        assert self._nursery is not None
+        held: list[Held] = []
+        try:
+            # Held at once: they do not count as under way any more, and the task begins later.
+            held += self._hold(reads)
+            self._nursery.start_soon(self._serve_begun_again, reads, held)
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            for _, let_go in held:
+                let_go()
+            self._interrupts.let_go(reads)
+            self._reads.refuse(reads, error)
 
     async def _serve_begun_again(self, reads: ReadsTogether, held: list[Held]) -> None:
         try:
