@@ -275,6 +275,8 @@ class FakeMeta:
             inode = c.get(c.names[r.inode_id][name])
             entry = reply.entries.add(name=name, inode_id=inode.inode_id)
             entry.inode.CopyFrom(inode_to_pb(inode))
+        if r.wants_directory:
+            reply.directory.CopyFrom(inode_to_pb(c.get(r.inode_id)))
         return reply
 
     async def set_attr(self, r):

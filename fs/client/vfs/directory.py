@@ -9,6 +9,7 @@ missed nor doubled while others come and go, nor what this mount renames meanwhi
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ...rpc.api import UnderWay
 from ...schema import services
@@ -19,7 +20,7 @@ from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
 from .handles import TakesTaskError
-from .looking_up import Moment, lacks_length
+from .looking_up import lacks_length
 from .moved_names import MovedNames
 from .ports import Caller
 from .shown_names import ShownNames
@@ -39,6 +40,17 @@ class DirectoryEntry:
     cookie: int
     told_s: float
     """When meta told of it, by the monotonic clock; -inf: it may have changed since."""
+
+
+class _AskedList(NamedTuple):
+    """When meta was asked for a listing."""
+
+    mark: int
+    """See `Changes`."""
+    at_s: float
+    told_mark: int
+    given_mark: int
+    """See `ToldDirectories`."""
 
 
 OnListed = Callable[[list[DirectoryEntry] | None, Exception | None], None]
@@ -251,10 +263,27 @@ class Directories:
             after=directory.names.name_of(cookie) if cookie else b"",
             entry_count_max=count,
             with_inodes=True,
+            wants_directory=not cookie,
         )
 
-    def _asked_now(self) -> Moment:
-        return Moment(self._core.changes.mark(), self._core.now_s())
+    def _asked_now(self) -> _AskedList:
+        core = self._core
+        return _AskedList(
+            core.changes.mark(), core.now_s(), core.told.mark(), core.told.given_mark()
+        )
+
+    def _note_told(self, reply: meta_pb2.ListRsp, asked: _AskedList) -> None:
+        """Take in what a reply tells of the directory itself.
+
+        The kernel asks for that as soon as it has read some of it, since it counts it as accessed.  What this mount has changed since, or
+        given the kernel of any directory, may be newer.
+        """
+        core, told = self._core, reply.directory
+        if not reply.HasField("directory") or not told.nlink:
+            return
+        core.leased.note_shown(told, asked.at_s)
+        if asked.mark == core.changes.mark() and asked.given_mark == core.told.given_mark():
+            core.note_told((told,), asked.told_mark)
 
     async def _load_page(
         self, directory: _OpenDirectory, cookie: int, count: int
@@ -286,7 +315,7 @@ class Directories:
         return self._keep_page(directory, page, reply, asked)
 
     def _page_at_once(
-        self, directory: _OpenDirectory, after: bytes, reply: meta_pb2.ListRsp, asked: Moment
+        self, directory: _OpenDirectory, after: bytes, reply: meta_pb2.ListRsp, asked: _AskedList
     ) -> list[DirectoryEntry]:
         """Return what a reply lists; raises TakesTaskError where more has to be asked for before it may be shown."""
         states, told_s, moved = self._core.states, self._core.now_s(), directory.moved
@@ -307,12 +336,12 @@ class Directories:
             raise TakesTaskError
         return self._keep_page(directory, page, reply, asked)
 
-    @staticmethod
     def _keep_page(
+        self,
         directory: _OpenDirectory,
         page: list[DirectoryEntry],
         reply: meta_pb2.ListRsp,
-        asked: Moment,
+        asked: _AskedList,
     ) -> list[DirectoryEntry]:
         # A second reader of the same open directory may have added cookies meanwhile.
         directory.first_cookie = len(directory.names)
@@ -321,6 +350,7 @@ class Directories:
         directory.mark, directory.listed_s = asked.mark, asked.at_s
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
+        self._note_told(reply, asked)
         return page
 
     async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:

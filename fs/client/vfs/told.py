@@ -1,7 +1,8 @@
-"""Attributes of directories that came with replies to changes of names below them.
+"""Attributes of directories that came with replies to changes of names below them, and to listings.
 
-The kernel forgets what it knows of a directory whenever a name in it changes through this mount, and asks with the next
-step of a path.  Meta's reply to the change told already, so the mount answers by itself.
+The kernel forgets what it knows of a directory whenever a name in it changes through this mount, and when it was last accessed
+whenever it is read; it asks with the next step of a path, or when the directory is opened again.  Meta's reply to the change or listing told
+already, so the mount answers by itself.
 
 Invariants:
     - Nothing is told that is older than attr_timeout_s, and the kernel is given what is left of that time: it sees
@@ -31,13 +32,17 @@ class ToldDirectories:
         self._age_s_max = age_s_max
         self._now_s = now_s
         self._found: dict[InodeId, tuple[Inode, float]] = {}
-        self._change_count = 0
+        self._change_count = self._given_count = 0
         self.hit_count = self.miss_count = 0
         """Of `find`."""
 
     def mark(self) -> int:
         """Return what `note` wants to know of the moment when a request was made."""
         return self._change_count
+
+    def given_mark(self) -> int:
+        """Return what has changed by a later moment if the kernel has been given any directory in between."""
+        return self._given_count
 
     def note(self, directories: Iterable[common_pb2.InodePb], mark: int) -> list[Inode]:
         """Take in what a reply told, whose request was made at `mark`; return what counts from now on."""
@@ -79,6 +84,7 @@ class ToldDirectories:
 
     def forget(self, inode_id: InodeId) -> None:
         """Forget a directory: the kernel was given something newer."""
+        self._given_count += 1
         self._found.pop(inode_id, None)
 
     def note_changed(self, inode_id: InodeId) -> None:

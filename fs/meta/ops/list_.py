@@ -65,4 +65,6 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
             entry.trash.CopyFrom(record.trash)
     if joins:
         await _join_inodes(tr, reply.entries)
+    if request.wants_directory:
+        reply.directory.CopyFrom(await complete(tr, directory, snapshot=True))
     return reply

@@ -1019,11 +1019,14 @@ class ListReq(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     ENTRY_COUNT_MAX_FIELD_NUMBER: _builtins.int
     WITH_INODES_FIELD_NUMBER: _builtins.int
+    WANTS_DIRECTORY_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     after: _builtins.bytes
     """names strictly after this one, in byte order; empty: from the start"""
     entry_count_max: _builtins.int
     with_inodes: _builtins.bool
+    wants_directory: _builtins.bool
+    """the reply tells the directory's own attributes, too"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1034,10 +1037,11 @@ class ListReq(_message.Message):
         after: _builtins.bytes = ...,
         entry_count_max: _builtins.int = ...,
         with_inodes: _builtins.bool = ...,
+        wants_directory: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "caller", b"caller", "entry_count_max", b"entry_count_max", "inode_id", b"inode_id", "with_inodes", b"with_inodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "caller", b"caller", "entry_count_max", b"entry_count_max", "inode_id", b"inode_id", "wants_directory", b"wants_directory", "with_inodes", b"with_inodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1083,20 +1087,24 @@ class ListRsp(_message.Message):
     ENTRIES_FIELD_NUMBER: _builtins.int
     HAS_MORE_FIELD_NUMBER: _builtins.int
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
     has_more: _builtins.bool
     parent_inode_id: _builtins.int
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___DentryPb]: ...
+    @_builtins.property
+    def directory(self) -> _common_pb2.InodePb: ...
     def __init__(
         self,
         *,
         entries: _abc.Iterable[Global___DentryPb] | None = ...,
         has_more: _builtins.bool = ...,
         parent_inode_id: _builtins.int = ...,
+        directory: _common_pb2.InodePb | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "has_more", b"has_more", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "entries", b"entries", "has_more", b"has_more", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,10 +1,13 @@
 """Attributes of directories that replies to changes of names bring along: used, and never wrong for this mount."""
 
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+from dataclasses import replace
+
 import pytest
 
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.inode import inode_to_pb
+from fs.schema.services import META_LIST
 from tests.client.vfs.conftest import ROOT
 
 D = b"d"
@@ -144,3 +147,70 @@ async def test_what_is_found_and_what_is_not_is_counted(autojump_clock, vfs, dir
     await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
     assert told(vfs, directory) is not None
     assert (counted.hit_count, counted.miss_count) == (1, 1)
+
+
+async def listed(vfs, inode_id, meanwhile=None):
+    """List a directory; `meanwhile` is done when meta has read it and its reply is on its way."""
+    meta, handle_id = vfs.namespace._core.meta, vfs.directories.opendir(inode_id, ROOT)
+    call = meta.call
+
+    async def late(method, request, **options):
+        reply = await call(method, request, **options)
+        if method is META_LIST and meanwhile is not None:
+            await meanwhile()
+        return reply
+
+    meta.call = late
+    entries = await vfs.directories.readdir(handle_id, 0)
+    meta.call = call
+    vfs.directories.releasedir(handle_id)
+    return [entry.name for entry in entries]
+
+
+async def test_a_listing_tells_what_its_directory_is(autojump_clock, vfs, cluster, directory):
+    """The kernel takes what it has read for accessed, and asks."""
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    await vfs.namespace.getattr(directory, ROOT)
+    assert told(vfs, directory) is None
+    cluster.calls.clear()
+    assert await listed(vfs, directory) == [b"sub"]
+    assert told(vfs, directory) == cluster.get(directory)
+    assert cluster.calls == ["List"]
+
+
+async def test_a_listing_of_a_removed_directory_or_an_earlier_service_tells_nothing(
+    autojump_clock, vfs, cluster, directory
+):
+    handle_id = vfs.directories.opendir(directory, ROOT)
+    await vfs.namespace.rmdir(1, D, ROOT)
+    cluster.inodes[directory] = replace(cluster.get(1), inode_id=directory, nlink=0)
+    cluster.names[directory] = {}
+    assert await vfs.directories.readdir(handle_id, 0) == []
+    assert told(vfs, directory) is None
+
+
+@pytest.mark.parametrize("what", ["name", "other name", "attributes", "kernel is told"])
+async def test_what_a_listing_told_before_something_newer_is_not_told(
+    autojump_clock, vfs, cluster, directory, what
+):
+    names = vfs.namespace
+    await names.mkdir(directory, b"sub", 0o755, ROOT)
+    autojump_clock.jump(2)
+
+    async def meanwhile():
+        if what == "name":
+            await names.mkdir(directory, b"second", 0o755, ROOT)
+            autojump_clock.jump(vfs.section.attr_timeout_s)
+        elif what == "other name":
+            await names.rmdir(directory, b"sub", ROOT)
+            await names.getattr(directory, ROOT)
+        elif what == "attributes":
+            await names.setattr(directory, AttrChange(mode=0o700), None, ROOT)
+        else:  # of what another mount has done
+            cluster.inodes[directory] = replace(
+                cluster.get(directory), mode=0o711, ctime_ns=1 << 62
+            )
+            await names.getattr(directory, ROOT)
+
+    await listed(vfs, directory, meanwhile)
+    assert told(vfs, directory) is None

@@ -46,6 +46,14 @@ async def test_list_pages_by_name_while_entries_change(root):
     assert page.parent_inode_id == ROOT
 
 
+async def test_list_tells_the_directory_as_its_attributes_do_if_it_is_wanted(root):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    await root.mkdir(d, b"sub")
+    reply = await root.list(d, wants_directory=True)
+    assert reply.directory == await root.attr(d) and reply.directory.nlink == 3
+    assert not (await root.list(d)).HasField("directory")
+
+
 async def test_list_joins_directories_with_their_counts(root, alice):
     d = (await root.mkdir(ROOT, b"d", 0o744)).inode_id
     sub = (await root.mkdir(d, b"sub")).inode_id
