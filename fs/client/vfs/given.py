@@ -38,9 +38,11 @@ class GivenAttributes:
     def __len__(self) -> int:
         return len(self._found)
 
-    def note(self, inode: Inode, left_s: float) -> None:
-        """The kernel is given attributes that it may use for `left_s`."""
-        found, now_s = self._found, self._now_s()
+    def note(self, inode: Inode, left_s: float, now_s: float | None = None) -> None:
+        """The kernel is given attributes that it may use for `left_s`; `now_s`: the time, if it has just been looked at."""
+        found = self._found
+        if now_s is None:
+            now_s = self._now_s()
         before = found.pop(inode.inode_id, None)
         if before is not None and before[0].ctime_ns > inode.ctime_ns:
             # Replies have passed each other: which of them the kernel has taken nobody knows.

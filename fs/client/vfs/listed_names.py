@@ -61,17 +61,29 @@ class ListedNames:
             known.looked_up_as, known.looked_up_s = (parent, name), self._core.now_s()
         self.expire(inode_id)
 
-    def note(self, parent: InodeId, name: bytes, inode: Inode, shown: ShownNames | None) -> None:
+    def note(
+        self,
+        parent: InodeId,
+        name: bytes,
+        inode: Inode,
+        shown: ShownNames | None,
+        now_s: float | None = None,
+    ) -> None:
         """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""
-        valid_s, now_s = self._core.section.listed_timeout_s, self._core.now_s()
+        valid_s = self._core.section.listed_timeout_s
         if inode.is_dir or valid_s <= 0:
             return
+        if now_s is None:
+            now_s = self._core.now_s()
         if shown is None:
             shown = ShownNames(now_s, valid_s)
             shown.note_taken_in(now_s)
         known = self._core.known[inode.inode_id]
         known.listed_as = (parent, name)
-        known.listed_in = (*(s for s in known.listed_in if s.may_be_used(now_s)), shown)
+        before = known.listed_in
+        known.listed_in = (
+            (*(s for s in before if s.may_be_used(now_s)), shown) if before else (shown,)
+        )
 
     def note_removed(self, inode_id: InodeId, parent: InodeId, name: bytes) -> None:
         """This mount has removed a name: the kernel uses it no more."""

@@ -53,6 +53,7 @@ class LookingUp(ExtendedAttributes):
         lookup_count: int = 0,
         age_s: float = 0.0,
         asked_s: float = math.inf,
+        now_s: float | None = None,
     ) -> Inode:
         """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry.
 
@@ -61,21 +62,25 @@ class LookingUp(ExtendedAttributes):
             lookup_count: how often it is handed them as those of a name.
             age_s: how long ago meta told them.
             asked_s: see `Shared.note_given`.
+            now_s: the time, if it has just been looked at.
         """
-        known = self._core.known.get(inode.inode_id)
+        core, inode_id = self._core, inode.inode_id
+        if now_s is None:
+            now_s = core.now_s()
+        known = core.known.get(inode_id)
         if known is None:
-            known = self._core.known[inode.inode_id] = Known()
+            known = core.known[inode_id] = Known()
         known.lookup_count += lookup_count
         known.note_names(inode)
-        left_s = max(0.0, self._core.section.attr_timeout_s - age_s)
+        left_s = max(0.0, core.section.attr_timeout_s - age_s)
         if inode.file is not None:
-            self._core.note_given(known, inode, left_s, asked_s)
+            core.note_given(known, inode, left_s, asked_s, now_s)
         else:
             known.symlink_target = inode.symlink_target
-            self._core.told.forget(inode.inode_id)
-        known.note_lacks(inode, self._core.now_s(), left_s)
-        if not known.is_birth_told and inode.inode_id not in self._core.states:
-            self._core.given.note(inode, left_s)
+            core.told.forget(inode_id)
+        known.note_lacks(inode, now_s, left_s)
+        if not known.is_birth_told and inode_id not in core.states:
+            core.given.note(inode, left_s, now_s)
         return inode
 
     def give_listed(
@@ -87,19 +92,20 @@ class LookingUp(ExtendedAttributes):
         age_s: float = 0.0,
         shown: ShownNames | None = None,
         may_use: bool | None = None,
+        now_s: float | None = None,
     ) -> None:
         """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
 
         An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
         something else.  The kernel then looks the name up and opens again.  None: it is taken in, and nothing was done since it was asked for.
-        `may_use` is what `ListedNames.may_use` has just said of it, if it was asked.
+        `may_use` is what `ListedNames.may_use` has just said of it, if it was asked, and `now_s` the time, if that has just been looked at.
         """
         asked_s, listed_s = (shown.asked_s, shown.listed_s) if shown else (math.inf, math.inf)
         if may_use is None:
             may_use = self.listed.may_use(parent, name, inode, listed_s)
-        self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s)
+        self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s, now_s=now_s)
         if may_use:
-            self.listed.note(parent, name, inode, shown)
+            self.listed.note(parent, name, inode, shown, now_s)
 
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""

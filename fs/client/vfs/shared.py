@@ -321,11 +321,16 @@ class Shared:
             state.told_until_s = self.now_s() + self.section.attr_timeout_s
 
     def note_given(
-        self, known: Known, inode: Inode | Shown, valid_s: float, asked_s: float = math.inf
+        self,
+        known: Known,
+        inode: Inode | Shown,
+        valid_s: float,
+        asked_s: float = math.inf,
+        now_s: float | None = None,
     ) -> None:
         """Note that the kernel, which asked by `asked_s` at the latest, is handed attributes of a regular file that may be used for `valid_s`.
 
-        What tells of a change that the kernel asked for it takes in any case: `asked_s` is inf.
+        `now_s` is the time, if it has just been looked at.  What tells of a change that the kernel asked for it takes in any case: `asked_s` is inf.
         """
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
@@ -339,7 +344,9 @@ class Shared:
         is_own = is_own and inode.length >= known.told_length
         # Nor does it help that this mount has reported something, where the kernel was told of that after it had asked.
         is_own = is_own and asked_s >= known.touched_s
-        now_s, may_be_overlooked = self.now_s(), known.may_overlook(asked_s)
+        if now_s is None:
+            now_s = self.now_s()
+        may_be_overlooked = known.may_overlook(asked_s)
         known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
         is_news = inode.length != known.own_length
         known.note_content(inode, now_s, valid_s, is_own=is_own)

@@ -28,7 +28,8 @@ async def _join_inodes(tr: Transaction, entries: Sequence[meta.DentryPb]) -> Non
     for entry, value in zip(entries, values, strict=True):
         if value is not None:
             entry.inode.ParseFromString(value)
-            await complete(tr, entry.inode, snapshot=True)
+            if entry.inode.type == pb.DIRECTORY:
+                await complete(tr, entry.inode, snapshot=True)
 
 
 async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.ListRsp:

@@ -1,5 +1,6 @@
 """Requests of the kernel about open directories; see `operations`."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -143,15 +144,23 @@ class DirectoryRequests(NameRequests):
         names = self._names
         # Nothing is waited for from here on.
         shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
+        told_s, age_s, times = math.nan, 0.0, None
         for found in page:
-            name, inode, age_s = found.name, found.inode, now_s - found.told_s
+            name, inode = found.name, found.inode
+            if times is None or found.told_s != told_s:  # hardly ever but for the first
+                told_s = found.told_s
+                age_s = now_s - told_s
+                times = self._replies.listed_times(age_s)
             may_use = names.listed.may_use(parent, name, inode, shown.listed_s)
-            part = self._replies.listed(inode, may_use=may_use, age_s=age_s) + _plain(found)
+            cookie = found.cookie + len(_DOTS)
+            part = records.direntplus(inode, cookie, name, times, may_use=may_use)
             size -= len(part)
             if size < 0:
                 break
             parts.append(part)
-            names.give_listed(parent, name, inode, age_s=age_s, shown=shown, may_use=may_use)
+            names.give_listed(
+                parent, name, inode, age_s=age_s, shown=shown, may_use=may_use, now_s=now_s
+            )
         return parts
 
     def _asked(self, request: Request) -> _Asked:

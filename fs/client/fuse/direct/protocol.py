@@ -236,6 +236,8 @@ GETXATTR_OUT: Final = Struct("=II")
 """size, unused."""
 DIRENT: Final = Struct("=QQII")
 """ino, offset of the next, length of the name, type; then the name, padded to 8 bytes."""
+DIRENTPLUS: Final = Struct("=QQQQIIQQQQQQIIIIIIIIIIQQII")
+"""ENTRY_OUT, ATTR and DIRENT; then the name, padded to 8 bytes."""
 NOTIFY_INVAL_INODE_OUT: Final = Struct("=Qqq")
 """node, offset (negative: attributes only), length (0: to the end)."""
 

@@ -1,6 +1,7 @@
 """Inodes and directory entries in the layout of the kernel's replies, and SETATTR requests as the vfs takes them.  Pure."""
 
 import os
+from typing import NamedTuple
 
 from ....schema.config import ClientSection
 from ....schema.inode import Inode
@@ -14,6 +15,8 @@ _S = 1_000_000_000
 _TYPE_SHIFT = 12
 """From the type bits of st_mode to the type of a directory entry, as in dirent.h."""
 _ABSENT = bytes(p.ENTRY_OUT.size)
+_PADDING = [bytes(p.padded(count) - count) for count in range(p.NAME_ALIGNMENT)]
+"""Behind a name, by what is left of its length."""
 _MODE_MASK = 0o7777
 _SIGN_BIT, _WRAP = 1 << 63, 1 << 64
 _U64 = _WRAP - 1
@@ -35,6 +38,16 @@ _ATIMES, _MTIMES = _ATIME | _ATIME_NOW, _MTIME | _MTIME_NOW
 def _timeout(seconds: float) -> tuple[int, int]:
     whole = int(seconds)
     return whole, int((seconds - whole) * _S)
+
+
+class ListedTimes(NamedTuple):
+    """For how long what a listing says may be used: seconds, and nanoseconds."""
+
+    attr: tuple[int, int]
+    directory: tuple[int, int]
+    usable: tuple[int, int]
+    """Of a name that may be used for as long as its attributes."""
+    other: tuple[int, int]
 
 
 class Replies:
@@ -81,13 +94,16 @@ class Replies:
             0,
         )
 
-    def listed(self, inode: Inode, *, may_use: bool, age_s: float) -> bytes:
-        """Return what READDIRPLUS says of an inode, which meta told `age_s` ago: its name may be used for as long as its attributes, if it has no other."""
+    def listed_times(self, age_s: float) -> ListedTimes:
+        """Return for how long what READDIRPLUS says may be used, where meta told it `age_s` ago."""
         section = self._section
-        named_s = section.listed_timeout_s if may_use else section.entry_timeout_s
-        valid_s = section.dir_entry_timeout_s if inode.is_dir else named_s
-        name = _timeout(max(0.0, valid_s - age_s))
-        return self._entry(inode, name, _timeout(max(0.0, section.attr_timeout_s - age_s)))
+        valid_s = (
+            section.attr_timeout_s,
+            section.dir_entry_timeout_s,
+            section.listed_timeout_s,
+            section.entry_timeout_s,
+        )
+        return ListedTimes(*(_timeout(max(0.0, longest_s - age_s)) for longest_s in valid_s))
 
     def _entry(
         self, inode: Inode, name_timeout: tuple[int, int], attr_timeout: tuple[int, int]
@@ -104,13 +120,16 @@ class Replies:
 
 
 def _attr(inode: Inode) -> bytes:
-    length = inode.length
+    return p.ATTR.pack(*_attr_fields(inode))
+
+
+def _attr_fields(inode: Inode) -> tuple[int, ...]:
     atime_s, atime_ns = divmod(inode.atime_ns, _S)
     mtime_s, mtime_ns = divmod(inode.mtime_ns, _S)
     ctime_s, ctime_ns = divmod(inode.ctime_ns, _S)
-    return p.ATTR.pack(
+    return (
         inode.inode_id,
-        length,
+        inode.length,
         used_blocks(inode),
         atime_s & _U64,
         mtime_s & _U64,
@@ -159,7 +178,33 @@ def _io_block_bytes(inode: Inode) -> int:
 def dirent(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
     """Return an entry of a READDIR reply; `cookie` is where the next reading begins."""
     head = p.DIRENT.pack(node_id, cookie, len(name), st_mode >> _TYPE_SHIFT)
-    return head + name + bytes(p.padded(len(name)) - len(name))
+    return head + name + _PADDING[len(name) % p.NAME_ALIGNMENT]
+
+
+def direntplus(
+    inode: Inode, cookie: int, name: bytes, times: ListedTimes, *, may_use: bool
+) -> bytes:
+    """Return an entry of a READDIRPLUS reply; `may_use`: the name may be used for as long as its attributes, if it is of no directory."""
+    if inode.is_dir:
+        valid_s, valid_ns = times.directory
+    else:
+        valid_s, valid_ns = times.usable if may_use else times.other
+    attr_s, attr_ns = times.attr
+    inode_id, name_bytes, st_mode = inode.inode_id, len(name), inode.st_mode
+    head = p.DIRENTPLUS.pack(
+        inode_id,
+        0,
+        valid_s,
+        attr_s,
+        valid_ns,
+        attr_ns,
+        *_attr_fields(inode),
+        inode_id,
+        cookie,
+        name_bytes,
+        st_mode >> _TYPE_SHIFT,
+    )
+    return head + name + _PADDING[name_bytes % p.NAME_ALIGNMENT]
 
 
 def dot_direntplus(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
