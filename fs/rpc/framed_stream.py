@@ -16,7 +16,8 @@ Small frames of a busy connection are posted: copied to a queue that one task se
 after every task that is ready now has had its turn.  Waking the other process costs more
 than all the rest of a small call.
 
-Small replies are held while the receive buffer has more requests, and go in one system call before more is received.
+Small replies are held while the receive buffer has more requests, and go in one system call before more is received.  But where a
+reply took longer to make than HELD_S_MAX the next one may, too, and whoever waits for this one would be idle meanwhile: then all go at once.
 
 Concurrency: many tasks may send, in the order they came; one task at a time may receive.
 """
@@ -30,6 +31,7 @@ import trio
 from ..kernels.frames import take_header
 from ..kernels.frames_twin import HEADER_BYTES
 from ..runtime.ports import Buffer, Stream
+from ..runtime.readiness import current_time
 from .buffers import skip_bytes
 from .frame import FLAG_LENT, HELLO_VERSION, KIND_MAX, FrameLimits, Header, header_at, new_header
 
@@ -55,6 +57,9 @@ AT_ONCE_BYTES_MAX: Final = 128 * 1024
 POST_CALL_COUNT_MIN: Final = 16
 """With fewer calls under way, waiting for other frames costs more time than it saves work: with 4 of them
 posting made a call half as slow again; with 32 it saved a third of the processor time."""
+
+HELD_S_MAX: Final = 0.00005
+"""Several times what a system call costs and being woken by it: what takes longer to answer is worth one of its own."""
 
 QUEUE_BYTES_MAX: Final = 1024 * 1024
 """With more than this queued, senders wait: the peer does not read."""
@@ -100,6 +105,8 @@ class FramedStream:
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
         self._held: list[Buffer] = []
+        self._made_s = 0.0
+        """When the last reply was made, or bytes came; trio time."""
         self._may_hold = True
         """Whoever receives sends what is held before it waits; False while it waits."""
         self.has_more = False
@@ -310,6 +317,7 @@ class FramedStream:
     def _note_bytes(self, count: int) -> memoryview | None:
         """Have whole frames served that have come; return where the next bytes go if that was all."""
         self._end += count
+        self._made_s = current_time()
         self._may_hold = True
         assert self.serve_whole is not None
         self.awaits_whole = False
@@ -450,13 +458,19 @@ class FramedStream:
     def hold(self, buffers: Sequence[Buffer]) -> bool:
         """Take over one small frame, if another one is there to be received before this stream waits; else return False.
 
-        It is sent before anything more is received: by whoever receives.
+        It is sent before anything more is received: by whoever receives; or now, if it took long to make.
         """
         if not self._may_hold or self._start == self._end or self._is_closed:
             return False
         if sum(map(len, buffers)) > POST_BYTES_MAX:
             return False
+        before_s, self._made_s = self._made_s, current_time()
+        took_long = self._made_s - before_s > HELD_S_MAX
+        if took_long and not self._held:
+            return False
         self._held.append(b"".join(buffers))
+        if took_long:
+            self._send_held()  # if it cannot now, whoever receives does
         return True
 
     async def stop_holding(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from fs.rpc import replies
-from fs.rpc.api import Identity
+from fs.rpc.api import Identity, Reply
 from fs.rpc.frame import (
     HEADER_BYTES,
     HELLO_VERSION,
@@ -16,7 +16,9 @@ from fs.rpc.frame import (
     decode_header,
     encode_header,
 )
+from fs.rpc.framed_stream import HELD_S_MAX
 from fs.rpc.handshake import encode_hello
+from fs.rpc.memory_stream import MemoryStream
 from fs.rpc.replies import REFUSALS_UNSENT_MAX
 from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX
@@ -280,6 +282,40 @@ async def test_requests_that_come_together_are_answered_together(net, process):
         await stream.send_all([half[20:]])
         with trio.fail_after(60):
             assert (await frame(stream))[0].request_id == 1001
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+@pytest.mark.parametrize(
+    ("took_s", "order"),
+    [
+        ((0, 0, 0), "echo echo echo sent sent"),
+        ((1, 1, 1), "echo sent echo sent echo sent"),
+        ((0, 1, 0), "echo echo sent echo sent"),
+    ],
+)
+async def test_a_reply_that_took_long_to_make_waits_for_no_other(  # noqa: PLR0917 - the table
+    net, process, monkeypatch, autojump_clock, took_s, order
+):
+    """Its caller would be idle meanwhile, and this process then until he has asked again."""
+    seen, left, send_now = [], list(took_s), MemoryStream.send_now
+
+    def echo(_service, _call, request):
+        seen.append("echo")
+        autojump_clock.jump(HELD_S_MAX * 2 * left.pop(0))
+        return Reply(core.EchoRsp(data=request.data))
+
+    def noted_send(self, buffers):
+        if self is not stream:
+            seen.append("sent")
+        return send_now(self, buffers)
+
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", echo)
+    async with process(net) as p:
+        stream = await greeted(p)
+        monkeypatch.setattr(MemoryStream, "send_now", noted_send)
+        await stream.send_all([b"".join(map(echo_frame, (1, 2, 3)))])
+        assert {(await frame(stream))[0].request_id for _ in range(3)} == {1, 2, 3}
+    assert " ".join(seen) == order
 
 
 @pytest.mark.parametrize("net", ["memory"], indirect=True)
