@@ -14,7 +14,7 @@ from typing import Final
 
 from ..schema.status import FsError, Status
 from .format import ChunkRecord
-from .ledger import Ledger, in_doubt
+from .ledger import IN_DOUBT, Ledger, in_doubt
 
 _log = logging.getLogger(__name__)
 
@@ -22,12 +22,18 @@ STUCK_S: Final = 1.0
 """So long the event loop waits for the books, once; from then on, until it has had them again, not at all."""
 
 
+_FAILED: Final = "it has failed"
+
+
 class StuckError(FsError):
     """The event loop has not got at the books in time; says nothing of the disk."""
 
 
 class Books:
-    """Lends the ledger to one thread at a time; a failure to write it, or a lack in the middle of that, leaves the disk in doubt for ever."""
+    """Lends the ledger to one thread at a time; a failure to write it, or a lack in the middle of that, leaves the disk in doubt for ever.
+
+    To give the disk up takes no memory: there may be none.
+    """
 
     __slots__ = (
         "_disk_uuid",
@@ -77,7 +83,7 @@ class Books:
             _log.exception("%s failed, the disk is not used any more", what)
             raise FsError(Status.IO_ERROR, error.detail) from error
         except MemoryError as error:  # nobody knows how far it has come
-            self.give_up(in_doubt(error).detail)
+            self.give_up(IN_DOUBT)
             raise in_doubt(error) from error
 
     def __enter__(self) -> Ledger:
@@ -119,14 +125,19 @@ class Books:
 
     def _fail(self, error: FsError, *, is_metadata: bool) -> None:
         is_first = not self.failure
+        if is_first:
+            self.failure = _FAILED  # first: to say why takes memory
         lacks_space = is_metadata and error.status is Status.NO_SPACE
         self.lacks_space = lacks_space and (is_first or self.lacks_space)
-        self.failure = self.failure or str(error)
+        if is_first:
+            self.failure = str(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         try:
+            if self.ledger.is_doubtful:
+                self.give_up(IN_DOUBT)
             if isinstance(error, FsError) and error.status in (Status.IO_ERROR, Status.NO_SPACE):
                 self._fail(error, is_metadata=True)
                 raise FsError(Status.IO_ERROR, error.detail) from error

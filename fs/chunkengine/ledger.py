@@ -87,10 +87,15 @@ class Change(NamedTuple):
     note: Note | None = None
 
 
+IN_DOUBT: Final = (
+    "no memory in the middle of a change: what is known here may not be what is stored"
+)
+"""Why a disk is not used any more; made beforehand, as there may be no memory for it then."""
+
+
 def in_doubt(error: MemoryError) -> FsError:
     """Return what a change ends with in the middle of which memory was short; it ends the use of the disk."""
-    what = "no memory in the middle of a change: what is known here may not be what is stored"
-    return FsError(Status.IO_ERROR, f"{what} {error}".rstrip())
+    return FsError(Status.IO_ERROR, f"{IN_DOUBT} {error}".rstrip())
 
 
 class Ledger:
@@ -117,6 +122,8 @@ class Ledger:
         self._left_to_readers: set[Position] = set()
         self._updating: set[ChunkKey] = set()
         self._emptied: dict[int, None] = {}
+        self.is_doubtful = False
+        """A change has lacked memory in its middle: nobody is to use it any more, whatever that change has raised."""
 
     def record(self, key: ChunkKey) -> ChunkRecord | None:
         """Return the committed version."""
@@ -220,6 +227,7 @@ class Ledger:
         try:
             self._change_all(changes)
         except MemoryError as error:
+            self.is_doubtful = True  # first: the rest takes memory, too
             raise in_doubt(error) from error
 
     def _change_all(self, changes: Sequence[Change]) -> None:
@@ -246,6 +254,7 @@ class Ledger:
             if batch:
                 self.put(batch)
         except MemoryError as error:
+            self.is_doubtful = True  # first: the rest takes memory, too
             raise in_doubt(error) from error
 
     def put(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -260,6 +269,7 @@ class Ledger:
             self._stage_target(target_id, batch)
             self.put([*batch, *((note_key(target_id, note.key), note.value) for note in notes)])
         except MemoryError as error:
+            self.is_doubtful = True  # first: the rest takes memory, too
             raise in_doubt(error) from error
 
     def check_target(self, target_id: TargetId) -> None:

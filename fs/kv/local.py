@@ -34,6 +34,8 @@ from .transaction import BufferedTransaction
 
 VERSION_BYTES: Final = 8
 STAMP_ORDER: Final = bytes(VERSIONSTAMP_BYTES - VERSION_BYTES)
+NO_MEMORY: Final = "no memory in the middle of a commit"
+"""Why a store serves nothing more; made beforehand, as there may be no memory for it then."""
 """The order within a version: always 0, a local engine gives each commit a version of its own."""
 
 
@@ -163,7 +165,7 @@ class LocalEngine(ABC):
         It may be stored, and not be known here: a later one that overlaps it would not be refused, and rows would be read that
         are no more.  An engine whose store outlives it serves nothing after that.
         """
-        return FsError(Status.KV_COMMIT_UNKNOWN, "no memory in the middle of a commit")
+        return FsError(Status.KV_COMMIT_UNKNOWN, NO_MEMORY)
 
 
 class LocalTransaction(BufferedTransaction):

@@ -48,7 +48,7 @@ from ..schema.layout import MIB
 from ..schema.status import FsError, Status
 from .buffer import Mutations
 from .disk_watch import DiskWatch
-from .local import VERSION_BYTES, LocalEngine
+from .local import NO_MEMORY, VERSION_BYTES, LocalEngine
 from .rocksdb_store import (
     VERSION_KEY,
     WRITE_BUFFER_BYTES,
@@ -227,21 +227,21 @@ class RocksDbEngine(LocalEngine):
 
     def _poison(self, what: str) -> FsError:
         if self._failure is None:
-            self._failure = what
+            self._failure = what  # first: all else takes memory
             log.error("key-value store %s failed and serves no more: %s", self._path, what)
         return FsError(Status.IO_ERROR, f"key-value store {self._path}: {what}")
 
     def _poison_and_end(self, what: str) -> FsError:
         """As `_poison`, and `run` ends now, though nothing may be unsynced; on the event loop only."""
-        error = self._poison(what)
-        self._has_unsynced.set()
-        return error
+        try:
+            return self._poison(what)
+        finally:
+            self._has_unsynced.set()
 
     def doubt(self) -> FsError:
         """See LocalEngine.doubt: the process must end, and the next one reads what is there."""
-        error = super().doubt()
-        self._poison_and_end(error.detail)
-        return error
+        self._poison_and_end(NO_MEMORY)
+        return super().doubt()
 
     def _check_health(self) -> None:
         assert not self._is_closed, "the engine is closed"

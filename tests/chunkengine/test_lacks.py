@@ -9,6 +9,8 @@ import threading
 
 import pytest
 
+from fs.chunkengine import books as books_module
+from fs.chunkengine import ledger as ledger_module
 from fs.chunkengine import open_files
 from fs.chunkengine.books import Books
 from fs.chunkengine.factory import open_engine
@@ -142,6 +144,37 @@ def test_without_memory_in_the_middle_of_a_change_nothing_is_believed_any_more(
         after.close()
 
 
+@pytest.mark.parametrize("step", ["_stage_blocks", "put", "_install"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_nor_is_it_where_there_is_no_memory_to_say_so(engine, monkeypatch, step, change) -> None:
+    """A second lack, of the error that was to be raised for the first."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._books.ledger), step, no_memory)
+        patch.setattr(ledger_module, "in_doubt", no_memory)
+        with pytest.raises(MemoryError):
+            CHANGES[change](engine)
+    with pytest.raises(FsError, match="may not be what is stored"):
+        read(engine)
+
+
+def test_a_disk_that_failed_is_used_no_more_though_nothing_can_be_said_of_it(
+    engine, monkeypatch
+) -> None:
+    class UnspeakableError(FsError):
+        def __str__(self) -> str:
+            raise MemoryError
+
+    def fail(*_args) -> None:
+        raise UnspeakableError(Status.IO_ERROR, "a batch is not stored")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._books.ledger), "put", fail)
+        with pytest.raises(MemoryError):
+            put(engine, CHUNK, 2, CONTENT)
+    with pytest.raises(FsError, match="it has failed"):
+        read(engine)
+
+
 @pytest.mark.parametrize("step", ["write_durable", "end_flush"])
 def test_a_flush_without_memory_ends_and_so_do_those_that_wait_for_it(
     engine, monkeypatch, step
@@ -174,3 +207,17 @@ def test_after_a_flush_that_had_no_memory_to_begin_the_next_one_does_not_wait_fo
     is_ended = ended.wait(3)
     engine._books.give_up("else closing it would wait too")
     assert is_ended
+
+
+@pytest.mark.parametrize("step", ["write_durable", "end_flush"])
+def test_a_flush_that_has_no_memory_to_say_so_fails_its_disk_all_the_same(
+    engine, monkeypatch, step
+) -> None:
+    put(engine, OTHER, 1, CONTENT)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._books.ledger), step, no_memory)
+        patch.setattr(books_module, "in_doubt", no_memory)
+        with pytest.raises(MemoryError):
+            engine.sync()
+    with pytest.raises(FsError, match="may not be what is stored"):
+        engine.sync()

@@ -12,6 +12,7 @@ from rocksdict import Options, Rdict
 
 from fs.kv import rocksdb as engine_module
 from fs.kv import rocksdb_store
+from fs.kv.local import LocalEngine
 from fs.kv.rocksdb import RocksDbEngine
 from fs.kv.rocksdb_store import FORMAT_KEY, check_format, open_store
 from fs.kv.transact import snapshot_read, transact
@@ -312,6 +313,22 @@ async def test_a_write_without_memory_ends_the_process_though_all_is_synced(
         with trio.fail_after(5):
             await expect(Status.IO_ERROR, engine.run())
     await engine.aclose()
+
+
+async def test_a_commit_that_lacks_memory_twice_is_followed_by_no_other(tmp_path, monkeypatch):
+    """The second time for the error that says so."""
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"a")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine._known), "follow", no_memory)  # once it is stored
+        patch.setattr(LocalEngine, "doubt", no_memory)
+        patch.setattr(engine_module.log, "error", no_memory)
+        with pytest.raises(MemoryError):
+            await put(engine, b"b")
+    await expect(Status.IO_ERROR, put(engine, b"c"))
+    with trio.fail_after(5):
+        await expect(Status.IO_ERROR, engine.run())
+    await expect(Status.IO_ERROR, engine.aclose())
 
 
 @pytest.mark.parametrize("step", ["open_store", "stored_version"])
