@@ -320,6 +320,39 @@ async def test_another_writer_keeps_the_promise(root):
     assert await numbers(root, parent) == (0, 1, 0)
 
 
+async def end_settled(user, inode_id, number):
+    request = meta.PruneSessionsReq(is_settled=True)
+    request.sessions.add(inode_id=inode_id, session_id=session(number).session_id)
+    await user.call("prune_sessions", request)
+
+
+async def test_the_last_settled_session_gives_the_promise_back(root):
+    parent = await metered(root, 1000)
+    inode_id = (await write_open(root, parent, b"f")).inode.inode_id
+    await root.open(inode_id, session=session(2), wants_write=True)
+    await root.reserve(inode_id, 500)
+    await end_settled(root, inode_id, 1)
+    assert await numbers(root, parent) == (507, 1, 0)
+    await end_settled(root, inode_id, 2)
+    assert await numbers(root, parent) == (0, 1, 0)
+    assert (await root.attr(inode_id)).file.charged_length == 0
+
+
+async def test_the_last_settled_session_cuts_what_was_refused(world, root):
+    made = await root.mkdir(ROOT, b"q")
+    inode_id = (await write_open(root, made.inode_id, b"f")).inode.inode_id
+    other = world.user(client="e" * 32)
+    await other.open(inode_id, session=session(2), wants_write=True)
+    await root.set_quota(made.inode_id, 20, 0)
+    with refused(Status.QUOTA_EXCEEDED):
+        await root.sync(inode_id, length_hint=hint(30), has_new_data=True)
+    assert (await root.attr(inode_id)).file.is_end_refused
+    await end_settled(root, inode_id, 1)
+    assert not (await root.attr(inode_id)).file.truncate_pending
+    await end_settled(other, inode_id, 2)
+    assert (await root.attr(inode_id)).file.truncate_pending
+
+
 async def test_the_session_of_a_dead_client_gives_its_promise_back(world, root):
     parent = await metered(root, 1000)
     inode_id = (await write_open(root, parent, b"f")).inode.inode_id
