@@ -189,20 +189,17 @@ class LocalTransaction(BufferedTransaction):
     def _pinned(self) -> View:
         """Return the snapshot, taking it at the first read; refuse when it is too old."""
         assert self._is_open, "the transaction is over"
-        view = self._view
+        view, engine = self._view, self._engine
         if view is None:
-            self._view = view = self._engine.open_view()
+            self._view = view = engine.open_view()
             self._pinned_s = current_time()
-            self._generation = self._engine.generation
-        else:
-            self._check_age()
-        return view
-
-    def _check_age(self) -> None:
+            self._generation = engine.generation
+            return view
         age_s = current_time() - self._pinned_s
-        if age_s > TRANSACTION_AGE_S_MAX or self._generation != self._engine.generation:
+        if age_s > TRANSACTION_AGE_S_MAX or self._generation != engine.generation:
             self.close()
             raise FsError(Status.KV_TOO_OLD, f"{age_s:.3f} s since its snapshot")
+        return view
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
         """See Transaction.get; the same as in the base class, in one step."""
@@ -264,13 +261,11 @@ class LocalTransaction(BufferedTransaction):
         """A checkpoint comes before the work, none after it."""
         if trio.lowlevel.in_trio_task():
             await self._engine.take_turn()
-        view = self._view
-        if view is None:
+        if self._view is None:
             return self._engine.commit_now(None, self._buffer)
-        self._check_age()
-        read_version = view.version
+        read_version = self._pinned().version
         # What nobody holds need not be kept readable beside the new state (fs/kv/rocksdb_view.py).
-        self._view = view = None
+        self._view = None
         return self._engine.commit_now(read_version, self._buffer)
 
     def close(self) -> None:

@@ -29,8 +29,10 @@ def add_name(tr: Transaction, inode: pb.InodePb, place: Place) -> None:
 
 def _change_home(inode: pb.InodePb, home_id: int) -> list[Change]:
     old_id, inode.home_inode_id = inode.home_inode_id, home_id
+    if old_id == home_id:
+        return []
     usage = usage_of(inode)
-    return [] if old_id == home_id else [(old_id, -usage), (home_id, usage)]
+    return [(old_id, -usage), (home_id, usage)] if home_id else [(old_id, -usage)]
 
 
 async def remove_name(tr: Transaction, inode: pb.InodePb, place: Place) -> list[Change]:

@@ -75,14 +75,15 @@ class _ContendedError(Exception):
     """What an operation moves is changed all the time."""
 
 
-def check_caller(message: CallerPb) -> None:
+def check_caller(caller: Caller, group_count: int) -> None:
     """Raise FsError(RPC_BAD_REQUEST) for ids of a wrong size or too many groups."""
-    if len(message.client_id) > CLIENT_ID_BYTES_MAX or "\x00" in message.client_id:
-        raise FsError(Status.RPC_BAD_REQUEST, f"client id {message.client_id!r}")
-    if message.request_id and len(message.request_id) != REQUEST_ID_BYTES:
-        raise FsError(Status.RPC_BAD_REQUEST, f"request id of {len(message.request_id)} bytes")
-    if len(message.groups) > GROUP_COUNT_MAX:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{len(message.groups)} groups")
+    client_id, request_id = caller.client_id, caller.request_id
+    if len(client_id) > CLIENT_ID_BYTES_MAX or "\x00" in client_id:
+        raise FsError(Status.RPC_BAD_REQUEST, f"client id {client_id!r}")
+    if request_id and len(request_id) != REQUEST_ID_BYTES:
+        raise FsError(Status.RPC_BAD_REQUEST, f"request id of {len(request_id)} bytes")
+    if group_count > GROUP_COUNT_MAX:
+        raise FsError(Status.RPC_BAD_REQUEST, f"{group_count} groups")
 
 
 def _begun(
@@ -161,16 +162,16 @@ class RequestRunner:
     def _context(
         self, caller: Caller, new_inode_id: int = 0, known: PreciseLength | None = None
     ) -> OpContext:
-        return OpContext(
+        return OpContext(  # by position, in half the time
             caller,
             self.now_ns(),
             self._config,
             self._layouts,
             self._lineages,
-            new_inode_id=new_inode_id,
-            precise_length=known,
-            tick=self.ticks.known(),
-            memory=self._memory,
+            new_inode_id,
+            known,
+            self.ticks.known(),
+            self._memory,
         )
 
     def _caller(self, request: object, *, is_change: bool = True) -> Caller:
@@ -180,11 +181,13 @@ class RequestRunner:
         if not request.HasField("caller"):  # type: ignore[attr-defined]
             raise FsError(Status.RPC_BAD_REQUEST, f"{type(request).__name__} without a caller")
         message: CallerPb = request.caller  # type: ignore[attr-defined]
-        check_caller(message)
-        if is_change and not message.request_id:
+        caller = caller_from_pb(message)
+        check_caller(caller, len(message.groups))
+        if is_change and not caller.request_id:
             # Reruns of this one attempt must still know each other.
-            message.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
-        return caller_from_pb(message)
+            request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+            caller = caller._replace(request_id=request_id)
+        return caller
 
     async def _read(self, op: Operation[ReqT, RspT], request: ReqT) -> RspT:
         ctx = self._context(self._caller(request, is_change=False))

@@ -397,7 +397,7 @@ class MetaService(RequestRunner):
         self, _call: Call, request: meta.PruneSessionsReq
     ) -> meta.PruneSessionsRsp:
         """Serve PruneSessions: only sessions of the caller's own client are ended."""
-        client_id = self._caller(request).client_id
+        client_id = self._caller(request, is_change=False).client_id
         if len(request.sessions) > PRUNE_COUNT_MAX:
             raise FsError(Status.RPC_BAD_REQUEST, f"{len(request.sessions)} sessions")
         if request.is_settled:

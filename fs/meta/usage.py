@@ -30,7 +30,7 @@ from . import records
 from .context import OpContext, UsageFencedError
 from .lineage import Ancestor, begin_epoch
 from .quota import require_room
-from .usage_sum import NOTHING, ONE_DIRECTORY, Usage
+from .usage_sum import NOTHING, ONE_DIRECTORY, ONE_EMPTY, Usage
 
 Change = tuple[int, Usage]
 """(home, what is added there and above)."""
@@ -41,7 +41,8 @@ def usage_of(inode: pb.InodePb) -> Usage:
     if inode.type == pb.DIRECTORY:
         return ONE_DIRECTORY
     part = inode.file
-    return Usage(max(part.length, part.charged_length), 1, 0)
+    byte_count = max(part.length, part.charged_length)
+    return Usage(byte_count, 1, 0) if byte_count else ONE_EMPTY
 
 
 async def load_usage(tr: Transaction, directory_id: int, *, snapshot: bool = False) -> Usage:
@@ -113,6 +114,8 @@ async def charge(
         FsError: QUOTA_EXCEEDED; nothing has been written then.
         UsageFencedError: a directory above is about to be moved.
     """
+    if not changes:
+        return
     if len(changes) == 1:
         totals = await _one(tr, ctx, *changes[0])
     else:

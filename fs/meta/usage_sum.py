@@ -37,3 +37,5 @@ class Usage:
 
 NOTHING: Final = Usage()
 ONE_DIRECTORY: Final = Usage(0, 0, 1)
+ONE_EMPTY: Final = Usage(0, 1, 0)
+"""A file without bytes, or whatever else is no directory."""

@@ -82,31 +82,34 @@ async def create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> me
 
 
 async def _create(tr: Transaction, ctx: OpContext, request: meta.CreateReq) -> meta.CreateRsp:
-    if not request.is_unnamed:
-        check_name(request.name)
+    name, is_unnamed = request.name, request.is_unnamed
+    if not is_unnamed:
+        check_name(name)
     done = await recall(tr, ctx, META_CREATE)
     if done is not None:
         return done
-    parent = await load_directory(tr, ctx, request.parent_inode_id)
-    if request.is_unnamed:
+    parent_id = request.parent_inode_id
+    parent = await load_directory(tr, ctx, parent_id)
+    if is_unnamed:
         return _create_unnamed(tr, ctx, request, parent)
-    if is_dot(request.name):
+    if is_dot(name):
         status = Status.EXISTS if request.is_exclusive else Status.IS_DIRECTORY
-        raise FsError(status, f"name {request.name!r}")
-    dentry = await find_dentry(tr, request.parent_inode_id, request.name)
+        raise FsError(status, f"name {name!r}")
+    dentry = await find_dentry(tr, parent_id, name)
     if dentry is not None:
         return await _open_existing(tr, ctx, request, dentry)
     require_changeable(ctx, parent)
-    if request.wants_write and not request.session.is_write:
+    session = request.session
+    if request.wants_write and not session.is_write:
         raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
     inode = _new_file(ctx, request, parent)
     metered: bool | None = None
-    if request.session.is_write:
-        inode.home_inode_id = parent.inode_id
+    if session.is_write:
+        inode.home_inode_id = parent_id
         metered = await promise_first(tr, ctx, inode)
-    await put(tr, ctx, parent, request.name, inode)
+    await put(tr, ctx, parent, name, inode)
     if request.HasField("session"):
-        content.store_session(tr, ctx, inode.inode_id, request.session)
+        content.store_session(tr, ctx, inode.inode_id, session)
     reply = meta.CreateRsp(inode=inode, was_created=True, is_metered=metered)
     remember(tr, ctx, META_CREATE, reply)
     return reply
