@@ -282,12 +282,16 @@ class ChunkEngine(Protocol):
         """
         ...
 
-    def lend_rows(self, keys: Sequence[ChunkKey], rows: ReadRows) -> LentRows | None:
+    def lend_rows(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, *, is_direct: bool = False
+    ) -> LentRows | None:
         """Lend what is in the page cache for its asker to read, and verify; never waits for the disk.
 
         Args:
             keys: as of `read_cached_rows`.
             rows: of whole checksum blocks, unless they end with their chunk.
+            is_direct: lend instead what the asker has to have the disk read, past the page cache: large rows of which nothing is in that,
+                and that nobody has read lately.  They count as read then.
 
         Returns:
             All rows; None: they are to be read here.

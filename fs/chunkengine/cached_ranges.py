@@ -51,6 +51,13 @@ def is_cached(source: int | ReadNow, offset: int, length: int) -> bool:
     return _cached_pages(source, offset, length) == end - first
 
 
+def is_uncached(source: int | ReadNow, offset: int, length: int) -> bool:
+    """Return whether nothing of a range is in memory; False also where the system cannot tell.  Of what is no descriptor as `is_cached`."""
+    if isinstance(source, int):
+        return _cached_pages(source, offset, length) == 0
+    return not is_cached(source, offset, length)
+
+
 def _cached_pages(fd: int, offset: int, length: int) -> int:
     """Return how many pages of a range are there; -1: nobody knows."""
     call = _system_call()

@@ -108,8 +108,13 @@ class LocalDataFiles:
             file.user_count += 1
             return lent
 
-    def lend_past_cache(self, file_id: FileId) -> Lent | None:
-        """See `DataFiles`; None also where descriptors are out."""
+    def lend_past_cache(self, file_id: FileId, *, may_wait: bool = True) -> Lent | None:
+        """See `DataFiles`; None also where descriptors are out, and a file that was not opened so yet for who must not wait."""
+        if not may_wait:
+            opened = self._files.direct_now(file_id)
+            if opened is None:
+                return None
+            return Lent(opened.direct_fd, partial(self._files.release, opened, holds=True))
         if not self._can_pass_cache():
             return None
         file = self._files.acquire(file_id, is_write=False, holds=True)

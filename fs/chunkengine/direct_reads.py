@@ -10,7 +10,7 @@ Concurrency: thread-safe.
 import ctypes
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ..schema.status import FsError
@@ -70,14 +70,33 @@ class DirectReads:
 
         Blocks are used again, and most versions are the first of their chunk: it is the digest that tells them apart.
         """
-        key = hash((chunk.position, chunk.version, chunk.digest, offset))
+        key = _key(chunk, offset)
         with self._lock:
             is_new = key not in self._remembered
-            self._remembered[key] = None
-            self._remembered.move_to_end(key)
-            if len(self._remembered) > REMEMBERED_COUNT:
-                self._remembered.popitem(last=False)
+            self._remember(key)
         return is_new
+
+    def may_lend(self, chunk: ChunkRecord, offset: int, length: int) -> bool:
+        """Return whether a read would go past the page cache if nothing of it is there; it is not remembered yet."""
+        bytes_min = self._bytes_min
+        if not bytes_min or length < bytes_min or not self._is_whole(chunk, offset, length):
+            return False
+        with self._lock:
+            return _key(chunk, offset) not in self._remembered
+
+    def remember(self, reads: Iterable[tuple[ChunkRecord, int]]) -> None:
+        """Remember reads from some offsets of chunks."""
+        keys = [_key(chunk, offset) for chunk, offset in reads]
+        with self._lock:
+            for key in keys:
+                self._remember(key)
+
+    def _remember(self, key: int) -> None:
+        """Do so; the caller has the lock."""
+        self._remembered[key] = None
+        self._remembered.move_to_end(key)
+        if len(self._remembered) > REMEMBERED_COUNT:
+            self._remembered.popitem(last=False)
 
     def _is_cached(self, chunk: ChunkRecord, offset: int) -> bool:
         """Return whether a page is in the page cache; it stands for those around it."""
@@ -89,3 +108,7 @@ class DirectReads:
             )
         except FsError:  # who reads it is told
             return True
+
+
+def _key(chunk: ChunkRecord, offset: int) -> int:
+    return hash((chunk.position, chunk.version, chunk.digest, offset))

@@ -48,6 +48,7 @@ from .api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
 from .books import Books
 from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
+from .direct_reads import DirectReads
 from .disk_use import Compacted, SpaceInfo
 from .epochs import Epochs
 from .format import (
@@ -98,10 +99,11 @@ class DiskEngine:
         self._books = Books(ledger, disk_format.disk_uuid)
         self._listing = Listing(meta, self._books)
         self._reads = Reads(self._books, self._reader)
-        self._rows = Rows(self._books, files, self._block, section.direct_read_bytes_min)
+        direct = DirectReads(files, self._block, section.direct_read_bytes_min)
+        self._rows = Rows(self._books, files, self._block, direct)
         self.read_cached_row = self._rows.read_cached_one
         """See `ChunkEngine`."""
-        self.lend_rows = RowLender(self._books, files, self._block).lend
+        self.lend_rows = RowLender(self._books, files, self._block, direct).lend
         """See `ChunkEngine`."""
         self._space = BlockSpace(files, self._books, section)
         self._epochs = Epochs(self._books, files, self._space)

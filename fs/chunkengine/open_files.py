@@ -74,6 +74,15 @@ class OpenFiles:
                 file.direct_fd = os.open(path, mode | os.O_DIRECT | os.O_CLOEXEC)
             return file.direct_fd
 
+    def direct_now(self, file_id: FileId) -> OpenFile | None:
+        """Return a file that has a descriptor for direct reads, as `acquire` of one that keeps its lock; None: it has none yet."""
+        with self.lock:
+            file = self.open.get(file_id)
+            if file is None or file.direct_fd < 0:
+                return None
+            _note_use(file, is_write=False, holds=True)
+            return file
+
     @contextmanager
     def using(
         self, file_id: FileId, *, is_write: bool = False, holds: bool = False

@@ -73,8 +73,8 @@ class DataFiles(Protocol):
         """Return a file for many reads, without waiting unless that is said; None: nothing of it can be read so."""
         ...
 
-    def lend_past_cache(self, file_id: FileId) -> Lent | None:
-        """As `lend` for whole pages into whole pages (DIRECT_UNIT_BYTES), past the page cache, waiting for the disk; None: not here."""
+    def lend_past_cache(self, file_id: FileId, *, may_wait: bool = True) -> Lent | None:
+        """As `lend` for whole pages into whole pages (DIRECT_UNIT_BYTES), past the page cache; reading waits for the disk; None: not here."""
         ...
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:

@@ -18,6 +18,7 @@ from ..kernels.direct import read_places
 from ..kernels.direct_twin import Place
 from ..kernels.reads import read_row, read_rows
 from ..kernels.reads_twin import Chunk, ReadRow
+from ..runtime.turns import Turns
 from ..schema.status import FsError
 from .books import Books
 from .checksum import CHECKSUM_BYTES
@@ -25,7 +26,6 @@ from .direct_reads import DirectReads
 from .format import ChunkKey, ChunkRecord, FileId, place_of
 from .ports import DataFiles, Lent
 from .read_values import ReadRows, RowsRead
-from .turns import Turns
 from .verified import BOUNCE_BYTES_MAX
 
 HELD_COUNT: Final = 64
@@ -46,13 +46,13 @@ class Rows:
     """See module head."""
 
     def __init__(
-        self, books: Books, files: DataFiles, checksum_block_bytes: int, direct_bytes_min: int
+        self, books: Books, files: DataFiles, checksum_block_bytes: int, direct: DirectReads
     ) -> None:
-        """Take the parts of an engine; reads of `direct_bytes_min` bytes on, if not 0, may go past the page cache."""
+        """Take the parts of an engine; `direct` knows which reads go past the page cache."""
         self._books = books
         self._files = files
         self._block = checksum_block_bytes
-        self._direct = DirectReads(files, checksum_block_bytes, direct_bytes_min)
+        self._direct = direct
         self._turns = Turns(TURN_BYTES)
 
     def read_cached(

@@ -296,8 +296,9 @@ class SimulatedDataFiles:
 
         return Lent(read_now, lambda: None)
 
-    def lend_past_cache(self, file_id: FileId) -> Lent | None:
+    def lend_past_cache(self, file_id: FileId, *, may_wait: bool = True) -> Lent | None:
         """See `DataFiles`; what was written is seen, wherever it lies."""
+        del may_wait
         return self.lend(file_id, may_wait=True)
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:

@@ -35,7 +35,7 @@ class FileRead(msgspec.Struct):
 
 
 class ReadAhead(FileRead):
-    """One for which nobody waits yet."""
+    """One for which nobody waits yet.  If it fails its buffer may be written to at any later time: it is to be used for nothing else, and dropped."""
 
     is_ahead: ClassVar[bool] = True
 

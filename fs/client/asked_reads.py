@@ -9,7 +9,8 @@ system calls and checksums, which need no interpreter.
 
 Invariants:
     - No byte counts before it matches its checksum (client.verify_reads), and what is matched does not change any more: it has been copied.
-    - A thread has the buffers of a call only while the call lasts, also where that is cancelled.
+    - A thread has the buffers of a call only while the call lasts, also where that is cancelled; but one that waits for a disk may have them
+      for longer (direct_threads.py): they are lost to whoever asked then.
 """
 
 import logging
@@ -29,6 +30,7 @@ from ..schema.ids import NodeId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.read_columns import ReadResult, check_lengths, read_results
 from ..schema.status import FsError, Status
+from .direct_threads import DirectThreads
 from .node_calls import NodeCalls
 from .read_plans import TableRequest
 from .read_table import ReadTable
@@ -66,6 +68,7 @@ async def ask(
     lending: Lending,
     buffers_of: Callable[[], Sequence[memoryview]],
     run_blocking: RunBlocking | None = None,
+    direct: DirectThreads | None = None,
 ) -> pb.BatchReadRsp | None:
     """Return the reply to a request; None: all that was asked for has come, and is verified.
 
@@ -77,16 +80,18 @@ async def ask(
         lending: how the reply may come.
         buffers_of: returns where each of the reads has its bytes.
         run_blocking: has a thread read, and match, what is lent; None: this task does.
+        direct: the threads for Lending.DIRECT, which needs both.
 
     Raises:
+        LeftBehindError: of DIRECT: the buffers are lost.
         FsError: as `NodeCalls.call`; as `into`; RPC_BAD_FRAME: a reply with checksums of blocks, though nothing was to be lent.
     """
     method = services.STORAGE_BATCH_READ
     apart = None
     if run_blocking is not None and lending is not Lending.NOT:
-        apart = _Apart(into, buffers_of, run_blocking)
+        apart = _Apart(into, buffers_of, run_blocking, direct)
         into = apart.into
-    if lending is Lending.RANGES:
+    if lending >= Lending.RANGES:
         try:
             received = await nodes.call(node_id, method, request, into=into, may_be_lent=lending)
             reply = received.message
@@ -98,7 +103,7 @@ async def ask(
                 return None
             log.info("node %d: bytes that it has lent do not match, it is to read them", node_id)
         except FsError as error:
-            if error.status is not Status.RPC_NOT_LENT:
+            if error.status is not Status.RPC_NOT_LENT:  # LeftBehindError among others
                 raise
             log.debug("node %d: %s", node_id, error)
         lending = Lending.MEMORY
@@ -116,10 +121,12 @@ class _Apart:
         into: Scatter,
         buffers_of: Callable[[], Sequence[memoryview]],
         run_blocking: RunBlocking,
+        direct: DirectThreads | None = None,
     ) -> None:
         self._into = into
         self._buffers_of = buffers_of
         self._run_blocking = run_blocking
+        self._direct = direct
         self.does_match: bool | None = None
         """Whether all that was asked for last has come, and is what its checksums say; None: it was not lent, or cannot be read."""
 
@@ -127,7 +134,8 @@ class _Apart:
         """Do as the `into` that it was made with."""
         self.does_match = None
         buffers = self._into(reply, payload_bytes)
-        return ReadApart(buffers, partial(self._have_read, reply))
+        direct = None if self._direct is None else partial(self._have_read_direct, reply)
+        return ReadApart(buffers, partial(self._have_read, reply), direct)
 
     async def _have_read(self, reply: pb.BatchReadRsp, read: Callable[[], None]) -> None:
         buffers = self._buffers_of()
@@ -136,6 +144,16 @@ class _Apart:
         except (RuntimeError, MemoryError) as error:  # no thread is to be had
             log.debug("what is lent is read by the event loop: %s", error)
             self.does_match = self._read(reply, buffers, read)
+
+    async def _have_read_direct(self, reply: pb.BatchReadRsp, read: Callable[[], None]) -> None:
+        assert self._direct is not None
+        buffers = self._buffers_of()
+        try:
+            self.does_match = await self._direct.run(partial(self._read, reply, buffers, read))
+        except (RuntimeError, MemoryError) as error:  # no thread is to be had: who lends reads it
+            raise FsError(
+                Status.RPC_NOT_LENT, f"no thread to wait for the disk: {error}"
+            ) from error
 
     @staticmethod
     def _read(

@@ -41,6 +41,7 @@ from .asked_reads import (
     scatter,
     windows,
 )
+from .direct_threads import DirectThreads, LeftBehindError
 from .node_calls import NodeCalls
 from .patience import same_error
 from .read_plans import ReadPlans, TableRequest, tags_of
@@ -107,6 +108,7 @@ class StorageReads:
         if runtime.own_threads is not None:
             # Not those in which others may wait, for disks or for the kernel: that may be what a read is to end.
             self._run_apart, _ = runtime.own_threads(APART_COUNT_MAX)
+        self._direct = DirectThreads(runtime)
         self._start = 0
         """Where to begin among equal replicas of a chain."""
         self._begun_start = runtime.random.randrange(STARTS)
@@ -130,9 +132,11 @@ class StorageReads:
         avoid: set[tuple[TargetId, int]] = set()
         damaged: set[tuple[str, int, TargetId]] = set()
         neighbour_bytes_max = 0 if isinstance(reads, ReadTable) else neighbour_bytes_of(reads)
+        is_ahead = False
         table, requests = self._by_rows(reads)
         if table is None:
             pieces = cut_reads(self._routing.info, reads)
+            is_ahead = all(read.is_ahead for read in reads)
         else:
             failures, unjoined = await self._run_table(table, requests, is_relaxed)
             pieces = unjoined + await self._judge(failures, avoid, damaged, budget)
@@ -140,7 +144,7 @@ class StorageReads:
             # 1. choose a target for each piece and group by node
             batches, failures = self._plan(pieces, avoid, neighbour_bytes_max)
             # 2. one request per batch
-            failures += await self._run(batches, is_relaxed)
+            failures += await self._run(batches, is_relaxed, is_ahead=is_ahead)
             # 3. what failed: elsewhere, later, or never
             pieces = await self._judge(failures, avoid, damaged, budget)
 
@@ -354,23 +358,32 @@ class StorageReads:
                 self._known[chain_id] = found
         return found
 
-    async def _run(self, batches: list[Batch], is_relaxed: bool) -> Failures:
+    async def _run(
+        self, batches: list[Batch], is_relaxed: bool, *, is_ahead: bool = False
+    ) -> Failures:
         failures: Failures = []
+        run = partial(self._run_batch, is_ahead=is_ahead)
         if len(batches) == 1:
-            await self._run_batch(batches[0], is_relaxed, failures)
+            await run(batches[0], is_relaxed, failures)
             return failures
         async with trio.open_nursery() as nursery:
             for batch in batches:
-                nursery.start_soon(self._run_batch, batch, is_relaxed, failures)
+                nursery.start_soon(run, batch, is_relaxed, failures)
         return failures
 
-    async def _run_batch(self, batch: Batch, is_relaxed: bool, failures: Failures) -> None:
+    async def _run_batch(
+        self, batch: Batch, is_relaxed: bool, failures: Failures, *, is_ahead: bool
+    ) -> None:
         pieces = batch.pieces
         verifies = self._section.verify_reads  # as of now: later the reply may lack checksums
         request = _request(pieces, is_relaxed=is_relaxed, want_checksums=verifies)
         into = partial(scatter, [piece.buffer for piece in pieces])
         try:
             lending = lending_of(batch.bytes, len(pieces)) if verifies else Lending.NOT
+            apart, direct = self._apart(batch.bytes, len(pieces)), self._direct
+            may_be_direct = is_ahead and apart is not None and direct.has_room
+            if lending is Lending.RANGES and may_be_direct:
+                lending = Lending.DIRECT
             reply = await ask(
                 self._nodes,
                 batch.node_id,
@@ -378,10 +391,13 @@ class StorageReads:
                 into,
                 lending=lending,
                 buffers_of=lambda: [piece.buffer for piece in pieces],
-                run_blocking=self._apart(batch.bytes, len(pieces)),
+                run_blocking=apart,
+                direct=direct if lending is Lending.DIRECT else None,
             )
             if reply is not None:
                 failures += finish(pieces, reply, verifies=verifies)
+        except LeftBehindError as error:
+            failures.extend([(piece, error.with_traceback(None)) for piece in pieces])
         except FsError as error:
             failures.extend(_all_failed(pieces, error))
 
@@ -430,12 +446,15 @@ class StorageReads:
 
         A failed disk (IO_ERROR) is no verdict on the bytes: its target leaves the chain or comes back, and is waited for
         like any that does not serve.  When a copy cannot be read but its target goes on, storage asks the others and says
-        CHUNK_DAMAGED, which is final.
+        CHUNK_DAMAGED, which is final.  A disk that a thread of ours waits for has the buffers (`LeftBehindError`): who wants the bytes asks
+        again, for others.
         """
         if not failures:
             return []
         must_pause = False
         for piece, error in failures:
+            if isinstance(error, LeftBehindError):
+                raise error  # nothing else may be read into those buffers
             budget.check(error)
             log.debug("read of %s at target %d: %s", piece.name, piece.target_id, error)
             if error.status is Status.CHECKSUM_MISMATCH:

@@ -179,13 +179,17 @@ def read_files(
         opened.callback(os.close, pidfd)
         for number, offset, length in rows:
             if number not in fds:
-                fds[number] = _copied(pidfd, number, opened)
+                fds[number] = copied(pidfd, number, opened)
             _read_range(fds[number], offset, length, rest)
     read_lent(pid, b"", 0, bytearray(), place, nonce)
 
 
-def _copied(pidfd: int, number: int, opened: ExitStack) -> int:
-    """Return a descriptor of ours of a regular file of another process, for as long as `opened`."""
+def copied(pidfd: int, number: int, opened: ExitStack) -> int:
+    """Return a descriptor of ours of a regular file of another process, for as long as `opened`.
+
+    Raises:
+        OSError: as `read_files`.
+    """
     if number > _DESCRIPTOR_MAX:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     fd: int = _library().syscall(

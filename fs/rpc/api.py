@@ -60,6 +60,8 @@ class Call:
     raises, is not sent then.  Of requests with a payload."""
     takes_ranges: "Callable[[int, int, int], bool] | None" = None
     """Tells whether the payload of a reply (bytes, count of ranges, bytes of its message) may be ranges of files now; None: it may not."""
+    takes_direct: bool = False
+    """Where it may be: also ranges that the disk has yet to read (`Reply.is_direct`)."""
     answer: "Callable[[Any], None] | None" = None
     """Where the method is plain and returns `LATER`: to be called once, later, on the event loop, with what the method would have returned or
     raised, also after the deadline, and after the connection has ended.  It does not raise.  A coroutine is run by a task, or, where there may be
@@ -96,6 +98,8 @@ class Reply(Generic[RspT]):
     ranges: Sequence[FileRange] = ()
     """In place of a payload, where `Call.takes_ranges` has said so with no checkpoint since: where it lies, unread.  All stays as it is until
     `release` is called, and the message has checksums of it."""
+    is_direct: bool = False
+    """The ranges are to be read past the page cache, by descriptors that do so, and the disk has to be waited for; where `Call.takes_direct`."""
 
 
 @dataclass(slots=True)
@@ -120,10 +124,16 @@ class ReadApart(list[memoryview]):
         self,
         buffers: Iterable[memoryview],
         have_read: Callable[[Callable[[], None]], Awaitable[None]],
+        have_read_direct: Callable[[Callable[[], None]], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the buffers, and what calls the function that fills them, once, in a thread, and returns, or raises, when it has: not before."""
+        """Take the buffers, and what calls the function that fills them, once, in a thread, and returns, or raises, when it has: not before.
+
+        The other one does so with a function that waits for a disk (`Lending.DIRECT`).  It may raise before that has ended, as may its
+        cancellation: then the buffers are filled at any later time, and who owns them uses them for nothing else.
+        """
         super().__init__(buffers)
         self.have_read = have_read
+        self.have_read_direct = have_read_direct
 
 
 class UnderWay(Protocol):
@@ -146,6 +156,8 @@ class Lending(IntEnum):
     """It may be read where the server has it in its memory."""
     RANGES = 2
     """Or in its files: then the message has the checksums that the files' owner knows, not those of what is there."""
+    DIRECT = 3
+    """Also where the caller has to have the disk read them: its buffers are a `ReadApart` that knows how."""
 
 
 class Channel(Protocol):

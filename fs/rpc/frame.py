@@ -8,7 +8,7 @@ numbers are little-endian:
          4     1  protocol version
          5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend, 8 return
          6     2  flags, since version 2: 1 traced (request), 2 lent (request, reply), 4 borrows (request),
-                 8 ranges (request, reply); else 0
+                 8 ranges, 16 direct (request, reply); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
         18     2  method number       (request)
@@ -60,6 +60,7 @@ FLAG_TRACED: Final = 1
 FLAG_LENT: Final = 2
 FLAG_BORROWS: Final = 4
 FLAG_RANGES: Final = 8
+FLAG_DIRECT: Final = 16
 TRACE_BYTES: Final = 24
 
 TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -83,8 +84,8 @@ KIND_MAX: Final = max(Kind)
 
 
 _FLAGS: Final = {
-    Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS | FLAG_RANGES,
-    Kind.REPLY: FLAG_LENT | FLAG_RANGES,
+    Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS | FLAG_RANGES | FLAG_DIRECT,
+    Kind.REPLY: FLAG_LENT | FLAG_RANGES | FLAG_DIRECT,
 }
 """Of each kind that may have some."""
 
@@ -216,6 +217,7 @@ def _may_flag(data: Buffer, version: int) -> bool:
     is_whole = not flags & FLAG_TRACED or message_bytes >= TRACE_BYTES
     of_what = FLAG_BORROWS if kind == Kind.REQUEST else FLAG_LENT
     is_whole &= not flags & FLAG_RANGES or flags & of_what != 0
+    is_whole &= not flags & FLAG_DIRECT or flags & FLAG_RANGES != 0
     return is_known and is_whole and version >= FLAGS_VERSION_MIN
 
 

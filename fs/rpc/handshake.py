@@ -62,6 +62,7 @@ def encode_hello(
     reply_nonce: bytes = b"",
     reply_place: int = 0,
     lends_ranges: bool = False,
+    lends_direct: bool = False,
     version_min: int = VERSION_MIN,
     version_max: int = VERSION_MAX,
 ) -> tuple[Buffer, bytes]:
@@ -81,6 +82,7 @@ def encode_hello(
         reply_nonce=reply_nonce,
         reply_place=reply_place,
         lends_ranges=lends_ranges,
+        lends_direct=lends_direct,
     ).SerializeToString()
     header = encode_header(Kind.HELLO, 0, message_bytes=len(message), version=HELLO_VERSION)
     return header, message

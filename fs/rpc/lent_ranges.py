@@ -7,6 +7,9 @@ A lent reply (lent_replies.py, which has the whole agreement) whose payload the 
     listener -> lent replies (FLAG_LENT and FLAG_RANGES): `ranges` and message
     caller   -> return frames, as for all that is lent
 
+A listener whose hello says `lends_direct` also lends what the disk has yet to read, to requests that have FLAG_DIRECT, by replies that have it: by
+descriptors that read past the page cache.  The caller reads it in a thread (peer_files.py).
+
 The message has in front of it how many ranges the payload lies in (four bytes, little-endian), and of each the number of the server's descriptor,
 and where the range begins and how long it is (`RANGE`).
 
@@ -15,7 +18,7 @@ Invariants:
       is returned, or the connection has ended: then the nonce is wiped first.
     - The caller looks for the nonce when it has read: what it found before was still lent.  Whatever it read, it believes only what
       matches the checksums: those are of the version that was asked for, so bytes of another one, or of another file, cannot pass for it.
-    - It waits for no disk: what has left the page cache meanwhile is RPC_NOT_LENT, and asked for again, as is whatever
+    - It waits for no disk, unless it has said that it does: what has left the page cache meanwhile is RPC_NOT_LENT, and asked for again, as is whatever
       cannot be read so.  It touches regular files only, and keeps no descriptor.
 """
 

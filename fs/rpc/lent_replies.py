@@ -34,6 +34,7 @@ from ..schema.status import FsError, Status
 from .api import Lending, Reply
 from .frame import (
     FLAG_BORROWS,
+    FLAG_DIRECT,
     FLAG_RANGES,
     FLAGS_VERSION_MIN,
     FrameLimits,
@@ -168,6 +169,7 @@ class ReplyLender:
         message = _packed(reply)
         if not self.takes_ranges(header, size, len(reply.ranges), len(message)):
             return 0
+        assert not reply.is_direct or header.flags & FLAG_DIRECT
         packed, numbers = packed_ranges(self._memory, reply.ranges)
         self._totals.range_bytes += size
         self._hold(header, _Lent((), reply.release, b"", size, numbers))
@@ -230,6 +232,8 @@ class ReplyBorrower:
         """The server has said that it lends ranges of files."""
         self._takes_ranges = False
         """And none has failed yet."""
+        self._offers_direct = self._takes_direct = False
+        """The same of ranges that the disk has yet to read."""
         self._has_failed = False
         self.owed: list[int] = []
         """Lent replies that are to be returned."""
@@ -240,8 +244,10 @@ class ReplyBorrower:
         """Return what requests have whose replies may be lent so; see `Lending`."""
         if not lending or self._has_failed or not self._place:
             return 0
-        takes_ranges = lending == Lending.RANGES and self._takes_ranges
-        return FLAG_BORROWS | FLAG_RANGES if takes_ranges else FLAG_BORROWS
+        if lending < Lending.RANGES or not self._takes_ranges:
+            return FLAG_BORROWS
+        takes_direct = lending == Lending.DIRECT and self._takes_direct
+        return _BOTH | FLAG_DIRECT if takes_direct else _BOTH
 
     def nonce(self) -> bytes:
         """Return the nonce for our hello; empty: nothing is to be lent to us."""
@@ -262,11 +268,15 @@ class ReplyBorrower:
             return
         self._place = place
         self._takes_ranges = self._offers_ranges = hello.lends_ranges
+        self._takes_direct = self._offers_direct = hello.lends_direct
 
     def check(self, header: Header) -> None:
         """Raise FsError(RPC_BAD_FRAME) for a lent reply that nobody can have asked for."""
-        has_ranges = header.flags & FLAG_RANGES
-        if not self._place or header.status or (has_ranges and not self._offers_ranges):
+        has_ranges, is_direct = header.flags & FLAG_RANGES, header.flags & FLAG_DIRECT
+        is_offered = self._offers_ranges >= bool(has_ranges) and self._offers_direct >= bool(
+            is_direct
+        )
+        if not self._place or header.status or not is_offered:
             detail = f"reply {header.request_id} is lent, status {header.status}"
             raise FsError(Status.RPC_BAD_FRAME, detail)
 
@@ -328,6 +338,20 @@ class ReplyBorrower:
         except OSError as error:
             log.debug("no more ranges are read: %s", error)
             self._takes_ranges = False
+            raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
+
+    def read_direct_now(self, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
+        """Read ranges that the disk has to read, all of them, in a thread: the disk is waited for.
+
+        Raises:
+            FsError: RPC_NOT_LENT; nothing more is to be lent so then.
+        """
+        assert self._memory is not None
+        try:
+            self._memory.read_direct(ranges, buffers, self._place, self._nonce)
+        except (OSError, ValueError) as error:
+            log.debug("nothing more is read from the disk: %s", error)
+            self._takes_direct = False
             raise FsError(Status.RPC_NOT_LENT, f"a reply's ranges: {error}") from error
 
     def send_along(self, framed: FramedStream, frame: Sequence[Buffer], call_count: int) -> bool:

@@ -17,7 +17,7 @@ from ..runtime.until_wait import NoTaskError, begin_without_task
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .api import LATER, Call, Identity, Reply
-from .frame import FLAG_LENT, FLAG_RANGES, TRACE_BYTES, Header
+from .frame import FLAG_DIRECT, FLAG_LENT, FLAG_RANGES, TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
 from .replies import Replies
@@ -100,6 +100,7 @@ class MethodRuns:
             call.answer = work.answer
             if work.header.flags & FLAG_RANGES and self.replies is not None:
                 call.takes_ranges = partial(self.replies.takes_ranges, work.header)
+                call.takes_direct = work.header.flags & FLAG_DIRECT != 0
             packed, result = bytes(message), None
             if binding.packed is not None:
                 result = binding.packed(call, packed)

@@ -16,6 +16,7 @@ from typing import Final
 
 from ..kernels.lent import NONCE_BYTES, pieces_of, read_files, read_lent
 from ..runtime.ports import Buffer, FileSource
+from .peer_files import read_past_cache
 
 _CREDENTIALS: Final = struct.Struct("=iII")
 """Process, user and group, as SO_PEERCRED has them: of whoever connected, or began to listen."""
@@ -55,6 +56,13 @@ class UnixPeerMemory:
     ) -> None:
         """See PeerMemory."""
         read_files(self._pid, ranges, buffers, place, nonce)
+
+    def read_direct(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
+        """See PeerMemory."""
+        read_past_cache(self._pid, ranges, buffers)
+        read_lent(self._pid, b"", 0, bytearray(), place, nonce)  # behind: they were still lent
 
 
 def memory_behind(sock: socket.socket) -> UnixPeerMemory | None:

@@ -14,7 +14,7 @@ from ..kernels.frames import make_header
 from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .api import Reply
-from .frame import FLAG_LENT, FLAG_RANGES, FrameLimits, Header, Kind, encode_error
+from .frame import FLAG_DIRECT, FLAG_LENT, FLAG_RANGES, FrameLimits, Header, Kind, encode_error
 from .framed_stream import FramedStream, Spawn
 from .lent_replies import ReplyLender
 from .serving import Work
@@ -144,6 +144,8 @@ class Replies:
         request_id, sizes = work.header.request_id, (len(message), work.lent_bytes)
         version = self._framed.version
         flags = FLAG_LENT | FLAG_RANGES if reply.ranges else FLAG_LENT
+        if reply.is_direct:
+            flags |= FLAG_DIRECT
         header = make_header(version, Kind.REPLY, flags, request_id, 0, 0, 0, 0, *sizes)
         return [header, message], len(message)
 

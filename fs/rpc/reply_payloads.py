@@ -13,9 +13,10 @@ from functools import partial
 
 from ..runtime.ports import Buffer
 from ..schema.method import Method, ReqT, RspT
+from ..schema.status import FsError, Status
 from .api import Into, ReadApart, Received
 from .call_under_way import CallUnderWay
-from .frame import FLAG_LENT, FLAG_RANGES, Header
+from .frame import FLAG_DIRECT, FLAG_LENT, FLAG_RANGES, Header
 from .framed_stream import FramedStream
 from .lending import STEP_BYTES
 from .lent_ranges import split_ranges
@@ -94,7 +95,9 @@ class ReplyPayloads:
         if call.header.flags & FLAG_RANGES:
             ranges, message = split_ranges(call.header, call.message)
             read = partial(borrower.read_ranges, ranges)
-            read_now = partial(borrower.read_ranges_now, ranges)
+            is_direct = call.header.flags & FLAG_DIRECT
+            read_with = borrower.read_direct_now if is_direct else borrower.read_ranges_now
+            read_now = partial(read_with, ranges)
         else:
             pieces, message = borrower.split(call.header, call.message)
             read = partial(borrower.read, pieces)
@@ -102,7 +105,13 @@ class ReplyPayloads:
         reply = parse_reply(method, message)
         view = memoryview(bytearray(size if into is None else 0))
         buffers = [view] if into is None else buffers_for(method, into, reply, size)
-        if isinstance(buffers, ReadApart):
+        if call.header.flags & FLAG_DIRECT:
+            have_read = buffers.have_read_direct if isinstance(buffers, ReadApart) else None
+            if have_read is None:
+                detail = f"{method}: nobody here can wait for the disk that has the payload"
+                raise FsError(Status.RPC_NOT_LENT, detail)
+            await have_read(partial(read_now, buffers))
+        elif isinstance(buffers, ReadApart):
             await buffers.have_read(partial(read_now, buffers))
         elif size <= STEP_BYTES:  # it takes no turn, so no time limit can end it
             await read(buffers)

@@ -23,7 +23,16 @@ from .begun_requests import BegunRequests
 from .buffer_pool import Lease
 from .connection_parts import NOBODYS, ConnectionParts
 from .failed_answers import FailedAnswers
-from .frame import FLAG_BORROWS, FLAG_LENT, FLAG_RANGES, FLAG_TRACED, Header, Kind, encode_header
+from .frame import (
+    FLAG_BORROWS,
+    FLAG_DIRECT,
+    FLAG_LENT,
+    FLAG_RANGES,
+    FLAG_TRACED,
+    Header,
+    Kind,
+    encode_header,
+)
 from .framed_stream import FramedStream
 from .guard import OPEN_GRANT
 from .lending import Borrower
@@ -51,7 +60,7 @@ SERVED_IN_A_ROW_MAX: Final = 16
 FOLLOWER_COUNT_MAX: Final = 4
 """Idle tasks of one connection; others end."""
 
-_PLAIN_FLAGS: Final = FLAG_BORROWS | FLAG_RANGES
+_PLAIN_FLAGS: Final = FLAG_BORROWS | FLAG_RANGES | FLAG_DIRECT
 """Of requests that are served as if they had none."""
 
 

@@ -35,6 +35,8 @@ class SimulatedMemory:
         self.read_count = 0
         self.range_count = 0
         """Reads of ranges of files."""
+        self.direct_count = 0
+        """Replies whose ranges were read so from the disk."""
         self.changed_count = 0
         """Reads of memory that held something else than what was lent."""
 
@@ -97,14 +99,25 @@ class SimulatedMemory:
         self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
     ) -> None:
         """See PeerMemory."""
-        whole = b"".join(self._read_range(*one) for one in RANGE.iter_unpack(ranges))
+        self._read_ranges(ranges, buffers, os.RWF_NOWAIT)
+        self.read(b"", 0, memoryview(bytearray()), place, nonce)
+
+    def read_direct(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
+        """See PeerMemory."""
+        self._read_ranges(ranges, buffers, 0)
+        self.direct_count += 1
+        self.read(b"", 0, memoryview(bytearray()), place, nonce)
+
+    def _read_ranges(self, ranges: Buffer, buffers: Sequence[memoryview], flags: int) -> None:
+        whole = b"".join(self._read_range(*one, flags=flags) for one in RANGE.iter_unpack(ranges))
         start = 0
         for buffer in buffers:
             buffer[:] = whole[start : start + len(buffer)]
             start += len(buffer)
-        self.read(b"", 0, memoryview(bytearray()), place, nonce)
 
-    def _read_range(self, number: int, offset: int, length: int) -> bytes:
+    def _read_range(self, number: int, offset: int, length: int, *, flags: int) -> bytes:
         self.range_count += 1
         self.changed_count += number in self._stale_sources
         source = self._sources.get(number)
@@ -112,6 +125,6 @@ class SimulatedMemory:
             raise OSError(errno.EBADF, "no such file")
         into = bytearray(length)
         read = partial(os.preadv, source) if isinstance(source, int) else source
-        if read([memoryview(into)], offset, os.RWF_NOWAIT) != length:
+        if read([memoryview(into)], offset, flags) != length:
             raise BlockingIOError(errno.EAGAIN, "not all of it is there")
         return bytes(into)

@@ -62,7 +62,11 @@ async def welcome(
         return peer, await _challenge(framed, identity, guard, heard, hello, peer, lends), version
     await framed.send(
         encode_hello(
-            identity, lend_nonce=lends[0], reply_place=lends[1], lends_ranges=lends[1] != 0
+            identity,
+            lend_nonce=lends[0],
+            reply_place=lends[1],
+            lends_ranges=lends[1] != 0,
+            lends_direct=lends[1] != 0,
         )
     )
     return peer, OPEN_GRANT, version
@@ -103,6 +107,7 @@ async def _challenge(  # noqa: PLR0917 - what both sides have said
         lend_nonce=lends[0],
         reply_place=lends[1],
         lends_ranges=lends[1] != 0,
+        lends_direct=lends[1] != 0,
     )
     transcript = transcript_of(heard, said)
     proof = challenge.verifier.listener_proof(transcript)

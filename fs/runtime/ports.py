@@ -79,6 +79,18 @@ class PeerMemory(Protocol):
         """
         ...
 
+    def read_direct(
+        self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
+    ) -> None:
+        """Do as `read_ranges`, waiting for the disk: the descriptors are such as read past the page cache.
+
+        A thread may that can wait for ever; while it does, and the buffers are its own, nobody else is to use them.
+
+        Raises:
+            OSError: as `read_ranges`; EIO: not all of it is to be had so, whatever the reason.
+        """
+        ...
+
 
 class Stream(Protocol):
     """One ordered, reliable byte stream between two processes.

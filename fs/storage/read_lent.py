@@ -3,7 +3,8 @@
 The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, not so: then they are
 read here, and whatever is wrong with them is met by those who mend it (read_path.py).
 
-Of what the disk has to read some is matched by its caller, too, and asked for again in the same way (`may_leave_matching`).
+Large reads that nobody waits for yet come as ranges even where the disk has yet to read them, to a caller who does that himself.  Of
+what it reads here some is matched by its caller, too, and asked for again in the same way (`may_leave_matching`).
 
 Concurrency: no checkpoint between the look at our places in the chains and the reply, so nothing can come in.
 """
@@ -20,6 +21,7 @@ from ..schema.proto import storage_pb2
 from ..schema.status import FsError
 from .context import StorageContext
 from .read_at_once import RowsWanted
+from .read_ios import INLINE_BYTES_MAX
 
 ROW_BYTES_MIN: Final = 64 * 1024
 """Of a row, on average: each is a system call of the caller's, and a range of the reply."""
@@ -45,7 +47,9 @@ def lend_rows(
         or not takes(rows.size, count, 0)
     ):
         return None
-    lent = _lent(rows)
+    lent, is_direct = _lent(rows), False
+    if not lent and call.takes_direct and rows.size > INLINE_BYTES_MAX:
+        lent, is_direct = _lent(rows, is_direct=True), True
     if not lent:
         return None
     is_given = False
@@ -53,6 +57,7 @@ def lend_rows(
         context.check_lease()
         reply = _reply_of(rows, lent)
         assert not isinstance(reply.message, bytes)
+        reply.is_direct = is_direct
         is_given = takes(rows.size, count, reply.message.ByteSize())
     finally:
         if not is_given:
@@ -76,13 +81,14 @@ def may_leave_matching(call: Call, rows: RowsWanted) -> bool:
     return takes(rows.size, count, checksum_bytes + count * NUMBERS_BYTES_MAX)
 
 
-def _lent(rows: RowsWanted) -> list[tuple[Sequence[int], LentRows]]:
+def _lent(rows: RowsWanted, *, is_direct: bool = False) -> list[tuple[Sequence[int], LentRows]]:
     """Return what each disk lends, and the positions that it is of; none: one of them lends nothing."""
     found: list[tuple[Sequence[int], LentRows]] = []
     block_bytes = 0
     for disk, positions in rows.by_disk(range(len(rows.chains))).items():
         try:
-            lent = disk.run_inline(disk.engine.lend_rows, rows.keys, rows.rows.some(positions))
+            lend = partial(disk.engine.lend_rows, is_direct=is_direct)
+            lent = disk.run_inline(lend, rows.keys, rows.rows.some(positions))
         except FsError:  # whoever asks the disk next says so
             lent = None
         if lent is not None:

@@ -17,9 +17,9 @@ from fs.chunkengine import data_files, direct_reads
 from fs.chunkengine.direct_reads import REMEMBERED_COUNT
 from fs.chunkengine.format import chunk_key
 from fs.chunkengine.read_values import ReadRows
-from fs.chunkengine.turns import Turns
 from fs.kernels import direct_twin
 from fs.kernels.writes import block_checksums
+from fs.runtime.turns import Turns
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 
@@ -82,9 +82,10 @@ class Watched(Lab):
             is_there = cached_pages(file.fd, offset, sum(map(len, buffers))) > 0
         return is_there and self.read_cached_at(file_id, offset, buffers)
 
-    def _lend(self, file_id):
-        self.lent.append(file_id)
-        return self.real(file_id)
+    def _lend(self, file_id, *, may_wait=True):
+        if may_wait:
+            self.lent.append(file_id)
+        return self.real(file_id, may_wait=may_wait)
 
     def cool(self) -> None:
         """Have nothing in the page cache."""

@@ -59,12 +59,15 @@ def liar(tmp_path):
     return run
 
 
-async def welcomed(server, hello, *, is_true=True, lends_ranges=False):
+async def welcomed(server, hello, *, is_true=True, lends_ranges=False, lends_direct=False):
     """Answer a hello; return what has to be kept for as long as something is lent."""
     nonce = bytearray(hello.reply_nonce) if is_true else bytearray(16)
     await server.stream.send_all(
         encode_hello(
-            Identity("test-cluster", 7), reply_place=place_of(nonce), lends_ranges=lends_ranges
+            Identity("test-cluster", 7),
+            reply_place=place_of(nonce),
+            lends_ranges=lends_ranges,
+            lends_direct=lends_direct,
         )
     )
     return nonce

@@ -15,6 +15,7 @@ from fs.runtime.real import ThreadRunBlocking
 from fs.schema import services
 from fs.schema.proto import storage_pb2
 from fs.schema.status import FsError, Status
+from tests.chunkengine.workload import in_pages
 
 from .lent_reads import noise, until
 
@@ -22,7 +23,7 @@ READ = services.STORAGE_BATCH_READ
 SIZE = 5 << 20
 """More than a step of those that the event loop reads."""
 BLOCK = 64 << 10
-LENDINGS = [Lending.MEMORY, Lending.RANGES]
+LENDINGS = [Lending.MEMORY, Lending.RANGES, Lending.DIRECT]
 
 
 class Storage:
@@ -33,6 +34,8 @@ class Storage:
         path = folder / "file"
         path.write_bytes(self.data)
         self.file = os.open(path, os.O_RDWR)
+        os.fsync(self.file)
+        self.direct_file = os.open(path, os.O_RDWR | os.O_DIRECT)
         self.lent = 0
 
     def batch_read(self, call, _request):
@@ -40,7 +43,9 @@ class Storage:
         message = storage_pb2.BatchReadRsp(lengths=[SIZE], block_bytes=BLOCK, block_checksums=sums)
         self.lent += 1
         if call.takes_ranges is not None and call.takes_ranges(SIZE, 1, message.ByteSize()):
-            return Reply(message, (), self.give_back, [FileRange(self.file, 0, SIZE)])
+            file = self.direct_file if call.takes_direct else self.file
+            ranges = [FileRange(file, 0, SIZE)]
+            return Reply(message, (), self.give_back, ranges, is_direct=call.takes_direct)
         message = storage_pb2.BatchReadRsp(lengths=[SIZE], checksums=[xxh3_64_intdigest(self.data)])
         return Reply(message, [memoryview(self.data)], self.give_back)
 
@@ -53,6 +58,7 @@ def storage(disk_path):
     made = Storage(disk_path)
     yield made
     os.close(made.file)
+    os.close(made.direct_file)
 
 
 class Gate:
@@ -76,7 +82,7 @@ class Gate:
 
             return read_watched
 
-        for name in ("read", "read_ranges"):
+        for name in ("read", "read_ranges", "read_direct"):
             monkeypatch.setattr(UnixPeerMemory, name, watched(getattr(UnixPeerMemory, name)))
 
 
@@ -97,8 +103,10 @@ def gate(monkeypatch):
 async def read_apart(p, lending, run=None):
     """Return what has come."""
     run = run or ThreadRunBlocking(1)
-    views = [memoryview(bytearray(SIZE - 7)), memoryview(bytearray(7))]
-    into = lambda _reply, _size: ReadApart(views, run)  # noqa: E731 - as callers have it
+    memory = in_pages(bytes(SIZE))
+    cut = 8192 if lending is Lending.DIRECT else SIZE - 7
+    views = [memory[:cut], memory[cut:]]
+    into = lambda _reply, _size: ReadApart(views, run, run)  # noqa: E731 - as callers have it
     await p.channel.call(
         READ, storage_pb2.BatchReadReq(lengths=[SIZE]), into=into, may_be_lent=lending
     )
@@ -122,7 +130,7 @@ async def test_the_bytes_arrive_and_are_returned(unix, process, storage, lending
             assert await read_apart(p, lending) == storage.data
         totals = p.server.lent_replies
         assert totals.lent_bytes == (3 * SIZE if lending else 0)
-        assert totals.range_bytes == (3 * SIZE if lending is Lending.RANGES else 0)
+        assert totals.range_bytes == (3 * SIZE if lending >= Lending.RANGES else 0)
         await all_returned(p, storage)
 
 
@@ -223,14 +231,15 @@ async def test_after_a_read_that_failed_in_a_thread_no_more_is_lent(
         def refuse(*_):
             raise PermissionError(1, "not yours")
 
-        for lending, name in ((Lending.RANGES, "read_ranges"), (Lending.MEMORY, "read")):
+        names = ["read_direct", "read_ranges", "read"]
+        for lending, name in zip(reversed(LENDINGS), names, strict=True):
             monkeypatch.setattr(UnixPeerMemory, name, refuse)
             with pytest.raises(FsError) as caught:
                 await read_apart(p, lending)
             assert caught.value.status is Status.RPC_NOT_LENT
         lent_bytes = p.server.lent_replies.lent_bytes
         assert await read_apart(p, Lending.RANGES) == storage.data
-        assert p.server.lent_replies.lent_bytes == lent_bytes == 2 * SIZE
+        assert p.server.lent_replies.lent_bytes == lent_bytes == 3 * SIZE
         await all_returned(p, storage)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from fs.kernels.writes import block_checksums
-from fs.rpc.api import Lending
+from fs.rpc.api import Lending, ReadApart
 from fs.rpc.lent_replies import ReplyLender
 from fs.rpc.simulated_memory import SimulatedMemory
 from fs.schema import services
@@ -127,7 +127,8 @@ async def test_a_damaged_copy_that_was_lent_is_repaired_when_it_is_asked_for_aga
 @asynccontextmanager
 async def cold_machine(monkeypatch):
     """As `one_machine`, whose memory holds nothing of what was written; chunks are read past the page cache."""
-    monkeypatch.setattr(read_path, "INLINE_BYTES_MAX", CHUNK)
+    for module in (read_path, read_lent):
+        monkeypatch.setattr(module, "INLINE_BYTES_MAX", CHUNK)
     async with one_machine() as (cluster, client):
         for node in cluster.nodes.values():
             node.disk.is_cached = lambda: False
@@ -144,6 +145,70 @@ async def test_of_cold_rows_it_is_the_caller_who_matches_them(mock_clock, monkey
         assert list(reply.commit_vers) == [1] * COUNT and not reply.checksums
         assert cluster.network.memory.range_count == 0
         assert cluster.nodes[1].target.read_bytes == COUNT * CHUNK
+
+
+async def read_direct(cluster, client, **options):
+    """Do as `read` for a caller that has disks read; return the bytes, the reply, and whether they came so."""
+    version, memory, view = cluster.chain.chain_version, cluster.network.memory, bytearray(0)
+    wanted = [WantedRead(INODE, index, CHAIN, version, 0, CHUNK) for index in range(COUNT)]
+    request = read_request(wanted, **{"want_checksums": True, **options})
+    before = memory.direct_count
+
+    def into(_reply, size):
+        view.extend(bytes(size))
+        return ReadApart([memoryview(view)], in_place, in_place)
+
+    received = await client.channel(1).call(
+        services.STORAGE_BATCH_READ, request, into=into, may_be_lent=Lending.DIRECT
+    )
+    return bytes(view), received.message, memory.direct_count > before
+
+
+async def in_place(read):
+    read()
+
+
+async def test_cold_rows_are_read_from_the_disk_by_who_says_that_he_does(mock_clock, monkeypatch):
+    """Once: the second time they are read here, through the page cache, for those who come third."""
+    async with cold_machine(monkeypatch) as (cluster, client):
+        whole = b"".join(map(content, range(COUNT)))
+        data, reply, is_direct = await read_direct(cluster, client)
+        assert is_direct and data == whole and list(reply.lengths) == [CHUNK] * COUNT
+        assert reply.block_checksums == block_checksums(whole, reply.block_bytes)
+        assert list(reply.commit_vers) == [1] * COUNT and not reply.checksums
+        assert cluster.nodes[1].target.read_bytes == COUNT * CHUNK
+        data, _, is_direct = await read_direct(cluster, client)
+        assert not is_direct and data == whole
+        await trio.sleep(1)
+        assert not cluster.nodes[1].engine._books.ledger._readers
+
+
+@pytest.mark.parametrize("case", ["warm", "small", "not verified", "fills"])
+async def test_what_is_read_by_who_waits_for_no_disk(mock_clock, monkeypatch, case):
+    async with cold_machine(monkeypatch) as (cluster, client):
+        options = {}
+        if case == "warm":
+            cluster.nodes[1].disk.is_cached = lambda: True
+        elif case == "small":
+            monkeypatch.setattr(read_lent, "INLINE_BYTES_MAX", COUNT * CHUNK)
+        else:
+            options = {"fills_cache": True} if case == "fills" else {"want_checksums": False}
+        data, reply, is_direct = await read_direct(cluster, client, **options)
+        assert not is_direct and data == b"".join(map(content, range(COUNT)))
+        assert bool(reply.block_bytes) == (case in {"warm", "small"})
+
+
+async def test_a_damaged_copy_that_the_disk_was_asked_for_is_repaired(mock_clock, monkeypatch):
+    async with cold_machine(monkeypatch) as (cluster, client):
+        node = cluster.nodes[1]
+        for file_id in node.disk.files:
+            node.disk.flip_bit(file_id, 20_000)
+        data, reply, is_direct = await read_direct(cluster, client)
+        assert is_direct and block_checksums(data, reply.block_bytes) != reply.block_checksums
+        again = await read(cluster, client, lending=Lending.MEMORY)
+        assert again.payload == b"".join(map(content, range(COUNT)))
+        await trio.sleep(3)
+        assert (await read(cluster, client, lending=Lending.NOT)).payload == again.payload
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\trpc.proto\x12\x05\x65mber\"\x9a\x02\n\x07HelloPb\x12\x13\n\x0bversion_min\x18\x01 \x01(\r\x12\x13\n\x0bversion_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x0f\n\x07release\x18\x07 \x01(\t\x12\x0f\n\x07key_ids\x18\t \x03(\x0c\x12\r\n\x05nonce\x18\n \x01(\x0c\x12\r\n\x05lends\x18\x0b \x01(\x08\x12\x12\n\nlend_nonce\x18\x0c \x01(\x0c\x12\x13\n\x0breply_nonce\x18\r \x01(\x0c\x12\x13\n\x0breply_place\x18\x0e \x01(\x06\x12\x14\n\x0clends_ranges\x18\x0f \x01(\x08J\x04\x08\x08\x10\t\"\x17\n\x06LendPb\x12\r\n\x05place\x18\x01 \x01(\x06\"\x18\n\x07ProofPb\x12\r\n\x05proof\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\trpc.proto\x12\x05\x65mber\"\xb0\x02\n\x07HelloPb\x12\x13\n\x0bversion_min\x18\x01 \x01(\r\x12\x13\n\x0bversion_max\x18\x02 \x01(\r\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07node_id\x18\x04 \x01(\r\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x0f\n\x07release\x18\x07 \x01(\t\x12\x0f\n\x07key_ids\x18\t \x03(\x0c\x12\r\n\x05nonce\x18\n \x01(\x0c\x12\r\n\x05lends\x18\x0b \x01(\x08\x12\x12\n\nlend_nonce\x18\x0c \x01(\x0c\x12\x13\n\x0breply_nonce\x18\r \x01(\x0c\x12\x13\n\x0breply_place\x18\x0e \x01(\x06\x12\x14\n\x0clends_ranges\x18\x0f \x01(\x08\x12\x14\n\x0clends_direct\x18\x10 \x01(\x08J\x04\x08\x08\x10\t\"\x17\n\x06LendPb\x12\r\n\x05place\x18\x01 \x01(\x06\"\x18\n\x07ProofPb\x12\r\n\x05proof\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rpc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLOPB']._serialized_start=21
-  _globals['_HELLOPB']._serialized_end=303
-  _globals['_LENDPB']._serialized_start=305
-  _globals['_LENDPB']._serialized_end=328
-  _globals['_PROOFPB']._serialized_start=330
-  _globals['_PROOFPB']._serialized_end=354
+  _globals['_HELLOPB']._serialized_end=325
+  _globals['_LENDPB']._serialized_start=327
+  _globals['_LENDPB']._serialized_end=350
+  _globals['_PROOFPB']._serialized_start=352
+  _globals['_PROOFPB']._serialized_end=376
 # @@protoc_insertion_point(module_scope)

@@ -38,6 +38,7 @@ class HelloPb(_message.Message):
     REPLY_NONCE_FIELD_NUMBER: _builtins.int
     REPLY_PLACE_FIELD_NUMBER: _builtins.int
     LENDS_RANGES_FIELD_NUMBER: _builtins.int
+    LENDS_DIRECT_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """protocol versions the sender speaks, both included"""
     version_max: _builtins.int
@@ -59,6 +60,8 @@ class HelloPb(_message.Message):
     """of a listener, which then lends them: where in its memory it has that; 0: it does not"""
     lends_ranges: _builtins.bool
     """of a listener that lends them: also as ranges of its files, to who asks for that"""
+    lends_direct: _builtins.bool
+    """and of one that lends ranges: also such as the disk has yet to read, to who asks for that"""
     @_builtins.property
     def key_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """of the keys and tokens that a caller holds, preferred first; of a listener: the one that counts"""
@@ -80,10 +83,11 @@ class HelloPb(_message.Message):
         reply_nonce: _builtins.bytes = ...,
         reply_place: _builtins.int = ...,
         lends_ranges: _builtins.bool = ...,
+        lends_direct: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "key_ids", b"key_ids", "lend_nonce", b"lend_nonce", "lends", b"lends", "lends_ranges", b"lends_ranges", "node_id", b"node_id", "nonce", b"nonce", "release", b"release", "reply_nonce", b"reply_nonce", "reply_place", b"reply_place", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "key_ids", b"key_ids", "lend_nonce", b"lend_nonce", "lends", b"lends", "lends_direct", b"lends_direct", "lends_ranges", b"lends_ranges", "node_id", b"node_id", "nonce", b"nonce", "release", b"release", "reply_nonce", b"reply_nonce", "reply_place", b"reply_place", "version_max", b"version_max", "version_min", b"version_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

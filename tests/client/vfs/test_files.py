@@ -6,6 +6,8 @@ import pytest
 import trio
 import trio.testing
 
+from fs.client.api import ReadAhead
+from fs.client.direct_threads import LeftBehindError
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.readahead import Block
@@ -188,6 +190,30 @@ async def test_readahead_failure_falls_back_to_a_direct_read(autojump_clock, mou
         h = (await m.open(b"f", os.O_RDONLY)).handle_id
         assert await m.read_all(h, 50_000) == data
         assert failed
+        await m.close(h)
+
+
+async def test_what_comes_late_into_memory_that_was_left_behind_is_read_by_nobody(
+    autojump_clock, mounts, cluster
+):
+    """A thread waits for a disk with it, and what that brings may be anything by then."""
+    data, left = os.urandom(1_000_000), []
+    async with mounts() as m:
+        await m.write_file(b"f", data)
+        original = cluster.chunks.read
+
+        async def read(reads, *, is_relaxed=False):
+            for buffer in left:
+                buffer[:] = b"!" * len(buffer)
+            if isinstance(reads[0], ReadAhead):
+                left.extend(one.buffer for one in reads)
+                raise LeftBehindError(Status.IO_ERROR, "a disk does not answer")
+            await original(reads)
+
+        cluster.chunks.read = read
+        h = (await m.open(b"f", os.O_RDONLY)).handle_id
+        assert await m.read_all(h, 50_000) == data
+        assert left and all(bytes(buffer[:1]) == b"!" for buffer in left[:-1])
         await m.close(h)
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from fs.chunkengine.turns import Turns
+from fs.runtime.turns import Turns
 
 PATIENCE_S = 60.0
 """Of a test that would hang otherwise."""

@@ -5,7 +5,7 @@ copied: readers that wait for each other's disk go in step, and it rests for hal
 reads for the next.
 
 Invariant: who has a turn waits for nothing but the disk, so turns come round; those of a disk that hangs are given up with its other
-calls (fs/storage/disk_calls.py).
+calls (fs/storage/disk_calls.py), or left behind (fs/client/direct_threads.py).
 Concurrency: thread-safe; who has no turn yet waits in his thread.
 Decision: specs/decisions/0164-large-reads-in-turn.md.
 """
