@@ -121,6 +121,8 @@ class GarbageCollector:
         """Begins traces of removals; None: nobody does."""
         self._files_from = records.GC_FILE
         """Where files are looked for next: of those before, only ones whose time was set by a slower clock may be left."""
+        self._emptied_to: dict[bytes, bytes] = {}
+        """By the key of its record, the last name that was taken out of a removed directory."""
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -193,6 +195,7 @@ class GarbageCollector:
     async def _tend(self) -> None:
         """Do what is to be done from time to time, whatever has been removed; look for it from the beginning again."""
         self._files_from = records.GC_FILE
+        self._emptied_to.clear()
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
@@ -267,12 +270,19 @@ class GarbageCollector:
 
     async def _empty_tree(self, key: bytes) -> int:
         ctx = self._make_context()
+        after = self._emptied_to.pop(key, b"")
         try:
-            return await self._driver.transact(lambda tr: empty_tree(tr, ctx, key, EMPTY_COUNT_MAX))
+            emptied = await self._driver.transact(
+                lambda tr: empty_tree(tr, ctx, key, EMPTY_COUNT_MAX, after)
+            )
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:
                 raise
             log.warning("a removed directory stays for now: %s", error)
+        else:
+            if emptied.after:
+                self._emptied_to[key] = emptied.after
+            return emptied.gone_count
         await self._driver.transact(lambda tr: put_off(tr, ctx, key))
         return 0
 

@@ -5,8 +5,9 @@ import pytest
 import trio
 
 from fs.admin.gc_pause import pause_until, paused_until_ns
-from fs.meta import records
+from fs.meta import gc, records
 from fs.meta.check import check
+from fs.meta.ops.retire import empty_tree
 from fs.runtime.tracing import Tracer
 from fs.runtime.until_wait import begin_without_task
 from fs.schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
@@ -159,6 +160,58 @@ async def test_a_tree_of_thousands(world, root, autojump_clock):
     await collect_all(world)
     assert len(set(world.chunks.removed)) == len(world.chunks.removed) == file_count
     assert len(await keys(world, b"INOD")) == 3
+
+
+async def removed_tree(world, root, names):
+    """Return the key of the record of a removed directory with these names."""
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    for name in names:
+        await root.create(d, name)
+    await root.remove_tree(ROOT, b"d")
+    (key,) = await keys(world, records.GC_DIRECTORY)
+    return key
+
+
+async def test_a_removed_directory_is_emptied_from_where_the_last_batch_has_ended(
+    world, root, autojump_clock, monkeypatch
+):
+    """A store passes over all that was deleted before, and that is the more the more has been emptied."""
+    await removed_tree(world, root, [b"%d" % number for number in range(7)])
+    places = []
+
+    async def noted(tr, ctx, key, count, after):
+        places.append(after)
+        return await empty_tree(tr, ctx, key, count, after)
+
+    monkeypatch.setattr(gc, "EMPTY_COUNT_MAX", 2)
+    monkeypatch.setattr(gc, "empty_tree", noted)
+    for _ in range(4):
+        await world.meta.gc._collect(0.0)
+    assert places == [b"", b"1", b"3", b"5"]
+    assert not await keys(world, b"GCD") and not await keys(world, b"DENT")
+    assert await check(world.engine) == []
+
+
+@pytest.mark.parametrize("after", [b"", b"a", b"b", b"c"])
+async def test_a_removed_directory_stays_until_nothing_is_left_in_it(world, root, after):
+    """Wherever it was looked first."""
+    key = await removed_tree(world, root, [b"a", b"b", b"c"])
+    left, ctx = 3, world.meta.service.own_context()
+
+    async def empty(place):
+        tr = world.engine.transaction()
+        emptied = await empty_tree(tr, ctx, key, 64, place)
+        await tr.commit()
+        return emptied
+
+    first = await empty(after)
+    left -= len([name for name in (b"a", b"b", b"c") if name > after])
+    assert first == (4 if not after else 3 - left, b"")
+    assert len(await keys(world, b"DENT")) == left
+    assert bool(await keys(world, records.GC_DIRECTORY)) == bool(left)
+    if left:
+        assert await empty(b"") == (left + 1, b"")
+    assert not await keys(world, b"DENT") and not await keys(world, records.GC_DIRECTORY)
 
 
 async def test_two_collectors_share_the_work(world, root, autojump_clock, nursery):

@@ -51,6 +51,15 @@ class Retired(NamedTuple):
     """Why others were put off."""
 
 
+class Emptied(NamedTuple):
+    """What became of a removed directory."""
+
+    gone_count: int
+    """Names and directories that went; 0: somebody else did the work, or nothing was left where it was looked."""
+    after: bytes = b""
+    """The last name that went, if more are behind it; empty: it is to be looked from the beginning, if at all."""
+
+
 async def _clear_all(tr: Transaction, prefix: bytes) -> None:
     pairs = await tr.get_range(prefix, prefix + b"\xff", limit=ROWS_MAX + 1)
     if len(pairs) > ROWS_MAX:
@@ -226,10 +235,12 @@ async def _detach_child(
         await charge(tr, ctx, *changes, is_limited=False)
 
 
-async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_max: int) -> int:
+async def empty_tree(
+    tr: Transaction, ctx: OpContext, key: bytes, entry_count_max: int, after: bytes = b""
+) -> Emptied:
     """Take some names out of a removed directory; delete it when none is left.
 
-    Returns how many names and directories went; 0 when somebody else did the work.
+    Those behind `after` first, since none before it is expected to be left: a search from the beginning passes over all that were taken out.
 
     Raises:
         FsError: METADATA_DAMAGED; nothing is changed.
@@ -239,12 +250,13 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
     await tr.prefetch((key, *wanted, *directory_keys(directory_id)))
     value = await tr.get(key)
     if value is None:
-        return 0
+        return Emptied(0)
     gc_record(key, value)  # judges it
     directory = await _removed_inode(tr, key, directory_id)
     begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
+    place = records.dentry_key(directory_id, after) + b"\x00" if after else begin
     # Not cut by the limit, this read also conflicts with names being added.
-    pairs = await tr.get_range(begin, end, limit=entry_count_max + 1)
+    pairs = await tr.get_range(place, end, limit=entry_count_max + 1)
     children = [
         (records.dentry_name(key), decoded(DentryRecordPb, key, value))
         for key, value in pairs[:entry_count_max]
@@ -253,9 +265,11 @@ async def empty_tree(tr: Transaction, ctx: OpContext, key: bytes, entry_count_ma
     for name, record in children:
         await _detach_child(tr, ctx, directory_id, name, record)
     if len(pairs) > entry_count_max:
-        return entry_count_max
+        return Emptied(entry_count_max, children[-1][0])
+    if after and await tr.get_range(begin, place, limit=1):
+        return Emptied(len(pairs))
     # A removed tree does not wait for those who opened a directory with a session.
     await _clear_all(tr, records.file_session_prefix(directory_id))
     await _delete_inode(tr, await complete(tr, directory))
     tr.clear(key)
-    return len(pairs) + 1
+    return Emptied(len(pairs) + 1)
