@@ -71,17 +71,19 @@ def read_packed(
         return None
     is_given = False
     try:
-        may_pay = is_cold or rows.size > INLINE_BYTES_MAX or read_at_once(rows, lease.view)
+        is_untried = _is_untried(call, rows, is_cold=is_cold)
+        may_pay = is_cold or is_untried or read_at_once(rows, lease.view)
         if rows.done.left:
             is_given = True
             if may_pay:
-                if _is_begun(context, call, message, lease, rows):
+                if not is_untried and _is_begun(context, call, message, lease, rows):
                     return LATER
                 return _read_rows(
                     context,
                     message,
                     lease,
                     rows,
+                    may_pass_cache=is_untried and not rows.fills_cache,
                     leaves_matching=may_leave_matching(call, rows),
                     deadline_s=deadline_s,
                 )
@@ -93,6 +95,17 @@ def read_packed(
     finally:
         if not is_given:
             buffers.release(lease)
+
+
+def _is_untried(call: Call, rows: RowsWanted, *, is_cold: bool) -> bool:
+    """Return whether the page cache is not asked for rows on the event loop, which would have it begin to read them.
+
+    So it is where they are many bytes, and where a lone large read was to be lent and is not, mostly since it is not in there.
+    """
+    size, (lengths, offsets) = rows.size, (rows.rows.lengths, rows.rows.offsets)
+    if size != INLINE_BYTES_MAX or is_cold or call.takes_ranges is None:
+        return size > INLINE_BYTES_MAX
+    return len(lengths) == 1 and not offsets[0] % size
 
 
 def _reply_of(
@@ -168,6 +181,7 @@ async def _read_rows(
     lease: Lease,
     rows: RowsWanted,
     *,
+    may_pass_cache: bool,
     leaves_matching: bool,
     deadline_s: float,
 ) -> Reply[storage_pb2.BatchReadRsp]:
@@ -177,12 +191,11 @@ async def _read_rows(
     """
     is_given = False
     try:
-        may_pass = rows.size > INLINE_BYTES_MAX and not rows.fills_cache
         await read_the_rest(
             rows,
             lease.view,
-            may_pass_cache=may_pass,
-            leaves_matching=leaves_matching and may_pass,
+            may_pass_cache=may_pass_cache,
+            leaves_matching=leaves_matching and may_pass_cache,
         )
         if not rows.done.left:
             reply = _reply_of(context, rows, lease)

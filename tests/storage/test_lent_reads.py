@@ -229,6 +229,25 @@ async def test_other_cold_reads_are_matched_by_the_node(mock_clock, monkeypatch,
         assert received.payload == found[: received.payload_bytes]
 
 
+@pytest.mark.parametrize("lending", [Lending.MEMORY, Lending.RANGES])
+@pytest.mark.parametrize(("start", "is_past"), [(0, True), (1, False)])
+async def test_a_lone_large_row_that_is_not_lent_is_not_asked_of_the_page_cache_first(
+    mock_clock, monkeypatch, lending, start, is_past
+):
+    """That would have the page cache read it, while the event loop waits."""
+    async with cold_machine(monkeypatch) as (cluster, client):
+        monkeypatch.setattr(read_path, "INLINE_BYTES_MAX", CHUNK - start)
+        direct, version = cluster.nodes[1].engine._rows._direct, cluster.chain.chain_version
+        direct._bytes_min = direct._block = CHUNK // 16
+        length = CHUNK - start
+        wanted = [WantedRead(INODE, 2, CHAIN, version, start, length)]
+        request = read_request(wanted, want_checksums=True)
+        method = services.STORAGE_BATCH_READ
+        reply = await client.channel(1).call(method, request, may_be_lent=lending)
+        assert reply.payload == content(2)[start:]
+        assert bool(direct._remembered) == (is_past and lending is Lending.RANGES)
+
+
 async def test_a_message_that_would_be_too_long_has_no_checksums_of_blocks(mock_clock, monkeypatch):
     """Else no read of so many blocks would ever be answered."""
     async with cold_machine(monkeypatch) as (cluster, client):
