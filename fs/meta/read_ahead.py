@@ -92,6 +92,12 @@ def _of_attributes(_caller: Caller, request: meta.GetAttrReq) -> Iterator[bytes]
         yield records.inline_key(request.inode_id)
 
 
+def _of_listing(_caller: Caller, request: meta.ListReq) -> Iterator[bytes]:
+    if request.wants_directory:  # else a single read
+        yield records.inode_key(request.inode_id)
+        yield from directory_keys(request.inode_id)
+
+
 def _of_path(caller: Caller, request: meta.MakeDirectoriesReq) -> Iterator[bytes]:
     yield records.USAGE_EPOCH_KEY
     yield from _remembered(caller)
@@ -130,6 +136,7 @@ def _of_prune(_caller: Caller, request: meta.PruneSessionsReq) -> Iterator[bytes
 
 KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
     meta.GetAttrReq: _of_attributes,
+    meta.ListReq: _of_listing,
     meta.LookupReq: _of_name,
     meta.CreateReq: _of_change,
     meta.MkdirReq: _of_mkdir,
