@@ -243,6 +243,7 @@ class Closing(Handles):
         handle = self._handles.pop(handle_id, None)
         if handle is None:
             raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        handle.maker_id = 0  # what it set is not its to hear of any more: nobody asks it again
         core, state = self._core, handle.state
         self._drop_readahead(handle)
         try:

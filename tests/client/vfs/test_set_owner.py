@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.handles import TakesTaskError
@@ -341,6 +342,33 @@ async def test_a_refusal_is_told_to_who_set_them_whoever_closes_first(
         for handle_id in (f.handle_id, other):
             await files.flush(handle_id)
             await files.release(handle_id)
+
+
+async def test_a_refusal_is_told_to_who_closes_where_who_set_them_is_being_released(
+    autojump_clock, file, cluster, monkeypatch
+):
+    """Its RELEASE has begun, and waits for bytes: nobody asks it again, and the refusal was lost."""
+    async with file as f, trio.open_nursery() as nursery:
+        files, other = f.here.files, (await f.here.open(b"f")).handle_id
+        drain, is_drained = f.core.drain, trio.Event()
+
+        async def drain_late(*args, **options):
+            await is_drained.wait()
+            return await drain(*args, **options)
+
+        f.keep(WIDER)
+        cluster.knows_owners = False
+        refuse_changes(f.core, monkeypatch)
+        with monkeypatch.context() as patch:
+            patch.setattr(f.core, "drain", drain_late)
+            nursery.start_soon(files.release, f.handle_id)
+            await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(FsError, match="no more"):
+            await files.flush(other)
+        is_drained.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await files.flush(other)
+        await files.release(other)
 
 
 async def test_bytes_that_are_refused_take_nothing_else_along(
