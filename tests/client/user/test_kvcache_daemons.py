@@ -153,6 +153,25 @@ def test_a_thread_that_is_still_in_what_was_lost_finds_its_blocks_all_the_same(t
     assert not client._files
 
 
+@pytest.mark.parametrize("puts", [False, True])
+def test_a_loss_is_told_once_but_for_what_was_still_being_put_then(tmp_path, puts):
+    cache, client = started(tmp_path)
+
+    def act(_segments):
+        client.die(is_served=True)
+        assert check(cache, [66]) == [66]  # as another thread, which opens the folder anew
+        with pytest.raises(OSError, match="may not survive"):
+            cache.sync()
+
+    cache._opened.do(act, puts=puts)
+    if puts:
+        with pytest.raises(OSError, match="may not survive"):
+            cache.sync()
+    cache.sync()
+    cache.close()
+    assert not client._files
+
+
 def test_a_thread_whose_cache_another_closes_is_told_so(tmp_path):
     cache, _ = started(tmp_path)
 

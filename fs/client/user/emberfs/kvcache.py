@@ -316,7 +316,7 @@ class KVCache(Closing):
             wanted.setdefault(key_digest(key), block)
         written: set[bytes] = set()
         try:
-            self._enter().do(lambda segments: self._put_new(segments, wanted, written))
+            self._enter().do(lambda segments: self._put_new(segments, wanted, written), puts=True)
         finally:
             self._count(put=len(written))
         return len(written)

@@ -1,7 +1,8 @@
 """The segments that a `KVCache` has open: opened anew once their mount daemon has died and the mount is served again.
 
 Invariants:
-    - Whoever has put something that was not synced before its daemon died is told so once, by `sync` or `close`.
+    - Whoever has put something that was not synced before its daemon died is told so once, by `sync` or `close`; once more only of
+      what was still being put when that was told.
     - What was open at a daemon that died is closed when the last thread has left it: no other thread finds it half forgotten.
     - Nothing is opened in a folder of another file system (`Folder.require_same`), such as the bare mount point.
 
@@ -41,24 +42,31 @@ class OpenedSegments:
         self._count_lock = threading.Lock()
         self._user_counts: Counter[Segments] = Counter()
         """How many threads are in which segments: the present ones, and those lost that somebody has yet to leave."""
+        self._noted: set[Segments] = set()
+        """Of those lost: what was put there is known to be."""
         self.segments = make()
         self.segments.refresh()
 
-    def do(self, act: Callable[[Segments], T]) -> T:
+    def do(self, act: Callable[[Segments], T], *, puts: bool = False) -> T:
         """Return what `act` makes of the segments; if they turn out to have gone with their mount daemon, of those opened anew.
 
-        `act` may have done part of its work before it is called again.
+        `act` may have done part of its work before it is called again; with `puts` it may have put something.
 
         Raises:
             OSError: what `act` raises; ENOTCONN: the mount is not served now.
         """
         with self._entered() as segments:
             try:
-                return act(segments)
+                done = act(segments)
             except OSError as error:
                 if error.errno != errno.ENOTCONN:
                     raise
                 self._open_anew(segments, error)
+            else:
+                if puts and segments is not self.segments:
+                    # Its daemon died behind it; somebody may have been told so before this was put.
+                    self._note_unsynced(segments)
+                return done
         with self._entered() as segments:
             return act(segments)
 
@@ -78,12 +86,15 @@ class OpenedSegments:
                     del self._user_counts[segments]
                 is_lost = segments is not self.segments
             if is_lost and is_last:
-                self._note_unsynced(segments)
+                if segments not in self._noted:
+                    self._note_unsynced(segments)
+                self._noted.discard(segments)
                 with suppress(OSError):  # as was told
                     segments.close()
 
     def _note_unsynced(self, lost: Segments) -> None:
         if lost.own is not None or lost.has_unsynced:
+            self._noted.add(lost)
             self._unsynced = OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), self._path)
 
     def _open_anew(self, lost: Segments, why: OSError) -> None:
@@ -99,9 +110,8 @@ class OpenedSegments:
                 with suppress(OSError):  # the first failure is the one to tell
                     found.close()
                 raise why from error
-            self._note_unsynced(
-                lost
-            )  # and again at its end: others may be about to give up what they fill
+            # If there is nothing to note, again at its end: others may be about to give up what they fill.
+            self._note_unsynced(lost)
             with self._count_lock:
                 self.segments = found
 
