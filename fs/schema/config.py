@@ -281,8 +281,9 @@ class ClientSection(Section, frozen=True):
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
     batch_socket: str = ""
     """Where programs reach the mount for batches: a path, for containers to share; empty: a name in the kernel's own space."""
-    batch_memory_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 128 * GIB
-    """Memory that programs may have shared with this mount at the same time; it is taken as far as it is used.  Those of one user but root get half of what others leave."""
+    batch_memory_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * GIB
+    """Memory that one user's programs may have shared with this mount at the same time; it is taken as far as it is used.  Those of all users have at most
+    twice that: who comes while others have some gets half of what these leave of it."""
 
 
 class TraceSection(Section, frozen=True):

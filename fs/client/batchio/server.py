@@ -34,13 +34,14 @@ _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, e
 
 
 class MemoryRoom:
-    """Bytes that programs may have mapped here, all together.
+    """Bytes that programs may have mapped here: those of one user up to a bound, of all users up to twice that.
 
-    Memory that is in use cannot be called back, so a plain user's programs get half of what those of others leave, at the most: whoever comes next,
-    and as long as the first ones stay, finds some.  Root's get all.
+    Memory that is in use cannot be called back, so a plain user's programs get half of what those of others leave of the twice, at the most, which
+    is all that is for one user where he is alone: whoever comes next, and as long as the first ones stay, finds some.  Root's get what is left.
     """
 
     def __init__(self, bytes_max: int) -> None:
+        """Take what one user's programs may have."""
         self._bytes_max = bytes_max
         self.used_bytes = 0
         self._used_by: Counter[int] = Counter()
@@ -52,13 +53,13 @@ class MemoryRoom:
     def take(self, uid: int, count: int) -> None:
         """See Room."""
         own_bytes = self._used_by[uid]
-        left_bytes = self._bytes_max - (self.used_bytes - own_bytes)
-        own_bytes_max = left_bytes if uid == 0 else left_bytes // 2
+        left_bytes = 2 * self._bytes_max - (self.used_bytes - own_bytes)
+        own_bytes_max = min(left_bytes, self._bytes_max) if uid == 0 else left_bytes // 2
         if own_bytes + count > own_bytes_max:
             what = (
-                f"{count} bytes of shared memory are not to be had: programs of this mount have {self.used_bytes} of "
-                f"{self._bytes_max} (client.batch_memory_bytes_max), those of user {uid} {own_bytes} of {own_bytes_max}; "
-                f"close what is not used, or have it raised"
+                f"{count} bytes of shared memory are not to be had: programs of user {uid} have {own_bytes} of {own_bytes_max}, "
+                f"those of all users of this mount {self.used_bytes}; one user alone gets {self._bytes_max} "
+                f"(client.batch_memory_bytes_max): close what is not used, or have it raised"
             )
             raise Refusal(errno.ENOMEM, what)
         self.used_bytes += count

@@ -18,7 +18,7 @@ def refused(room, count):
 
 def test_a_user_who_takes_all_he_gets_leaves_some_to_each_that_comes():
     """He had all of it, and for as long as he liked nobody else could have a ring."""
-    room, got = MemoryRoom(64 * MIB), []
+    room, got = MemoryRoom(32 * MIB), []
     for uid in range(1, 6):
         mine, count = room.of_user(uid), 0
         while count < 64 * MIB:
@@ -33,7 +33,7 @@ def test_a_user_who_takes_all_he_gets_leaves_some_to_each_that_comes():
 
 
 def test_programs_of_a_user_share_what_he_gets_and_what_is_given_back_is_there_again():
-    room = MemoryRoom(64 * MIB)
+    room = MemoryRoom(32 * MIB)
     first, second, other = room.of_user(1), room.of_user(1), room.of_user(2)
     first.take(20 * MIB)
     refused(second, 13 * MIB)
@@ -48,8 +48,20 @@ def test_programs_of_a_user_share_what_he_gets_and_what_is_given_back_is_there_a
     room.of_user(3).take(32 * MIB)
 
 
-def test_root_gets_what_is_left():
-    room = MemoryRoom(64 * MIB)
+def test_who_is_alone_gets_all_that_is_set():
+    """It was half of it, also for who had set it before that was so."""
+    for uid in (0, 1000):
+        room = MemoryRoom(64 * MIB)
+        room.of_user(uid).take(64 * MIB)
+        refused(room.of_user(uid), 1)
+
+
+def test_root_gets_what_is_left_and_no_more_than_one_user():
+    room = MemoryRoom(32 * MIB)
     room.of_user(1).take(32 * MIB)
-    room.of_user(0).take(32 * MIB)
+    room.of_user(2).take(10 * MIB)
+    room.of_user(0).take(22 * MIB)
+    refused(room.of_user(0), 1)
+    room.of_user(1).give_back(32 * MIB)
+    room.of_user(0).take(10 * MIB)
     refused(room.of_user(0), 1)
