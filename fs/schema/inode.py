@@ -213,9 +213,14 @@ def is_bare(message: pb.InodePb) -> bool:
     return message.bare_ctime_ns == message.ctime_ns != 0
 
 
+_TYPES = {int(type_): type_ for type_ in InodeType}
+"""Calling the enum takes six times as long."""
+
+
 def inode_from_pb(message: pb.InodePb) -> Inode:
-    """Inverse of `inode_to_pb`."""
+    """Inverse of `inode_to_pb`; each field is looked at once, and by its place, since every reply is taken in by this."""
     file = directory = None
+    has_acl = message.HasField("acl")
     if message.HasField("file"):
         part = message.file
         file = FilePart(
@@ -229,30 +234,33 @@ def inode_from_pb(message: pb.InodePb) -> Inode:
             part.has_holes,
             part.is_inline,
         )
-    if message.HasField("directory"):
-        has_layout = message.directory.HasField("default_layout")
+    elif message.HasField("directory"):
+        place = message.directory
+        has_layout = place.HasField("default_layout")
         directory = DirectoryPart(
-            InodeId(message.directory.parent_inode_id),
-            message.directory.name,
-            layout_from_pb(message.directory.default_layout) if has_layout else None,
+            InodeId(place.parent_inode_id),
+            place.name,
+            layout_from_pb(place.default_layout) if has_layout else None,
         )
+        has_acl = has_acl or place.HasField("default_acl")
+    ctime_ns = message.ctime_ns
     return Inode(
-        inode_id=InodeId(message.inode_id),
-        type=InodeType(message.type),
-        mode=message.mode,
-        uid=message.uid,
-        gid=message.gid,
-        nlink=message.nlink,
-        atime_ns=message.atime_ns,
-        mtime_ns=message.mtime_ns,
-        ctime_ns=message.ctime_ns,
-        btime_ns=message.btime_ns,
-        iflags=message.iflags,
-        file=file,
-        directory=directory,
-        symlink_target=message.symlink_target,
-        rdev=message.rdev,
-        used_bytes=message.used_bytes,
-        has_acl=message.HasField("acl") or message.directory.HasField("default_acl"),
-        is_bare=is_bare(message),
+        InodeId(message.inode_id),
+        _TYPES[message.type],
+        message.mode,
+        message.uid,
+        message.gid,
+        message.nlink,
+        message.atime_ns,
+        message.mtime_ns,
+        ctime_ns,
+        message.btime_ns,
+        message.iflags,
+        file,
+        directory,
+        message.symlink_target,
+        message.rdev,
+        message.used_bytes,
+        has_acl,
+        message.bare_ctime_ns == ctime_ns != 0,
     )

@@ -8,7 +8,7 @@ missed nor doubled while others come and go, nor what this mount renames meanwhi
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...rpc.api import UnderWay
@@ -31,8 +31,7 @@ LOOK_AGAIN_TRIES = 8
 _OF_MOUNT = Caller(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
+class DirectoryEntry(NamedTuple):
     """One entry of a listing; `cookie` resumes the listing after it."""
 
     name: bytes
@@ -240,7 +239,7 @@ class Directories:
         """Return entries with what was done meanwhile to what this mount has open."""
         states = self._core.states
         return [
-            replace(entry, inode=state.present(state.inode))
+            entry._replace(inode=state.present(state.inode))
             if (state := states.get(entry.inode.inode_id)) is not None
             else entry
             for entry in entries
