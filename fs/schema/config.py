@@ -276,7 +276,7 @@ class ClientSection(Section, frozen=True):
     verify_reads: bool = True
     """Check the checksum of every read again on arrival."""
     max_background: Count = 64
-    """Large READs of the page cache that storage is asked for at a time; further ones wait in the mount.  From three quarters of it on the kernel reads ahead less."""
+    """READs of several pages of the page cache that storage is asked for at a time, but for small ones that are asked for together; further ones wait in the mount.  From three quarters of it on the kernel reads ahead less."""
     fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
     batch_socket: str = ""

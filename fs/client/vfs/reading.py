@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 TOGETHER_BYTES_MAX = 128 * KIB
 """Larger reads go by themselves: what they cost grows with their bytes."""
 
+PAGE_BYTES = 4 * KIB
+"""READs of the page cache that are larger may be ones that no program waits for yet, of which the kernel keeps none back."""
+
 
 class Reading(Handles):
     """See module head."""
@@ -128,7 +131,7 @@ class Reading(Handles):
             self._core.ahead_hit_count += 1
             return found, length
         self._core.ahead_miss_count += 1
-        if handle.is_direct or end - offset <= TOGETHER_BYTES_MAX:
+        if handle.is_direct or end - offset <= PAGE_BYTES:
             return await self._read_straight(ref, offset, end), length
         async with self._core.large_reads:
             return await self._read_straight(ref, offset, end), length
@@ -257,6 +260,8 @@ class Reading(Handles):
             return None
         if end < offset + count and self._may_show_longer(state, length):
             return None
+        if not handle.is_direct and end - offset > PAGE_BYTES and not self._core.has_room_together:
+            return None  # it waits for its turn among the large ones
         self._core.ahead_miss_count += 1
         # what it fetches lies behind: there were no blocks
         self._fetch_ahead(handle, offset, end, length)
@@ -271,6 +276,8 @@ class Reading(Handles):
         """
         core = self._core
         read = [core.known[inode_id] for inode_id in table.paged if inode_id in core.known]
+        taken = len(table.view) if table.paged else 0
+        core.together_bytes += taken
         for known in read:
             known.read_count += 1
         try:
@@ -278,6 +285,7 @@ class Reading(Handles):
             if table.made:
                 await core.require_holes(table.made.values())
         finally:
+            core.together_bytes -= taken
             for known in read:
                 known.read_count -= 1
 
@@ -296,8 +304,10 @@ class Reading(Handles):
         """
         core = self._core
         read = [core.known[inode_id] for inode_id in table.paged if inode_id in core.known]
+        taken = len(table.view) if table.paged else 0
 
         def end(is_done: bool) -> None:
+            core.together_bytes -= taken
             for known in read:
                 known.read_count -= 1
             on_end(is_done)
@@ -317,6 +327,7 @@ class Reading(Handles):
 
         begun = core.store.begin_read(table, have_come, bytes_max=bytes_max)
         if begun is not None:
+            core.together_bytes += taken
             for known in read:
                 known.read_count += 1
         return begun

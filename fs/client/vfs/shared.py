@@ -56,6 +56,9 @@ UNEXPECTED_HOLE_PAUSE_S = 1.0
 IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
 
+TOGETHER_ALL_BYTES_MAX = 8 * 1024 * 1024
+"""Under way together, from which on reads of several pages through the page cache take their turn among the large ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -123,7 +126,9 @@ class Shared:
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.large_reads = trio.Semaphore(section.max_background)
-        """Through the page cache, each with memory of its own while storage is asked."""
+        """Through the page cache, of several pages, each with memory of its own while storage is asked."""
+        self.together_bytes = 0
+        """Under way together with others, where some are through the page cache."""
         self.readahead_bytes = 0
         """Read ahead and held now, or on its way, whether anybody still wants it or not: memory is taken all the same."""
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0
@@ -138,6 +143,11 @@ class Shared:
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
         self._hole_told_s = -UNEXPECTED_HOLE_PAUSE_S
+
+    @property
+    def has_room_together(self) -> bool:
+        """Return whether reads of several pages through the page cache may join others: they take memory, and the kernel keeps none back."""
+        return self.together_bytes < TOGETHER_ALL_BYTES_MAX
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; the timeouts of attributes must be the same."""
