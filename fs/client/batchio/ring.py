@@ -31,6 +31,7 @@ from emberfs.protocol import (
 
 from ...rpc.api import UnderWay
 from ...runtime import readiness
+from ...schema.lacks import lack_among
 from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
 from .by_rows import Others, RowWork, plain_reads
@@ -384,9 +385,8 @@ class Ring:
         began_s = trio.current_time() if profile.is_on else math.inf
         try:
             await work.do(self._batches)
-        except Exception:  # noqa: BLE001 - logged, and told to the program
-            results = work.failures(errno.EIO)
-            _log.exception("bug in a batch of %d entries", len(results) // COMPLETION.size)
+        except Exception as error:  # noqa: BLE001 - logged, and told to the program
+            results = _failures_of(work, error)
         else:
             results = _results_of(work)
         if profile.is_on and began_s < math.inf:
@@ -440,7 +440,18 @@ def _results_of(work: Work | RowWork) -> bytes:
     """As `_do_alike`, an edge."""
     try:
         return work.results()
-    except Exception:  # noqa: BLE001 - logged, and told to the program
-        results = work.failures(errno.EIO)
-        _log.exception("bug in a batch of %d entries", len(results) // COMPLETION.size)
+    except Exception as error:  # noqa: BLE001 - logged, and told to the program
+        results = _failures_of(work, error)
+    return results
+
+
+def _failures_of(work: Work | RowWork, error: Exception) -> bytes:
+    """Return what a program is told of a batch that met a bug, EIO, or something that this process cannot have now, ENOMEM; and log it."""
+    lack = lack_among(error)
+    results = work.failures(errno.EIO if lack is None else errno.ENOMEM)
+    count = len(results) // COMPLETION.size
+    if lack is None:
+        _log.error("bug in a batch of %d entries", count, exc_info=error)
+    else:
+        _log.warning("a batch of %d entries: this mount lacks something: %r", count, lack)
     return results

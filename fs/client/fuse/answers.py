@@ -4,7 +4,7 @@ import errno
 import logging
 
 from ...schema.inode import Inode
-from ...schema.lacks import is_lack, lacking
+from ...schema.lacks import lack_among
 from ...schema.status import FsError, Status
 
 _log = logging.getLogger(__name__)
@@ -37,10 +37,13 @@ def errno_of(error: Exception, what: str, which: object) -> int:
     """Return the errno for what a request ended with, and log what somebody may want to know.
 
     An edge of the process: one request that meets a bug must not end the mount of all others, so a bug is EIO
-    and a traceback in the log.
+    and a traceback in the log.  What this process cannot have now is no bug, and nothing is wrong with the file: ENOMEM, whatever it lacks, since of
+    a descriptor or a thread the program would take its own to be out.
     """
-    if is_lack(error):
-        error = lacking(what, error)
+    lack = lack_among(error)
+    if lack is not None:
+        _log.warning("%s%s: this mount lacks something: %r", what, which, lack)
+        return errno.ENOMEM
     if isinstance(error, FsError):
         level = logging.DEBUG if error.status in _ORDINARY else logging.WARNING
         _log.log(level, "%s%s: %s", what, which, error)

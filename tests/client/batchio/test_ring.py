@@ -216,17 +216,27 @@ async def test_one_that_fails_leaves_the_others(autojump_clock, program):
         await it.mount.vfs.batches.sync(it.files[1].handle_id)
 
 
-async def test_a_bug_in_one_batch_is_an_error_of_this_batch(autojump_clock, program, caplog):
+@pytest.mark.parametrize(
+    ("failure", "answer"),
+    [
+        (ZeroDivisionError(), (errno.EIO, "bug in a batch")),
+        (MemoryError(), (errno.ENOMEM, "lacks something")),
+    ],
+)
+async def test_a_bug_or_lack_in_one_batch_is_an_error_of_this_batch(
+    autojump_clock, program, caplog, failure, answer
+):
+    number, told = answer
     async with program(CONTENT) as it:
 
         async def broken(*_, **__):
-            raise ZeroDivisionError
+            raise failure
 
         it.mount.vfs.batches.read = broken
-        assert await it.do({"length": 10}) == [-errno.EIO]
+        assert await it.do({"length": 10}) == [-number]
         del it.mount.vfs.batches.read
         assert await it.do({"length": 10}) == [10]
-    assert "bug in a batch" in caplog.text
+    assert told in caplog.text and ("bug in" in caplog.text) == (number == errno.EIO)
 
 
 async def broken(ring):

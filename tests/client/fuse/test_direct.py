@@ -603,14 +603,26 @@ async def test_a_read_that_fails_fails_nobody_else(kernel, handles, store_reads)
         assert answer == ((errno.EIO, b"") if place == 2000 else content(place))
 
 
-async def test_a_bug_in_reading_is_told_to_everybody(kernel, handles, store_reads, caplog):
+@pytest.mark.parametrize(
+    "case",
+    [
+        (AssertionError("injected"), errno.EIO, "bug in read"),
+        (MemoryError(), errno.ENOMEM, "lacks something: MemoryError"),
+    ],
+)
+async def test_a_bug_or_lack_in_reading_is_told_to_everybody(
+    kernel, handles, store_reads, caplog, case
+):
+    failure, number, told = case
+
     async def bug(offsets):
-        assert offsets[0] not in PLACES, "injected"  # what is read ahead is not meant
+        if offsets[0] in PLACES:  # what is read ahead is not meant
+            raise failure
 
     store_reads.fault = bug
     found = await several(kernel, kernel.send_together(*reads_of(handles)))
-    assert found == [(errno.EIO, b"")] * len(PLACES)
-    assert "bug in read" in caplog.text
+    assert found == [(number, b"")] * len(PLACES)
+    assert told in caplog.text and ("bug in" in caplog.text) == (number == errno.EIO)
     store_reads.fault = Calls().fault
     assert await kernel.ask(*a_read(handles[0], 0, 4096)) == content(0)
 
@@ -703,7 +715,7 @@ async def test_begun_reads_that_no_task_can_do_again_are_refused(
         patch.setattr(server, "_nursery", SimpleNamespace(start_soon=start_soon))
         found = await several(kernel, kernel.send_together(*reads_of(handles)))
     wanted = [content(place) for place in PLACES]
-    assert found == ([(errno.EIO, b"")] * len(PLACES) if cluster.chunks.can_begin else wanted)
+    assert found == ([(errno.ENOMEM, b"")] * len(PLACES) if cluster.chunks.can_begin else wanted)
     cluster.chunks.has_begun_faults = False
     assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
     assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from fs.client.fuse.answers import errno_of
 from fs.client.fuse.attributes import attr_change, entry_attributes
 from fs.client.fuse.killed import KilledCallers, is_killed
 from fs.client.fuse.operations import Operations
@@ -19,6 +20,19 @@ from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
+
+
+def test_what_the_mount_cannot_have_is_enomem_and_no_bug(caplog):
+    lacks = [MemoryError(), OSError(errno.EMFILE, "full"), RuntimeError("can't start new thread")]
+    of_tasks = ExceptionGroup("tasks", [MemoryError(), FsError(Status.RPC_TIMEOUT, "late")])
+    for lack in [*lacks, of_tasks]:
+        assert errno_of(lack, "read", 7) == errno.ENOMEM
+    assert caplog.text.count("lacks something") == 4 and "bug" not in caplog.text
+    of_tasks = ExceptionGroup("tasks", [MemoryError(), KeyError("found")])
+    for bug in (RuntimeError("other"), OSError(errno.EBADF, "closed"), of_tasks):
+        assert errno_of(bug, "read", 7) == errno.EIO
+    assert caplog.text.count("bug in read") == 3
+
 
 CTX = SimpleNamespace(pid=1, uid=0, gid=0, umask=0o022)
 
