@@ -3,6 +3,7 @@
 Invariants:
     - Bytes reach the user's buffers straight from the connection; they count only once their checksum
       (client.verify_reads) has been checked.
+    - Of a node that kept a begun read for a call's whole limit others are asked for a while, if they have the same.
     - A chunk, or the part of one, that was never written reads as zeros; a damaged or unreachable copy
       never does: it is read elsewhere, or the read fails.
 """
@@ -21,9 +22,10 @@ from ..node.api import RoutingView
 from ..rpc.api import Lending, Received, UnderWay
 from ..rpc.frame import decode_error
 from ..runtime.ports import RunBlocking, Runtime
+from ..runtime.readiness import current_time
 from ..schema import services
 from ..schema.config import ClientSection
-from ..schema.ids import NodeId, TargetId
+from ..schema.ids import ChainId, NodeId, TargetId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.read_columns import read_results
 from ..schema.routing import RoutingInfo
@@ -117,6 +119,8 @@ class StorageReads:
         """So many more of them may ask those that the last one asked."""
         self._begun_count = 0
         """Of them under way."""
+        self._silent_until_s: dict[NodeId, float] = {}
+        """Of nodes that have not answered a begun read, for as long as that has lasted; trio time."""
         self._plans = ReadPlans()
         self._known_info: RoutingInfo | None = None
         self._known: dict[int, Readable] = {}
@@ -137,6 +141,8 @@ class StorageReads:
         if table is None:
             pieces = cut_reads(self._routing.info, reads)
             is_ahead = all(read.is_ahead for read in reads)
+            if self._silent_until_s:
+                avoid = self._silent_targets(pieces)
         else:
             failures, unjoined = await self._run_table(table, requests, is_relaxed)
             pieces = unjoined + await self._judge(failures, avoid, damaged, budget)
@@ -152,12 +158,30 @@ class StorageReads:
         self, reads: Sequence[FileRead]
     ) -> tuple[ReadTable | None, Sequence[TableRequest]]:
         """Return a table and what is asked for it, where that can be planned by rows."""
-        if isinstance(reads, ReadTable):
+        if self._silent_until_s and not self._silent_nodes():
+            self._silent_until_s.clear()
+        if isinstance(reads, ReadTable) and not self._silent_until_s:
             self._start += 1
             requests = self._plans.plan(self._routing.info, reads, self._start, self._section)
             if requests is not None:
                 return reads, requests
         return None, ()
+
+    def _silent_nodes(self) -> set[NodeId]:
+        now_s = current_time()
+        return {node for node, until_s in self._silent_until_s.items() if now_s < until_s}
+
+    def _silent_targets(self, pieces: Sequence[Piece]) -> set[tuple[TargetId, int]]:
+        """Return what is to be avoided, as of `readable_targets`, because its node is silent."""
+        info, nodes = self._routing.info, self._silent_nodes()
+        chain_ids = {ChainId(piece.chain_id) for piece in pieces}
+        chains = [info.chains[chain_id] for chain_id in chain_ids if chain_id in info.chains]
+        return {
+            (target_id, chain.chain_version)
+            for chain in chains
+            for target_id in chain.serving
+            if info.target(target_id).node_id in nodes
+        }
 
     async def _run_table(
         self, table: ReadTable, requests: Sequence[TableRequest], is_relaxed: bool
@@ -239,10 +263,15 @@ class StorageReads:
         if requests is None or len(requests) != 1:
             return None
         (one,) = requests
+        if self._silent_until_s and one.node_id in self._silent_nodes():
+            self._begun_left = 0  # the next one begins at another
+            return None
 
         # Quoted: they would be evaluated for every call.
-        def end(received: "Received[Any] | None", _: "FsError | None") -> None:
+        def end(received: "Received[Any] | None", error: "FsError | None") -> None:
             self._begun_count -= 1
+            if error is not None and error.status is Status.RPC_TIMEOUT:
+                self._silent_until_s[one.node_id] = current_time() + section.call_timeout_s
             is_done = received is not None and self._has_come(
                 table, one, received, verifies=verifies
             )

@@ -334,6 +334,56 @@ def test_a_begun_read_is_done_when_its_bytes_have_come_checked_or_not(verifies):
 
 
 @pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("is_table", [True, False])
+async def test_after_a_begun_read_that_a_node_kept_for_a_whole_limit_others_are_asked(
+    autojump_clock,  # noqa: ARG001 - acts by being there
+    is_table,
+):
+    """The same node was asked again where its turn came: what is done again cost the limit of a call once more."""
+    nodes, ended, rows = Begun(), [], [(0, 5, 7)]
+    client = client_of(nodes)
+    assert client.begin(table_of(rows), ended.append, is_relaxed=True)
+    nodes.asked[0][1](None, FsError(Status.RPC_TIMEOUT, "no reply in 10 s"))
+    assert ended == [False]
+    (silent,) = nodes.node_ids
+    for _ in range(9):
+        if client.begin(table_of(rows), ended.append):
+            nodes.asked[-1][1](reply_of(b"content"), None)
+            client._begun_left = 0
+    assert len(nodes.node_ids) == 1 + 6
+    assert nodes.node_ids.count(silent) == 1
+    others = client._nodes = Nodes()
+    for _ in range(9):
+        table = table_of(rows)
+        await client.read(table if is_table else list(table))
+        assert bytes(table[0].buffer) == CONTENT[1, 0][5:12]
+    assert silent not in {node_id for node_id, _ in others.asked}
+    await trio.sleep(ClientSection().call_timeout_s + 1)
+    for _ in range(9):
+        await client.read(table_of(rows))
+    assert silent in {node_id for node_id, _ in others.asked}
+    assert not client._silent_until_s
+
+
+@pytest.mark.usefixtures("kernel")
+async def test_a_silent_node_is_asked_where_nobody_else_has_it(autojump_clock):  # noqa: ARG001
+    nodes, rows = Nodes(), [(0, 5, 7)]
+    client = client_of(nodes)
+    client._silent_until_s = dict.fromkeys(THREE.nodes, 1e9)
+    await client.read(table_of(rows))
+    assert len(nodes.asked) == 1
+
+
+async def test_who_gave_a_begun_read_up_says_nothing_of_its_node():
+    nodes, ended = Begun(), []
+    client = client_of(nodes)
+    assert client.begin(table_of([(0, 5, 7)]), ended.append)
+    nodes.asked[0][1](None, FsError(Status.RPC_CANCELLED, "reads were given up"))
+    assert ended == [False]
+    assert not client._silent_until_s
+
+
+@pytest.mark.usefixtures("kernel")
 def test_begun_reads_are_small_and_of_one_node():
     nodes = Begun()
     client = client_of(nodes)
@@ -407,10 +457,10 @@ def test_begun_reads_one_after_the_other_ask_the_same_node_for_a_while_and_other
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("how", ["no reply", "spoilt", "damaged"])
 def test_after_a_begun_read_that_failed_another_node_is_asked(how):
-    """Else a silent node, or a damaged copy, would cost each of many reads in a row what it costs one."""
+    """Else a node that is gone, or a damaged copy, would cost each of many reads in a row what it costs one."""
     nodes = Begun()
     client = client_of(nodes)
-    failure, reply = FsError(Status.RPC_TIMEOUT, "silent"), None
+    failure, reply = FsError(Status.RPC_CONNECTION_LOST, "gone"), None
     if how != "no reply":
         failure, reply = None, reply_of(bytes(100))
         if how == "spoilt":

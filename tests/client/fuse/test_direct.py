@@ -674,6 +674,26 @@ async def test_a_read_that_is_alone_is_given_up_when_its_caller_is_killed(
     assert all(one.has_ended for one in cluster.chunks.begun)
 
 
+@pytest.mark.parametrize("takes_long", [False, True])
+async def test_a_read_that_is_alone_and_gets_another_signal_is_asked_for_once(
+    kernel, handles, store_reads, monkeypatch, takes_long
+):
+    """It was given up at once, and done again: asked of storage twice."""
+    monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 0.05 if takes_long else 1e6)
+    gate = trio.Event()
+    store_reads.fault, store_reads[:] = lambda _: gate.wait(), []
+    sent = await kernel.send(*a_read(handles[2], 2000, 4096, 2000))
+    await trio.testing.wait_all_tasks_blocked()
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(sent))
+    await kernel.ask(Opcode.LOOKUP, b"missing\0")  # behind that
+    if not takes_long:
+        gate.set()
+    wanted = (errno.EINTR, b"") if takes_long else content(2000)
+    assert await several(kernel, [sent]) == [wanted]
+    assert store_reads == [[2000]]
+    assert not any(known.read_count or known.held for known in kernel.vfs._core.known.values())
+
+
 async def test_begun_reads_that_fail_are_done_by_themselves(kernel, handles, cluster):
     cluster.chunks.has_begun_faults = True
     found = await several(kernel, kernel.send_together(*reads_of(handles)))

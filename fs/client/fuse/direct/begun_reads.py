@@ -5,13 +5,16 @@ A task that waits, one that takes its place as leader, and the layers of a call 
 Invariants:
     - Of reads that are begun the end is told once, or they are abandoned.
     - Reads that are together wait for ALONE_AFTER_S at the most.  One that is alone waits for as long as the call may last, and is given
-      up as soon as its caller gets a signal: who does it again by itself knows what to do about that.
+      up where its caller got a signal, at once if that kills it, else INTERRUPT_AFTER_S after it was begun: who does it again by itself
+      answers EINTR then, and asks nobody.
 
 Does not answer, and does nothing again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -19,8 +22,11 @@ from ....rpc.api import UnderWay
 from ....runtime.recycled import RecycledMemory
 from ....schema.status import FsError, Status
 from ...read_table import ReadTable
-from . import together
-from .together import BEGUN_BYTES_MAX, ReadsTogether
+from . import interrupts, together
+from .device import Request
+from .together import BEGUN_BYTES_MAX, ReadsTogether, request_of
+
+LOOK_S: Final = 0.1
 
 Begin = Callable[[ReadTable, Callable[[bool], None]], UnderWay | None]
 """Fills the memory of a table and tells whether it has, later; None: nothing is begun."""
@@ -38,18 +44,28 @@ class _Begun:
 
     def give_up(self) -> None:
         assert self.call is not None
-        self.call.fail(FsError(Status.RPC_TIMEOUT, "reads were given up"))
+        # not as a timeout: it says nothing of the node
+        self.call.fail(FsError(Status.RPC_CANCELLED, "reads were given up"))
+
+    def late_s(self) -> float:
+        """Return when it is to be given up; trio time."""
+        if len(self.reads) > 1:
+            return self.began_s + together.ALONE_AFTER_S
+        return self.began_s + interrupts.INTERRUPT_AFTER_S if self.reads.interrupted else math.inf
 
 
 class BegunReads:
     """Those of one mount; see module head.  Called on the event loop, also outside of any task."""
 
-    def __init__(self, begin: Begin, on_end: OnEnd) -> None:
+    def __init__(self, begin: Begin, on_end: OnEnd, is_killed: Callable[[Request], bool]) -> None:
+        """Begin with none; `is_killed` is asked of callers that got a signal."""
         self._begin = begin
         self._on_end = on_end
+        self._is_killed = is_killed
         self._begun: dict[_Begun, None] = {}
         """Oldest first."""
-        self._is_one_begun = trio.Event()
+        self._has_changed = trio.Event()
+        """There may be another one to be given up than before."""
 
     def __len__(self) -> int:
         """Return how many are under way, of those that are together only one."""
@@ -67,8 +83,8 @@ class BegunReads:
                 del self._begun[begun]
                 self._on_end(reads, table, is_read)
 
-        if not self._is_one_begun.is_set():
-            self._is_one_begun.set()
+        if len(reads) > 1:
+            self._has_changed.set()
         self._begun[begun] = None
         try:
             begun.call = self._begin(table, end)
@@ -78,10 +94,14 @@ class BegunReads:
         return begun.call is not None
 
     def hear_of_signals(self) -> None:
-        """Give up what is alone and whose caller got a signal."""
+        """Give up what is alone and whose caller got a signal, if that kills it; have the others given up later."""
         for begun in list(self._begun):
-            if len(begun.reads) == 1 and begun.reads.interrupted:
+            if len(begun.reads) > 1 or not begun.reads.interrupted:
+                continue
+            if self._is_killed(request_of(begun.reads.rows[0])):
                 self._give_up(begun)
+            else:
+                self._has_changed.set()
 
     def _give_up(self, begun: _Begun) -> None:
         """End what has not ended; its call may have its reply, and wait for something else."""
@@ -97,13 +117,15 @@ class BegunReads:
             one.give_up()
 
     async def watch(self) -> None:
-        """Give up what is together for too long, until cancelled."""
+        """Give up what is together, or with a signal, for too long, until cancelled."""
         while True:
-            await self._is_one_begun.wait()
-            self._is_one_begun = trio.Event()
-            while waiting := [one for one in self._begun if len(one.reads) > 1]:
-                late_s = waiting[0].began_s + together.ALONE_AFTER_S
-                if trio.current_time() < late_s:
-                    await trio.sleep_until(late_s)
+            await self._has_changed.wait()
+            self._has_changed = trio.Event()
+            while waiting := [one for one in self._begun if one.late_s() < math.inf]:
+                first, now_s = min(waiting, key=_Begun.late_s), trio.current_time()
+                if now_s < first.late_s():
+                    # What begins meanwhile may be due before one that is alone.
+                    left_s = first.late_s() - now_s
+                    await trio.sleep(left_s if len(first.reads) > 1 else min(left_s, LOOK_S))
                 else:
-                    self._give_up(waiting[0])
+                    self._give_up(first)

@@ -82,7 +82,9 @@ class Server:
         self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
         self._begun: set[BegunRequest] = set()
         self._reads = ReadAnswers(device, self._operations, answering, self._times)
-        self._begun_reads = BegunReads(self._operations.begin_together, self._end_begun_reads)
+        self._begun_reads = BegunReads(
+            self._operations.begin_together, self._end_begun_reads, self._interrupts.is_killed
+        )
         self._begun_ended = trio.Event()
         """One of these has, since that was last looked for."""
         self._reading_count = 0
@@ -388,6 +390,7 @@ class Server:
     ) -> None:
         """Do what was begun in vain."""
         with scope:
+            await trio.lowlevel.checkpoint_if_cancelled()  # given up already: nobody is asked
             await self._serve(request, scope, handler)
         if scope.cancelled_caught:
             self._reply_error(request, errno.EINTR)
