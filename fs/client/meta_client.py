@@ -156,11 +156,14 @@ class MetaClient:
         sent_s, node_id = sent or (self._runtime.clock.monotonic_s(), NodeId(0))
         return await self._try(method, request, None, began_s, sent_s, {node_id: 1}, error)
 
-    def _sign(self, request: Message) -> None:
+    def _sign(self, request: Message) -> bytes:
+        """Say in a request who asks, and return its id: that which it has, if it was signed before."""
         caller = caller_of(request)
         caller.client_id = self._client_id
-        if not caller.request_id:
-            caller.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+        request_id = caller.request_id
+        if not request_id:
+            request_id = caller.request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
+        return request_id
 
     async def _try(  # noqa: PLR0917 - how far a call has come
         self,
@@ -235,8 +238,17 @@ class MetaClient:
         if not servers:
             return None
         caller_of(request).client_id = self._client_id
-        server = servers[0]
+        return self._begin(servers[0], method, request, on_end)
 
+    def _begin(
+        self, server: Node, method: Method[ReqT, RspT], request: ReqT, on_end: OnMetaReply[RspT]
+    ) -> UnderWay | None:
+        """Begin a signed request, at one service."""
+        under_way = self._under_way.get(server.node_id)
+        if under_way is None:
+            under_way = self._under_way[server.node_id] = set()
+
+        # Quoted: they would be evaluated for every call.
         def end(received: "Received[RspT] | None", error: "FsError | None") -> None:
             on_end(None if received is None else received.message, error)
 
@@ -245,27 +257,29 @@ class MetaClient:
             request,
             end,
             timeout_s=self._section.call_timeout_s,
-            under_way=self._under_way.setdefault(server.node_id, set()),
+            under_way=under_way,
         )
 
     def begin_change(
         self, method: Method[ReqT, RspT], request: ReqT, on_end: OnMetaReply[RspT]
     ) -> bool:
         """See `BeginsChanges.begin_change`."""
-        self._sign(request)
-        sent_s, request_id = self._runtime.clock.monotonic_s(), caller_of(request).request_id
-        node_id = next((server.node_id for server in self._servers()), NodeId(0))
+        request_id = self._sign(request)
+        servers = self._servers()
+        if not servers:
+            return False
+        sent_s, server = self._runtime.clock.monotonic_s(), servers[0]
 
         # Quoted: they would be evaluated for every change.
         def end(reply: "RspT | None", error: "FsError | None") -> None:
             if error is not None and error.retry is not Retry.NEVER:
-                self._begun[request_id] = sent_s, node_id
+                self._begun[request_id] = sent_s, server.node_id
                 if len(self._begun) > BEGUN_COUNT_MAX:
                     del self._begun[next(iter(self._begun))]
             on_end(reply, error)
 
         try:
-            return self.begin(method, request, end) is not None
+            return self._begin(server, method, request, end) is not None
         except FsError as error:  # the usual way says so, to whom it concerns
             log.debug("%s: not begun: %s", method, error)
             return False

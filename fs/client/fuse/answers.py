@@ -13,7 +13,7 @@ BLOCK_BYTES = 4096
 """Unit of statfs."""
 IO_BLOCK_BYTES = 4096
 """What stat(2) recommends for anything that has no chunks."""
-_STAT_BLOCK_BYTES = 512
+STAT_BLOCK_BYTES = 512
 """Unit of st_blocks, fixed by stat(2)."""
 _TIME_NS_MIN, _TIME_NS_MAX = -(2**63), 2**63 - 1
 """What a record can hold: the years 1677 to 2262; like any file system, times beyond are clamped."""
@@ -30,7 +30,7 @@ def used_blocks(inode: Inode) -> int:
     """Return st_blocks: what is stored, replicas not counted; known exactly once a file with holes was closed."""
     has_holes = inode.file is not None and inode.file.has_holes
     taken = inode.used_bytes if has_holes else inode.length
-    return -(-taken // _STAT_BLOCK_BYTES)
+    return -(-taken // STAT_BLOCK_BYTES)
 
 
 def errno_of(error: Exception, what: str, which: object) -> int:

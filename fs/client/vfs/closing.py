@@ -318,7 +318,8 @@ class Closing(Handles):
             await core.kernel.invalidate_attributes(state.inode_id)
 
     def _drop_readahead(self, handle: FileHandle) -> None:
-        handle.readahead.clear()
+        if handle.readahead.blocks:
+            handle.readahead.clear_blocks()
         self._core.forget_ahead(handle.readahead)
 
     async def release_all(self) -> None:

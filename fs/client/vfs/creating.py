@@ -207,8 +207,9 @@ class Creating(Handles):
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.note_foreign_content()
         state.cached_ver = data_ver
-        known, shown = core.known.get(inode.inode_id), state.present(state.inode)
-        must_forget = known is not None and known.may_show_other(
-            shown.length, shown.mtime_ns, core.now_s()
-        )
-        return Opened(handle.handle_id, keep_cache, direct_io=is_direct), must_forget
+        opened = Opened(handle.handle_id, keep_cache, direct_io=is_direct)
+        known = core.known.get(inode.inode_id)
+        if known is None:
+            return opened, False
+        shown = state.present(state.inode)
+        return opened, known.may_show_other(shown.length, shown.mtime_ns, core.now_s())

@@ -130,6 +130,14 @@ class Known(ToldLengths):
         self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
 
+    def note_first(self, inode: Inode | Shown, now_s: float, valid_s: float) -> None:
+        """Do what `note_told` and `note_content` do where none were handed out before: nothing that the kernel shows can be something else."""
+        self.given_length = self.own_length = self.told_length = inode.length
+        self.is_own_length_sure = True
+        self.given_mtime_ns = inode.mtime_ns
+        self.given_count = 1
+        self.given_until_s = now_s + valid_s
+
     def note_short(self, length: int) -> None:
         """A read is answered that ends the file sooner than the kernel has been told: it shows a shorter file from now on, or soon."""
         if self.given_length > length:

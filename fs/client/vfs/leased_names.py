@@ -139,8 +139,13 @@ class LeasedNames:
         `end` is to be called with the outcome, `fail` whenever a try ends without one.
         """
         names = [(self._note(parent, name), name) for parent, name in places]
-        for directory in _distinct(names):
-            directory.begin_change()
+        if len(names) == 1:
+            ((changed, _),) = names
+            if changed is not None:
+                changed.begin_change()
+        else:
+            for directory in _distinct(names):
+                directory.begin_change()
         return Asked(caller, self._now_s(), self._touch_count, names)
 
     def _note(self, parent: InodeId, name: bytes) -> _Directory | None:

@@ -218,7 +218,7 @@ class Shared:
 
     def new_session_id(self) -> SessionId:
         """Return an id for a file session."""
-        return SessionId(f"{self.runtime.random.getrandbits(128):032x}")
+        return SessionId(self.runtime.random.randbytes(16).hex())
 
     def call(self, method: Method[ReqT, RspT], request: ReqT) -> Coroutine[Any, Any, RspT]:
         """Call meta."""
@@ -342,6 +342,19 @@ class Shared:
 
         `now_s` is the time, if it has just been looked at.  What tells of a change that the kernel asked for it takes in any case: `asked_s` is inf.
         """
+        if now_s is None:
+            now_s = self.now_s()
+        if known.given_count:
+            self._note_given_again(known, inode, valid_s, asked_s, now_s)
+        else:
+            known.note_first(inode, now_s, valid_s)
+        known.given_rights = self._kept_rights(inode)
+        known.given_mark = self.changes.mark()
+        self._touch(known, now_s)
+
+    def _note_given_again(
+        self, known: Known, inode: Inode | Shown, valid_s: float, asked_s: float, now_s: float
+    ) -> None:
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
         if is_own and state is not None:
@@ -354,17 +367,12 @@ class Shared:
         is_own = is_own and inode.length >= known.told_length
         # Nor does it help that this mount has reported something, where the kernel was told of that after it had asked.
         is_own = is_own and asked_s >= known.touched_s
-        if now_s is None:
-            now_s = self.now_s()
         may_be_overlooked = known.may_overlook(asked_s)
         known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
         is_news = inode.length != known.own_length
         known.note_content(inode, now_s, valid_s, is_own=is_own)
         if may_be_overlooked and is_news:
             known.is_own_length_sure = False
-        known.given_rights = self._kept_rights(inode)
-        known.given_mark = self.changes.mark()
-        self._touch(known, now_s)
 
     def _kept_rights(self, inode: Inode | Shown) -> Rights:
         # Most files have those of many others.
@@ -419,7 +427,10 @@ class Shared:
             state.cuts_under_way = self.cuts.get(inode.inode_id, 0)
             self.given.forget(inode.inode_id)
             self._recall_cached(state, inode)
-        self.note_inode(state, inode)
+            if inode.ctime_ns > state.unsure_ctime_ns:  # as `note_inode`: it has them already
+                state.told_until_s = self.now_s() + self.section.attr_timeout_s
+        else:
+            self.note_inode(state, inode)
         return state
 
     def _recall_cached(self, state: InodeState, inode: Inode) -> None:

@@ -45,6 +45,7 @@ from .protocol import Opcode, OpenFlag
 from .together import BEGUN_BYTES_MAX, ReadsTogether, Row
 
 _FSYNC_DATA_ONLY = 1
+_DIRECT_IO, _KEEP_CACHE = int(OpenFlag.DIRECT_IO), int(OpenFlag.KEEP_CACHE)
 _ASKED = slice(9, 12)
 """Of a READ as it came: handle, offset, bytes."""
 _IOCTLS = frozenset(
@@ -431,9 +432,9 @@ def _iflags_of(fsxattr: tuple[int, ...]) -> int:
 
 
 def _open_out(opened: Opened) -> bytes:
-    flags = OpenFlag(0)
+    flags = 0
     if opened.direct_io:
-        flags |= OpenFlag.DIRECT_IO
+        flags |= _DIRECT_IO
     if opened.keep_cache:
-        flags |= OpenFlag.KEEP_CACHE
+        flags |= _KEEP_CACHE
     return p.OPEN_OUT.pack(opened.handle_id, flags, 0)

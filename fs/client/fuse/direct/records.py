@@ -7,7 +7,13 @@ from ....schema.config import ClientSection
 from ....schema.inode import Inode
 from ...vfs.changing_attributes import AttrChange
 from ...vfs.known import Shown
-from ..answers import BLOCK_BYTES, IO_BLOCK_BYTES, clamp_time_ns, used_blocks
+from ..answers import (
+    BLOCK_BYTES,
+    IO_BLOCK_BYTES,
+    STAT_BLOCK_BYTES,
+    clamp_time_ns,
+    used_blocks,
+)
 from . import protocol as p
 from .protocol import SetattrField
 
@@ -124,13 +130,21 @@ def _attr(inode: Inode) -> bytes:
 
 
 def _attr_fields(inode: Inode) -> tuple[int, ...]:
+    # What these say `used_blocks` and `Inode.length` do, too: here without a call each.
+    file = inode.file
+    if file is None:
+        length = taken = len(inode.symlink_target)
+        block_bytes = IO_BLOCK_BYTES
+    else:
+        length, block_bytes = file.length, file.layout.chunk_size_bytes
+        taken = inode.used_bytes if file.has_holes else length
     atime_s, atime_ns = divmod(inode.atime_ns, _S)
     mtime_s, mtime_ns = divmod(inode.mtime_ns, _S)
     ctime_s, ctime_ns = divmod(inode.ctime_ns, _S)
     return (
         inode.inode_id,
-        inode.length,
-        used_blocks(inode),
+        length,
+        -(-taken // STAT_BLOCK_BYTES),
         atime_s & _U64,
         mtime_s & _U64,
         ctime_s & _U64,
@@ -142,7 +156,7 @@ def _attr_fields(inode: Inode) -> tuple[int, ...]:
         inode.uid,
         inode.gid,
         inode.rdev,
-        _io_block_bytes(inode),
+        block_bytes,
         0,
     )
 

@@ -31,7 +31,7 @@ from ..killed import is_killed
 from . import handshake
 from . import protocol as p
 from .answering import Answering
-from .begun import BegunRequest
+from .begun import WITH_EFFECT, BegunRequest
 from .begun_reads import BegunReads
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
@@ -360,14 +360,19 @@ class Server:
 
     def _answer_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
         self._begun.discard(begun)
-        is_awaited = begun.has_effect and self._is_awaiting
-        if begun.is_abandoned or (self._is_over and not is_awaited):
-            return
-        self._begun_ended.set()
         request = begun.request
+        is_final = request.opcode in WITH_EFFECT
+        if begun.is_abandoned or (self._is_over and not (is_final and self._is_awaiting)):
+            return
+        if self._is_awaiting:
+            self._begun_ended.set()
+        if error is None and is_final:  # nobody could give it up
+            self._reply(request, reply)
+            self._times.note(request, begun.began_s)
+            return
         is_given_up = self._interrupts.take_given_up(begun) is not None
         is_worth_another = isinstance(error, TakesTaskError) or (
-            isinstance(error, FsError) and error.retry is not Retry.NEVER and not begun.has_effect
+            isinstance(error, FsError) and error.retry is not Retry.NEVER and not is_final
         )
         if is_worth_another and not is_given_up:
             assert self._nursery is not None
