@@ -134,6 +134,8 @@ class Reading(Handles):
         if handle.is_direct or end - offset <= PAGE_BYTES:
             return await self._read_straight(ref, offset, end), length
         async with self._core.large_reads:
+            if handle.state.ref is not ref:  # while it waited: the length goes with that one
+                raise CutMeanwhileError(handle.state.inode_id)
             return await self._read_straight(ref, offset, end), length
 
     async def _read_straight(self, ref: FileRef, offset: int, end: int) -> Buffer:

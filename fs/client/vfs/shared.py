@@ -11,6 +11,7 @@ import trio
 
 from ...runtime.oldest import forget_oldest
 from ...runtime.ports import Runtime
+from ...runtime.quick_semaphore import QuickSemaphore
 from ...runtime.recycled import RecycledMemory
 from ...runtime.span_keeper import SpanKeeper
 from ...schema import services
@@ -125,7 +126,7 @@ class Shared:
         """Those with mode and owner that wait."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
-        self.large_reads = trio.Semaphore(section.max_background)
+        self.large_reads = QuickSemaphore(section.max_background)
         """Through the page cache, of several pages, each with memory of its own while storage is asked."""
         self.together_bytes = 0
         """Under way together with others, where some are through the page cache."""

@@ -277,3 +277,28 @@ async def test_a_write_ends_a_time_in_the_future(autojump_clock, mounts, cluster
         assert (await m.stat(b"f")).mtime_ns < future
         await m.close(handle_id)
         assert (await m.stat(b"f")).mtime_ns < future
+
+
+async def test_a_read_that_waits_for_its_turn_goes_by_what_is_known_then(
+    autojump_clock, nursery, mounts
+):
+    """Where a file has chunks by then that were not there before, they are no holes."""
+    async with mounts() as m:
+        h, turns, found = await m.create(b"f"), m.vfs._core.large_reads, []
+        await set_length(m, h, b"f", 4 * CHUNK)
+        count = turns.value
+        assert all(turns.take_now() for _ in range(count)) and not turns.take_now()
+
+        async def read():
+            found.append(bytes(await m.files.read(h, 0, 4 * CHUNK)))
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await m.files.write(h, 3 * CHUNK, b"x" * CHUNK)
+        await m.files.flush(h)
+        assert not found
+        for _ in range(count):
+            turns.give_back()
+        await trio.testing.wait_all_tasks_blocked()
+        await m.close(h)
+    assert found == [bytes(3 * CHUNK) + b"x" * CHUNK]
