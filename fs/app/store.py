@@ -16,6 +16,7 @@ from ..kv.memory import MemoryEngine
 from ..kv.remote import RemoteEngine
 from ..kv.rocksdb import RocksDbEngine
 from ..kv.rocksdb_reader import RocksDbReader
+from ..mgmtd.store import KEY_BEGINNINGS
 from ..runtime.background import open_background
 from ..runtime.ports import Runtime
 from ..runtime.real import BOOT_ID_PATH
@@ -59,7 +60,11 @@ async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
     async with _watch(section, process.runtime) as watch:
         with watch.under_way("opening"):
             engine = await RocksDbEngine.open(
-                section.path, section, process.runtime, cluster_id=process.config.process.cluster_id
+                section.path,
+                section,
+                process.runtime,
+                cluster_id=process.config.process.cluster_id,
+                spared=KEY_BEGINNINGS,
             )
         engine.watch = watch
         async with _closing(engine), open_background() as nursery:

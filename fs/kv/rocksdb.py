@@ -19,8 +19,9 @@ Invariants:
       is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
       finds what the disk really holds.
     - A full disk refuses commits (NO_SPACE, definite) and nothing else: reads go on, what was
-      committed before is made durable.  RocksDB never writes again after such an error, so the
-      store is opened anew, in place, once there is space; transactions begun before become too old.
+      committed before is made durable.  Commits of the managers go on in what is set aside for them
+      (log_room.py).  Where RocksDB itself finds the disk full it never writes again: the store is
+      opened anew, in place, once there is space; transactions begun before become too old.
 
 Concurrency: one event loop; reads and commits are short calls on it, only flushes and open/close
 run elsewhere.  rocksdict raises bare Exception for everything, which is why it is caught as such at
@@ -49,6 +50,7 @@ from ..schema.status import FsError, Status
 from .buffer import Mutations
 from .disk_watch import DiskWatch
 from .local import NO_MEMORY, VERSION_BYTES, LocalEngine
+from .log_room import LogRoom
 from .rocksdb_store import (
     VERSION_KEY,
     WRITE_BUFFER_BYTES,
@@ -98,6 +100,7 @@ class RocksDbEngine(LocalEngine):
         *,
         section: KvSection,
         runtime: Runtime,
+        spared: tuple[bytes, ...] = (),
     ) -> None:
         """Use `open` instead."""
         super().__init__(runtime.clock, version)
@@ -120,15 +123,26 @@ class RocksDbEngine(LocalEngine):
         self._flush_done: trio.Event | None = None
         self._failure: str | None = None
         self._full_since_s: float | None = None  # or since the last look for space
+        self._full_what = "just now"
+        self._room = LogRoom(path, spared, self.now_s, self._watched)
+        self._room.follow()
         self._is_closed = False
         self.watch: DiskWatch | None = None
         """Looks after the disk; None: nobody does, a disk that hangs stops this process."""
 
     @classmethod
     async def open(
-        cls, path: str, section: KvSection, runtime: Runtime, *, cluster_id: str
+        cls,
+        path: str,
+        section: KvSection,
+        runtime: Runtime,
+        *,
+        cluster_id: str,
+        spared: tuple[bytes, ...] = (),
     ) -> "RocksDbEngine":
         """Open the store in directory `path`, making it when it is not there.
+
+        Commits of keys that begin as one of `spared` go on when the disk is full, for a while.
 
         Raises:
             FsError: ALREADY_RUNNING when another process (or object) has it open; KV_BAD_FORMAT
@@ -144,7 +158,9 @@ class RocksDbEngine(LocalEngine):
             discard(db, path)
             raise
         log.info("key-value store %s: open at version %d", path, version)
-        return cls(path, db, mark, segments, version, section=section, runtime=runtime)
+        return cls(
+            path, db, mark, segments, version, section=section, runtime=runtime, spared=spared
+        )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Flush in the background until cancelled.
@@ -311,6 +327,7 @@ class RocksDbEngine(LocalEngine):
                     put(key, value)
         put(VERSION_KEY, version.to_bytes(VERSION_BYTES, "big"))
         cost = batch.size_in_bytes() + OP_COST_BYTES * batch.len()
+        self._room.admit(mutations, cost)
         self._part_newest_view()
         self._write(batch)
         is_last = self._segments.note(cost)
@@ -318,7 +335,7 @@ class RocksDbEngine(LocalEngine):
         if not self._has_unsynced.is_set():
             self._unsynced_since_s = self.now_s()
             self._has_unsynced.set()
-        if is_last:
+        if is_last and self._room.may_change():
             self._rotate()
 
     def _clear_range(self, batch: WriteBatch, begin: bytes, end: bytes) -> None:
@@ -352,10 +369,13 @@ class RocksDbEngine(LocalEngine):
         if self._flush_done is None and self.now_s() - full_since_s >= REOPEN_INTERVAL_S:
             self._full_since_s = self.now_s()
             log_bytes = sum(path.stat().st_size for path in logs(self._path))
-            if shutil.disk_usage(self._path).free >= 2 * log_bytes + REOPEN_FREE_BYTES_MIN:
+            free, wanted = shutil.disk_usage(self._path).free, 2 * log_bytes + REOPEN_FREE_BYTES_MIN
+            if free >= wanted:
                 self._reopen()
                 raise FsError(Status.KV_TOO_OLD, f"{self._path}: opened anew after a full disk")
-        raise FsError(Status.NO_SPACE, f"key-value store {self._path}: the disk is full")
+            self._full_what = f"{free} bytes are free, changes go on with {wanted}"
+        what = f"key-value store {self._path}: the disk is full: {self._full_what}"
+        raise FsError(Status.NO_SPACE, what)
 
     def _reopen(self) -> None:
         self._release_views()
@@ -373,7 +393,8 @@ class RocksDbEngine(LocalEngine):
             raise self._poison_and_end(what)
         self._restart_at(version)
         self._segments.end()
-        self._full_since_s = None
+        self._room.follow()
+        self._full_since_s, self._full_what = None, "just now"
         log.info("key-value store %s: has space again at version %d", self._path, version)
 
     def _release_views(self) -> None:
@@ -400,6 +421,7 @@ class RocksDbEngine(LocalEngine):
             ) from error
         self._synced_version = version
         self._segments.end()
+        self._room.follow()
 
     async def aclose(self) -> None:
         """See KvEngine.aclose; `run` must have ended.  Releases the store even when it fails."""
@@ -425,6 +447,7 @@ class RocksDbEngine(LocalEngine):
                 # All of it is in the synced log already; the next opening reads it from there.
                 log.warning("key-value store %s: closing the full store: %s", self._path, error)
             finally:
+                self._room.close()
                 self._close_mark()
 
     def _close_mark(self) -> None:

@@ -91,6 +91,8 @@ BOOK_KEY: Final = b"MGMB"
 MOVE_PREFIX: Final = b"MGMV"
 DRAIN_PREFIX: Final = b"MGDR"
 EVENT_PREFIX: Final = b"RTEV"
+KEY_BEGINNINGS: Final = (b"MG", EVENT_PREFIX)
+"""Of all that managers keep; nobody else's keys begin so."""
 
 Record = tuple[bytes, bytes | None]
 """A key and its new value; None: it is cleared."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import subprocess
 import uuid
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -217,3 +218,10 @@ class Model:
 
 def int_value(value: bytes | None) -> int:
     return int.from_bytes(value or b"", "little", signed=True)
+
+
+def mounted_tmpfs(path: Path, size_mb: int) -> bool:
+    """Make a directory and mount a file system of that size there; False: this user may not."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

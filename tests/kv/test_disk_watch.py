@@ -156,5 +156,5 @@ async def test_every_wait_of_the_engine_for_its_disk_is_looked_after(tmp_path, m
     await engine.sync()
     engine._rotate()
     await engine.aclose()
-    assert kinds == ["probe", "flush", "rotation", "close"]
+    assert kinds == ["setting room aside", "probe", "flush", "rotation", "close"]
     watch.end()
