@@ -23,7 +23,7 @@ from fs.schema.config import ClientSection
 
 from .cluster import ROOT, fresh_cluster, warm_up
 from .command import bench_command
-from .disk import rounds_of
+from .disk import new_file_mib_s, rounds_of
 from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
@@ -54,8 +54,15 @@ READ_ROUNDS = 5
 @contextmanager
 def empty_mount() -> Iterator[Path]:
     """Mount the do-nothing file system, read ahead as ours is; yield where."""
+    with _mount_of("benchmarks.empty_fuse") as folder:
+        yield folder
+
+
+@contextmanager
+def _mount_of(module: str, *arguments: str) -> Iterator[Path]:
+    """Mount a file system of pyfuse3, read ahead as ours is; yield where."""
     with tempfile.TemporaryDirectory(prefix="ember-empty-") as folder:
-        command = [sys.executable, "-m", "benchmarks.empty_fuse", folder]
+        command = [sys.executable, "-m", module, *arguments, folder]
         with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
             try:
                 _wait_mounted(folder)
@@ -93,7 +100,27 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             progress.step(f"mount: {kind[0]}")
             folders = directory, ours, beside, Path(local)
             rows.append(_measured(kind, sizes, meter, folders, _rounds(kind[4], sizes)))
+            if kind[4] is sequential_read:
+                progress.step("mount: the same by a file system that reads the disk itself")
+                rows.append(_measured_disk(sizes, Path(local), empty))
     return rows
+
+
+def _measured_disk(sizes: Sizes, local: Path, empty: Path) -> Row:
+    """Measure the cold read of any pyfuse3 file system that reads a disk and does nothing else, beside that of the empty one."""
+    path, values, limits = local / "read-by-fuse", [], []
+    new_file_mib_s(path, sizes.file_mib)
+    with _mount_of("benchmarks.disk_fuse", str(path)) as mounted:
+        (mounted / BIG_FILE).touch()
+        for _ in range(READ_ROUNDS):
+            for folder, rates in ((mounted, values), (empty / FOLDER, limits)):
+                drop_page_cache()
+                rates.append(sequential_read(folder, sizes))
+    path.unlink()
+    value, limit = statistics.median(values), statistics.median(limits)
+    return Row(
+        "the same, pyfuse3 that reads the disk itself (of empty pyfuse3)", value, "MiB/s", limit
+    )
 
 
 def _rounds(workload: Callable[[Path, Sizes], float], sizes: Sizes) -> int:
