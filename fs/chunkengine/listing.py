@@ -46,11 +46,11 @@ class Listing:
         """See `ChunkEngine`."""
         first = chunk_key(target_id, ChunkId(InodeId(inode_id), 0))
         last = chunk_key(target_id, ChunkId(InodeId(inode_id), 2**32 - 1))
+        start, end = CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00"
         with self._books as ledger:
-            found = self._meta.scan(
-                CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00", is_reverse=True
-            )
-            for stored_key, value in found:
+            if next(iter(self._meta.scan(start, end)), None) is None:
+                return None  # backwards a cursor would look for the last chunk of an earlier file, past all that were removed
+            for stored_key, value in self._meta.scan(start, end, is_reverse=True):
                 record = ChunkRecord.unpack(value)
                 if record.length:
                     key = ChunkKey(stored_key[1:])

@@ -192,7 +192,10 @@ class RocksMetaStore:
         self, start: bytes, end: bytes, *, is_reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `MetaStore`."""
-        cursor = self._db.iter()
+        # Without a bound a cursor passes over all that was deleted behind the range, as kv/rocksdb_view.py says.
+        options = rocksdict.ReadOptions()
+        options.set_iterate_upper_bound(end)
+        cursor = self._db.iter(options)
         if is_reverse:
             cursor.seek_for_prev(end)
             if cursor.valid() and cursor.key() == end:
