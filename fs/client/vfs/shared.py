@@ -305,7 +305,7 @@ class Shared:
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
         """Take in the directories of a reply to a change of names, whose request was made at `mark`."""
         now_s, age_s_max = self.now_s(), self.section.attr_timeout_s
-        for inode in self.told.note(directories, mark):
+        for inode in self.told.note(directories, mark, now_s):
             self.given.forget(inode.inode_id)
             known = self.known.get(inode.inode_id)
             if known is not None:

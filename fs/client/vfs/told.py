@@ -44,14 +44,16 @@ class ToldDirectories:
         """Return what has changed by a later moment if the kernel has been given any directory in between."""
         return self._given_count
 
-    def note(self, directories: Iterable[common_pb2.InodePb], mark: int) -> list[Inode]:
-        """Take in what a reply told, whose request was made at `mark`; return what counts from now on."""
+    def note(
+        self, directories: Iterable[common_pb2.InodePb], mark: int, now_s: float
+    ) -> list[Inode]:
+        """Take in, now, what a reply told, whose request was made at `mark`; return what counts from now on."""
         if mark != self._change_count or not self._age_s_max:
             # What was told before does not show this change either.
             for message in directories:
                 self._found.pop(InodeId(message.inode_id), None)
             return []
-        until_s = self._now_s() + self._age_s_max
+        until_s = now_s + self._age_s_max
         return [i for i in map(inode_from_pb, directories) if self._is_taken(i, until_s)]
 
     def _is_taken(self, inode: Inode, until_s: float) -> bool:

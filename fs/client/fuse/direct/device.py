@@ -86,6 +86,8 @@ class Device:
         os.set_blocking(fd, False)
         self._memory = memory or RecycledMemory(0)
         self._write_bytes_max = write_bytes_max
+        self._short_bytes = _HEAD_BYTES + (write_bytes_max + 1) // 2
+        """Requests of fewer are copied; what a longer one writes is handed on where it lies."""
         self._head = memoryview(bytearray(_HEAD_BYTES))
         self._data = self._memory.take(write_bytes_max)
         self._watch: readiness.Watch | None = None
@@ -105,28 +107,28 @@ class Device:
                 raise EOFError("unmounted") from error
             raise
         if count > 0:
-            return rows, self._taken(count)
-        if count == 0 and not rows:
+            try:
+                if count < self._short_bytes:
+                    fields = take_request(self._head, self._data, count)
+                    return rows, _new(Request, fields + _MISSING)
+                return rows, self._long_request(count)
+            except (MemoryError, OSError) as error:
+                self._refuse_lack(count, error)
+        elif count == 0 and not rows:
             raise EOFError("the other end is gone")
         return rows, None
 
-    def _taken(self, count: int) -> Request | None:
-        """Return the request of so many bytes that has been received; None: there was no memory for what it writes, which it is told."""
-        try:
-            return self._request(count)
-        except (MemoryError, OSError) as error:
-            _, opcode, unique, *_ = IN_HEADER.unpack_from(self._head)
-            if opcode != Opcode.WRITE or not is_lack(error):
-                raise
-            _log.warning("a WRITE of %d bytes: %r", count, error)
-            self.reply_error(unique, lacking("WRITE", error).errno)
-            return None
+    def _refuse_lack(self, count: int, error: MemoryError | OSError) -> None:
+        """Tell a WRITE of so many bytes that has been received that there was no memory for what it writes; raises any other error."""
+        _, opcode, unique, *_ = IN_HEADER.unpack_from(self._head)
+        if opcode != Opcode.WRITE or not is_lack(error):
+            raise error
+        _log.warning("a WRITE of %d bytes: %r", count, error)
+        self.reply_error(unique, lacking("WRITE", error).errno)
 
-    def _request(self, count: int) -> Request:
+    def _long_request(self, count: int) -> Request:
         """Return the request of so many bytes that has been received."""
         more = count - _HEAD_BYTES
-        if 2 * more < self._write_bytes_max:
-            return _new(Request, take_request(self._head, self._data, count) + _MISSING)
         length, opcode, unique, node_id, uid, gid, pid, _, _ = IN_HEADER.unpack_from(self._head)
         assert length == count, (length, count)
         if opcode == Opcode.WRITE:

@@ -54,6 +54,9 @@ _log = logging.getLogger(__name__)
 Held = tuple[Request, Callable[[], None]]
 """A read that is to be done by itself, and what lets others go on."""
 
+_MOVERS = frozenset(map(int, (Opcode.READ, Opcode.WRITE)))
+"""Whose bytes are counted."""
+
 IDLE_COUNT_MAX = 32
 """More idle workers than this end."""
 
@@ -322,8 +325,10 @@ class Server:
             if reply is not None:
                 if reply is NO_ENTRY:
                     self._reply_error(request, errno.ENOENT)
-                else:
+                elif opcode in _MOVERS:
                     self._reply(request, reply)
+                else:
+                    self._device.reply(request.unique, reply)
                 self._times.note_took(request, perf_counter() - began_s)
                 return True
         else:
