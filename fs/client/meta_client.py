@@ -8,6 +8,8 @@ Invariants:
     - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
       service that falls silent costs the time to judge it, not the time that a call may take.
     - One that lives and is slow is waited for (patience.py).
+    - One that keeps a call for its whole limit and does not say that it lives comes last for a while, judged or not: it costs the time of one call,
+      not that of each.
     - A change is not repeated once services may have forgotten whether they have done it: trio's clock, by which it is, stands still
       while the machine sleeps, and what others have done since would be undone.
 
@@ -15,7 +17,8 @@ Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of th
 """
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import trio
@@ -35,7 +38,7 @@ from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import OnMetaReply
 from .inline_report import OUTCOMES_KEPT_S
-from .patience import Patience
+from .patience import Patience, SlowPeerError
 from .retry import RetryBudget
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,9 @@ _NO_BYTES = memoryview(b"")
 
 BEGUN_COUNT_MAX: Final = 4096
 """Of changes begun without a task that failed, and that nobody has gone on with so far."""
+
+SILENT_S: Final = 30.0
+"""For so long others are asked in the place of a service that was silent.  The manager judges it in a fraction of that, unless it gets no time itself."""
 
 _HARMLESS: Final = frozenset(
     {
@@ -88,6 +94,8 @@ class MetaClient:
         self._under_way: dict[NodeId, set[UnderWay]] = {}
         self._begun: dict[bytes, tuple[float, NodeId]] = {}
         """Changes begun without a task that failed, by request id: when they were first sent, and to whom."""
+        self._silent_until_s: dict[NodeId, float] = {}
+        """Of services that kept a call for its whole limit; trio time."""
         self._memory = RecycledMemory(PAYLOAD_IDLE_BYTES_MAX)
 
     def adopt(self, section: ClientSection) -> None:
@@ -101,14 +109,23 @@ class MetaClient:
         return self._client_id
 
     def _servers(self) -> list[Node]:
-        """Return the meta services in this client's order, failed ones last."""
+        """Return the meta services in this client's order, failed ones last, before them those that were silent."""
         info = self._routing.info
         seen, ranked = self._ranked
         if info is not seen:
             nodes = [n for n in info.nodes_with_role(Role.META) if n.address]
             ranked = sorted(nodes, key=lambda n: (n.state is NodeState.FAILED, self._weight(n)))
             self._ranked = info, ranked
-        return ranked
+        return self._silent_later(ranked) if self._silent_until_s else ranked
+
+    def _silent_later(self, ranked: list[Node]) -> list[Node]:
+        now_s, silent = trio.current_time(), self._silent_until_s
+        for node_id in [node_id for node_id, until_s in silent.items() if until_s <= now_s]:
+            del silent[node_id]
+        return sorted(ranked, key=lambda n: (n.state is NodeState.FAILED, n.node_id in silent))
+
+    def _note_silent(self, node_id: NodeId) -> None:
+        self._silent_until_s[node_id] = trio.current_time() + SILENT_S
 
     def _choose(self, tries: dict[NodeId, int]) -> Node:
         """Return the service to ask: of those that live, the least tried one of this call, the usual one first.
@@ -193,6 +210,7 @@ class MetaClient:
                     await self._routing.refresh()
                 await budget.pause()
                 self._check_remembered(method, failure, sent_s)
+            node_id = NodeId(0)
             try:
                 server = self._choose(tries)
                 node_id = server.node_id
@@ -218,6 +236,9 @@ class MetaClient:
                     )
             except FsError as error:
                 failure = error
+                is_silent = error.status is Status.RPC_TIMEOUT and timeout_s is None
+                if is_silent and not isinstance(error, SlowPeerError):
+                    self._note_silent(node_id)
             else:
                 return received.message
 
@@ -250,6 +271,8 @@ class MetaClient:
 
         # Quoted: they would be evaluated for every call.
         def end(received: "Received[RspT] | None", error: "FsError | None") -> None:
+            if error is not None and error.status is Status.RPC_TIMEOUT:
+                self._note_silent(server.node_id)
             on_end(None if received is None else received.message, error)
 
         return self._channels.get(server.address, node_id=server.node_id).begin(
@@ -285,8 +308,20 @@ class MetaClient:
             return False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Give up calls to services that are declared failed, until cancelled."""
+        """Give up calls to services that are declared failed, and ask whether the others live that keep one, until cancelled."""
         task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._patience.watch, self._calls_under_way)
+            await self._give_up_failed()
+
+    def _calls_under_way(self) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
+        nodes = self._routing.info.nodes
+        for node_id, under_way in self._under_way.items():
+            node = nodes.get(node_id)
+            if node is not None and under_way:
+                yield node, under_way
+
+    async def _give_up_failed(self) -> None:
         info = self._routing.info
         while True:
             before, info = info, await self._routing.wait_newer(info.routing_version)

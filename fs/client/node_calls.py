@@ -12,8 +12,11 @@ Invariants:
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
+
+import trio
 
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels, ConnectionRefused, Into, Lending, OnReply, Received, UnderWay
@@ -77,7 +80,19 @@ class NodeCalls:
         self._limiters.clear()
 
     async def run(self) -> None:
-        """End the calls to nodes that are judged failed, until cancelled."""
+        """End the calls to nodes that are judged failed, and ask whether the others live that keep one, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._patience.watch, self._calls_under_way)
+            await self._end_to_failed()
+
+    def _calls_under_way(self) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
+        nodes = self._routing.info.nodes
+        for (node_id, incarnation), under_way in self._under_way.items():
+            node = nodes.get(node_id)
+            if node is not None and node.incarnation == incarnation and under_way:
+                yield node, under_way
+
+    async def _end_to_failed(self) -> None:
         while True:
             info = self._routing.info
             for node_id, incarnation in list(self._under_way):

@@ -9,15 +9,17 @@ Invariants:
       and it is the same process.  That it asks the manager for its lease says nothing of its way to us.
     - A call to a peer that turned out to live when the limit had passed has PATIENT_S the next time; every limit's length it is made
       sure that the peer still lives, and the call ends if not.
+    - Who has kept a call for half of its limit is asked whether it lives meanwhile (`watch`), so that it is known when the limit has passed.
     - A read is never waited for longer than the limit: another replica has the same bytes, and the next try finds those that were read
       in the page cache.
-    - Nobody is asked, and nothing more is done, while calls end within their limit.
+    - Nobody is asked, and nothing more is done, while calls end within half of their limit.
 
 Does not: repeat anything; retry.py says for how long.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import trio
@@ -64,6 +66,17 @@ def same_error(error: FsError) -> FsError:
     return kind(error.status, error.detail)
 
 
+class _Asked:
+    """Whether a node lives, asked once for all who want to know."""
+
+    __slots__ = ("asked_s", "done", "lives")
+
+    def __init__(self) -> None:
+        self.asked_s = current_time()
+        self.done = trio.Event()
+        self.lives = False
+
+
 class Patience:
     """Which peers of one process are slow at what."""
 
@@ -72,6 +85,8 @@ class Patience:
         self._section = section
         self._slow_until_s: dict[tuple[NodeId, str, str], float] = {}
         """Of node, incarnation and method; trio time."""
+        self._asked: dict[tuple[NodeId, str], _Asked] = {}
+        """By node and incarnation, the last time."""
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
@@ -119,7 +134,7 @@ class Patience:
                 failure.retry is Retry.NEVER
                 or failure.status in _GONE
                 or took_s < SLOW_FRACTION * limit_s
-                or not await self._lives(node)
+                or not await self._lives(node, began_s)
             ):
                 raise failure
             if method.name not in _ELSEWHERE:
@@ -169,12 +184,50 @@ class Patience:
         """Cancel when the node does not say that it lives; tell when it has."""
         while True:
             await trio.sleep(self._section.call_timeout_s)
-            if await self._lives(node):
+            if await self._lives(node, current_time()):
                 on_slow()
             else:
                 scope.cancel()
 
-    async def _lives(self, node: Node) -> bool:
+    async def watch(
+        self, under_way: Callable[[], Iterable[tuple[Node, AbstractSet[UnderWay]]]]
+    ) -> None:
+        """Ask nodes that have kept one of the calls under way for half of its limit whether they live, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                half_s, now_s = self._section.call_timeout_s / 2, current_time()
+                next_s = now_s + half_s
+                for node, calls in under_way():
+                    asked = self._asked.get((node.node_id, node.incarnation))
+                    for call in calls:
+                        due_s = call.deadline_s - half_s
+                        if due_s > now_s:
+                            next_s = min(next_s, due_s)
+                        elif asked is None or asked.asked_s < due_s:
+                            asked = self._begin_asking(node)
+                            nursery.start_soon(self._ask, node, asked)
+                await trio.sleep_until(next_s)
+
+    async def _lives(self, node: Node, since_s: float) -> bool:
+        """Return whether a node lives, asked not before `since_s` of trio time."""
+        asked = self._asked.get((node.node_id, node.incarnation))
+        if asked is None or asked.asked_s < since_s:
+            asked = self._begin_asking(node)
+            await self._ask(node, asked)
+        await asked.done.wait()
+        return asked.lives
+
+    def _begin_asking(self, node: Node) -> _Asked:
+        asked = self._asked[node.node_id, node.incarnation] = _Asked()
+        return asked
+
+    async def _ask(self, node: Node, asked: _Asked) -> None:
+        try:
+            asked.lives = await self._is_there(node)
+        finally:  # who is cancelled has found nothing out: others take it for silent, and go elsewhere
+            asked.done.set()
+
+    async def _is_there(self, node: Node) -> bool:
         """Ask a node, on another connection than that of calls, who it is."""
         try:
             received = await self._channels.get(node.address, node_id=0).call(

@@ -139,6 +139,9 @@ class ReadApart(list[memoryview]):
 class UnderWay(Protocol):
     """A call that has not ended yet."""
 
+    deadline_s: float
+    """Trio time."""
+
     def fail(self, error: FsError) -> None:
         """End it with an error, which is indefinite: the request may have been executed, or may be yet."""
         ...

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from fs.client.inline_report import OUTCOMES_KEPT_S
-from fs.client.meta_client import _HARMLESS, MetaClient
+from fs.client.meta_client import _HARMLESS, SILENT_S, MetaClient
 from fs.rpc.api import Lending, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
@@ -156,6 +156,47 @@ async def test_a_call_leaves_a_service_that_is_declared_failed(autojump_clock, p
     assert (before, one) == (first, two)
     assert after != first
     assert services.repeats == [False, False, True]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+async def test_a_service_that_hangs_and_is_not_judged_costs_the_limit_of_one_call_and_so_does_the_next(
+    autojump_clock, parts, is_begun
+):
+    """It cost half as much again until it was known that it does not live; and as much for each call that came after."""
+    client, routing, services = parts
+    third = replace(routing.info.node(NodeId(202)), node_id=NodeId(203), address="mem:203")
+    routing.publish(replace(routing.info, nodes={**routing.info.nodes, NodeId(203): third}))
+    first, second, third = (server.address for server in client._servers())
+    services.silent |= {first, second}
+    began_s, limit_s = trio.current_time(), ClientSection().call_timeout_s
+    if is_begun:
+        ended = []
+        request = meta_pb2.GetAttrReq(caller={"uid": 0})
+        assert client.begin(META_GET_ATTR, request, lambda *end: ended.append(end))
+        await trio.sleep(limit_s)
+        services.begun.pop()(None, FsError(Status.RPC_TIMEOUT, "no reply"))
+        assert ended[0][1].status is Status.RPC_TIMEOUT
+    await get_attr(client)
+    assert trio.current_time() - began_s < 2 * limit_s + 1
+    assert [address for address, _ in services.asked] == [first, second, third]
+    for _ in range(3):
+        began_s = trio.current_time()
+        await get_attr(client)
+        assert client.begin(META_GET_ATTR, meta_pb2.GetAttrReq(caller={"uid": 0}), lambda *_: None)
+        assert trio.current_time() - began_s < 0.1
+    assert {address for address, _ in services.asked[3:]} == {third}
+    services.silent.clear()
+    await trio.sleep(SILENT_S)
+    await get_attr(client)
+    assert services.asked[-1][0] == first
+
+
+async def test_who_gave_a_begun_call_up_says_nothing_of_its_service(autojump_clock, parts):
+    client, _, services = parts
+    assert client.begin(META_GET_ATTR, meta_pb2.GetAttrReq(caller={"uid": 0}), lambda *_: None)
+    services.begun.pop()(None, FsError(Status.RPC_CANCELLED, "a request was given up"))
+    await get_attr(client)
+    assert len({address for address, _ in services.asked}) == 1
 
 
 async def test_another_news_ends_no_call(autojump_clock, parts):

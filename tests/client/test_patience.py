@@ -122,6 +122,44 @@ async def test_who_falls_silent_while_it_is_waited_for_is_given_up(autojump_cloc
     assert trio.current_time() - began_s <= 2 * LIMIT_S + 2 * ASK_S + 0.1
 
 
+@pytest.mark.parametrize("method", [services.STORAGE_SPACE_INFO, services.STORAGE_BATCH_READ])
+async def test_that_a_peer_does_not_live_is_known_when_the_limit_has_passed(
+    autojump_clock,  # noqa: ARG001
+    nursery,
+    method,
+):
+    peer, under_way = Peer(0.01), set()
+    patience = Patience(peer, ClientSection())
+    nursery.start_soon(patience.watch, lambda: [(NODE, under_way)])
+    await trio.sleep(0.3 * LIMIT_S)  # its looks and this call have nothing to do with each other
+    peer.silent_from_s = began_s = trio.current_time()
+    with pytest.raises(FsError) as caught:
+        await patience.call(NODE, method, method.request_type(), under_way=under_way)
+    assert caught.value.status is Status.RPC_TIMEOUT
+    assert not isinstance(caught.value, SlowPeerError)
+    assert trio.current_time() - began_s <= LIMIT_S + 0.1
+    assert peer.asked_count == 1
+
+
+async def test_one_that_lives_is_asked_once_for_all_that_wait_for_it(
+    autojump_clock,  # noqa: ARG001
+    nursery,
+):
+    peer, under_way = Peer(3.5 * LIMIT_S), set()
+    patience = Patience(peer, ClientSection())
+    nursery.start_soon(patience.watch, lambda: [(NODE, under_way)])
+
+    async def call():
+        method = services.STORAGE_SPACE_INFO
+        with pytest.raises(SlowPeerError):
+            await patience.call(NODE, method, method.request_type(), under_way=under_way)
+
+    async with trio.open_nursery() as several:
+        for _ in range(5):
+            several.start_soon(call)
+    assert peer.asked_count == 1
+
+
 async def test_another_process_in_its_place_is_no_sign_of_life(autojump_clock):  # noqa: ARG001
     patience = Patience(Peer(2 * LIMIT_S, incarnation="second"), ClientSection())
     for _ in range(2):

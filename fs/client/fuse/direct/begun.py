@@ -7,6 +7,7 @@ A LOOKUP, or an OPEN for reading, leaves nothing behind that would have to be un
 the usual way, by a task.  Others (`WITH_EFFECT`) see by themselves to it that what they have begun comes to its end; nobody gives them up.
 """
 
+import math
 from typing import Final
 
 from ....rpc.api import UnderWay
@@ -33,6 +34,8 @@ WITH_EFFECT: Final = frozenset(
 
 class NoWay:
     """Of what is begun and goes on whatever becomes of its request: nothing ends it early."""
+
+    deadline_s = math.inf
 
     def fail(self, _error: FsError) -> None:
         """Leave it alone."""
@@ -62,7 +65,8 @@ class BegunRequest:
     def cancel(self) -> None:
         """End it now, if it has not ended."""
         if self.call is not None:
-            self.call.fail(FsError(Status.RPC_TIMEOUT, "a request was given up"))
+            # not as a timeout: it says nothing of the service
+            self.call.fail(FsError(Status.RPC_CANCELLED, "a request was given up"))
 
     def abandon(self) -> None:
         """End it without an answer: there is no kernel any more."""
