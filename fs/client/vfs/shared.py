@@ -449,7 +449,7 @@ class Shared:
             is_open = self.states.get(state.inode_id) is state
             if not (is_open and self.budget.try_keep(state, len(known.data))):
                 known = None
-        if known is None or not known.data:
+        if (known is None or not known.data) and state.inline is not None and state.inline.data:
             self.budget.give_up(state)
         state.inline = known
 
