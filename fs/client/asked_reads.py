@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import trio
 from xxhash import xxh3_64_intdigest
 
 from ..kernels.batches import ROW, windows_of
@@ -30,7 +31,7 @@ from ..schema.ids import NodeId
 from ..schema.proto import storage_pb2 as pb
 from ..schema.read_columns import ReadResult, check_lengths, read_results
 from ..schema.status import FsError, Status
-from .direct_threads import DirectThreads
+from .direct_threads import DirectThreads, LeftBehindError
 from .node_calls import NodeCalls
 from .read_plans import TableRequest
 from .read_table import ReadTable
@@ -103,7 +104,10 @@ async def ask(
                 return None
             log.info("node %d: bytes that it has lent do not match, it is to read them", node_id)
         except FsError as error:
-            if error.status is not Status.RPC_NOT_LENT:  # LeftBehindError among others
+            if apart is not None and apart.left_behind is not None:
+                # Whatever it has become on its way: nothing may be read into those buffers.
+                raise apart.left_behind from None
+            if error.status is not Status.RPC_NOT_LENT:
                 raise
             log.debug("node %d: %s", node_id, error)
         lending = Lending.MEMORY
@@ -127,6 +131,8 @@ class _Apart:
         self._buffers_of = buffers_of
         self._run_blocking = run_blocking
         self._direct = direct
+        self.left_behind: LeftBehindError | None = None
+        """Says that a thread has the buffers for good, without the calls that it came through."""
         self.does_match: bool | None = None
         """Whether all that was asked for last has come, and is what its checksums say; None: it was not lent, or cannot be read."""
 
@@ -150,6 +156,11 @@ class _Apart:
         buffers = self._buffers_of()
         try:
             self.does_match = await self._direct.run(partial(self._read, reply, buffers, read))
+        except (LeftBehindError, trio.Cancelled):
+            self.left_behind = LeftBehindError(
+                Status.IO_ERROR, "a thread waits for a disk with the buffers of this read"
+            )
+            raise
         except (RuntimeError, MemoryError) as error:  # no thread is to be had: who lends reads it
             raise FsError(
                 Status.RPC_NOT_LENT, f"no thread to wait for the disk: {error}"

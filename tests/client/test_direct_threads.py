@@ -11,6 +11,7 @@ from fs.client import asked_reads, direct_threads
 from fs.client.api import FileRead, ReadAhead
 from fs.client.asked_reads import APART_BYTES_MIN, ask
 from fs.client.direct_threads import DIRECT_COUNT_MAX, DirectThreads, LeftBehindError
+from fs.client.patience import SlowPeerError
 from fs.client.storage_reads import StorageReads
 from fs.kernels.writes import block_checksums
 from fs.rpc.api import Lending, ReadApart, Received
@@ -194,6 +195,30 @@ def reads_of(monkeypatch):
     """Return what reads of a node; chunks are large enough for threads."""
     monkeypatch.setattr(asked_reads, "APART_PIECE_BYTES_MIN", CHUNK)
     return _reads_of
+
+
+@pytest.mark.usefixtures("hangs_soon")
+async def test_nothing_is_read_into_them_whatever_the_failure_becomes_on_its_way(threads, disk):
+    """A call that had waited for its node before fails as one to a slow peer, which is worth another try; so is one that somebody cuts off."""
+
+    class Late(Node):
+        async def call(self, *asked, **options):
+            try:
+                return await super().call(*asked, **options)
+            except FsError as error:
+                raise SlowPeerError(error.status, error.detail) from error
+
+    class CutOff(Node):
+        async def call(self, *asked, **options):
+            with trio.move_on_after(0.01):
+                return await super().call(*asked, **options)
+            raise FsError(Status.RPC_NOT_LENT, "too late")
+
+    for kind in (CutOff, Late):
+        node, view = kind(disk), memoryview(bytearray(SIZE))
+        with pytest.raises(LeftBehindError):
+            await asked(node, threads, view)
+        assert node.asked == [Lending.DIRECT]
 
 
 def _reads_of(node):
