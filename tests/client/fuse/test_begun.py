@@ -177,6 +177,17 @@ async def test_a_signal_ends_it(  # noqa: PLR0917 - fixtures and cases
     assert await kernel.receive() == (other, errno.ENOENT, b"")
 
 
+async def test_a_signal_that_ends_nothing_leaves_it_as_it_is(kernel, cluster, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 1e6)
+    asked = await kernel.send(Opcode.LOOKUP, b"missing\0")
+    one = await begun_at(cluster, 1)
+    await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
+    assert (await kernel.ask(Opcode.GETATTR, p.GETATTR_IN.pack(0, 0, 0)))[0] == 0, "it is heard"
+    await one.serve()
+    assert await kernel.receive() == (asked, errno.ENOENT, b"")
+    assert not kernel.server._interrupts._entries and not kernel.server._begun
+
+
 async def test_the_end_of_the_mount_ends_them(kernel, cluster):  # noqa: F811
     await kernel.send(Opcode.LOOKUP, b"missing\0")
     one = await begun_at(cluster, 1)

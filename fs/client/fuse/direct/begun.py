@@ -47,7 +47,7 @@ NO_WAY: Final = NoWay()
 class BegunRequest:
     """See module head; for those who give requests up it looks like a cancel scope."""
 
-    __slots__ = ("began_s", "call", "is_abandoned", "request")
+    __slots__ = ("began_s", "call", "is_abandoned", "may_be_given_up", "request")
 
     def __init__(self, request: Request, began_s: float) -> None:
         self.request = request
@@ -56,6 +56,8 @@ class BegunRequest:
         self.call: UnderWay | None = None
         self.is_abandoned = False
         """Nobody wants an answer any more."""
+        self.may_be_given_up = False
+        """Its caller got a signal, or is gone: `Interrupts` knows of it.  Of most it need not."""
 
     @property
     def has_effect(self) -> bool:

@@ -96,10 +96,11 @@ class Interrupts:
         """Return whether a signal ends the caller of a request."""
         return self._is_killed(request.pid)
 
-    def add(self, request: Request, scope: Scope) -> None:
-        """Let a request be given up, by cancelling `scope`, from now on; one that is here already stays what it is."""
+    def add(self, request: Request, scope: Scope, waited_s: float = 0.0) -> None:
+        """Let a request that has waited for so long be given up, by cancelling `scope`, from now on; one that is here already stays what it is."""
         if request.unique not in self._entries:
-            self._entries[request.unique] = _Interruptible(request, self._now_s(), scope)
+            began_s = self._now_s() - waited_s
+            self._entries[request.unique] = _Interruptible(request, began_s, scope)
 
     def move(self, request: Request, scope: Scope) -> None:
         """Have a request, if it may be given up, done in another scope."""

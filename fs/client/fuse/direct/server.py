@@ -83,7 +83,8 @@ class Server:
         self._memory = vfs.memory
         self._operations = Operations(vfs, runtime)
         self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
-        self._begun: set[BegunRequest] = set()
+        self._begun: dict[int, BegunRequest] = {}
+        """By `unique`."""
         self._reads = ReadAnswers(device, self._operations, answering, self._times)
         self._begun_reads = BegunReads(
             self._operations.begin_together, self._end_begun_reads, self._interrupts.is_killed
@@ -131,7 +132,7 @@ class Server:
                 finally:
                     self._is_over = True
         finally:
-            for begun in list(self._begun):
+            for begun in list(self._begun.values()):
                 begun.abandon()
             self._begun_reads.abandon()
 
@@ -210,6 +211,8 @@ class Server:
         # Whoever could wait for an answer is gone, but a file that is being closed must be.
         self._is_gone = True
         self._watching.cancel()
+        for begun in self._begun.values():
+            self._let_be_given_up(begun)
         self._interrupts.give_up_all()
         while self._followers:
             self._appoint_leader()
@@ -220,7 +223,7 @@ class Server:
     async def _await_effects(self) -> None:
         """Keep the server running for what has effects and no task."""
         try:
-            while any(begun.has_effect for begun in self._begun):
+            while any(begun.has_effect for begun in self._begun.values()):
                 self._begun_ended = trio.Event()
                 await self._begun_ended.wait()
         finally:
@@ -350,10 +353,14 @@ class Server:
             _log.debug("request %d: %s", request.unique, error)
         if begun.call is None:
             return False
-        self._begun.add(begun)
-        if request.opcode in WITHOUT_EFFECT:
-            self._interrupts.add(request, begun)
+        self._begun[request.unique] = begun
         return True
+
+    def _let_be_given_up(self, begun: BegunRequest) -> None:
+        """Let what was begun be given up from now on, if it may be."""
+        if begun.request.opcode in WITHOUT_EFFECT:
+            begun.may_be_given_up = True
+            self._interrupts.add(begun.request, begun, current_time() - begun.began_s)
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
         """Answer what was begun, or have a task do it; what fails in that is answered, too: the kernel waits."""
@@ -364,14 +371,14 @@ class Server:
             self._refuse(begun.request, failure)
 
     def _answer_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
-        self._begun.discard(begun)
         request = begun.request
+        self._begun.pop(request.unique, None)
         is_final = request.opcode in WITH_EFFECT
         if begun.is_abandoned or (self._is_over and not (is_final and self._is_awaiting)):
             return
         if self._is_awaiting:
             self._begun_ended.set()
-        if error is None and is_final:  # nobody could give it up
+        if error is None and not begun.may_be_given_up:
             self._reply(request, reply)
             self._times.note(request, begun.began_s)
             return
@@ -382,8 +389,11 @@ class Server:
         if is_worth_another and not is_given_up:
             assert self._nursery is not None
             scope = trio.CancelScope()
-            self._interrupts.move(request, scope)
-            again = self._operations.again(request.opcode, current_time() - begun.began_s)
+            waited_s = current_time() - begun.began_s
+            if request.opcode in WITHOUT_EFFECT:
+                self._interrupts.add(request, scope, waited_s)
+                self._interrupts.move(request, scope)
+            again = self._operations.again(request.opcode, waited_s)
             self._nursery.start_soon(self._serve_again, request, scope, again)
             return
         self._interrupts.remove(request)
@@ -502,6 +512,10 @@ class Server:
             self._interrupts.let_go(reads)
 
     def _hear_of_signal(self, request: Request) -> None:
+        (unique,) = p.INTERRUPT_IN.unpack_from(request.body)
+        begun = self._begun.get(unique)
+        if begun is not None:
+            self._let_be_given_up(begun)
         self._interrupts.hear(request)
         self._begun_reads.hear_of_signals()
 
