@@ -56,6 +56,12 @@ class AskedNames:
             self._core.changes.note_name(*place)
         self._core.leased.fail(self._asked)
 
+    def refuse(self) -> None:
+        """Meta has refused the only try, so nothing comes of it."""
+        for place in self._places:
+            self._core.changes.note_name(*place)
+        self._core.leased.withdraw(self._asked)
+
     def withdraw(self) -> None:
         """Meta is not going to be asked."""
         self._core.leased.withdraw(self._asked)

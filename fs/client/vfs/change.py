@@ -39,6 +39,8 @@ class Change(NamedTuple, Generic[ReqT, RspT, T]):
     """Called where meta was not asked and is not going to be."""
     note: Callable[[RspT], None] = _nothing
     """Takes in what of a reply the result does not depend on: whoever waits for that may have it already, and nothing else has been done since."""
+    refuse: Callable[[], None] | None = None
+    """Called in place of `fail` where meta has refused the only try: it was not made, and is not going to be."""
 
 
 OnMade = Callable[[T | None, Exception | None], None]
@@ -86,7 +88,10 @@ def begin(core: Shared, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> boo
     def ended(reply: "RspT | None", error: "FsError | None") -> None:
         if reply is None:
             assert error is not None
-            change.fail()
+            if error.retry is Retry.NEVER and error.definite and change.refuse is not None:
+                change.refuse()
+            else:
+                change.fail()
             if error.retry is Retry.NEVER:
                 on_end(None, error)
             else:

@@ -102,7 +102,9 @@ class Creating(Handles):
         def note(reply: "meta_pb2.CreateRsp") -> None:
             names.note_answered(reply.directories, (InodeId(reply.inode.inode_id),))
 
-        return Change(services.META_CREATE, request, take, names.fail, names.withdraw, note)
+        return Change(
+            services.META_CREATE, request, take, names.fail, names.withdraw, note, names.refuse
+        )
 
     def note_maker(self, handle_id: int, thread_id: int) -> None:
         """Note which thread has just created the file of a handle: what it sets of mode and owner may wait for its close."""

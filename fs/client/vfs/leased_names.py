@@ -172,7 +172,7 @@ class LeasedNames:
                 directory.fail(name)
 
     def withdraw(self, asked: Asked) -> None:
-        """Meta is not asked for a change after all."""
+        """Meta is not asked for a change after all, or has refused it: its names are not known, as before it, until another one follows."""
         self.end(asked, *[None] * len(asked.names))
 
     def end(self, asked: Asked, *leads_to: InodeId | None) -> None:

@@ -88,7 +88,7 @@ class Namespace(ChangingAttributes):
         def note(reply: "ChangeRspT") -> None:
             names.note_answered(reply.directories, leads_to(reply))
 
-        return Change(method, request, take_in, names.fail, names.withdraw, note)
+        return Change(method, request, take_in, names.fail, names.withdraw, note, names.refuse)
 
     def _making(
         self,

@@ -135,6 +135,24 @@ async def test_one_that_is_refused_is_not_tried_again(kernel, cluster, case):  #
     assert not cluster.only.again
 
 
+async def test_a_name_whose_change_was_refused_is_known_again_after_the_next_one(kernel, cluster):  # noqa: F811
+    """A refusal counted as a reply that is yet to come: neither the name nor the directory was known any more, ever."""
+    mkdir = p.MKDIR_IN.pack(0o755, 0)
+    _, reply = await kernel.ask(Opcode.MKDIR, mkdir + b"here\0")
+    directory_id = p.ENTRY_OUT.unpack_from(reply)[0]
+    for wanted in (0, errno.EEXIST, errno.EEXIST):
+        assert (await kernel.ask(Opcode.MKDIR, mkdir + b"x\0", directory_id))[0] == wanted
+    rename = p.RENAME_IN.pack(directory_id) + b"missing\0y\0"
+    assert (await kernel.ask(Opcode.RENAME, rename, directory_id))[0] == errno.ENOENT
+    known = kernel.vfs._core.leased._directories[directory_id]
+    assert (known.open_count, known.under_way) == (0, {})
+    assert (await kernel.ask(Opcode.RMDIR, b"x\0", directory_id))[0] == 0
+    before = cluster.calls.count("Lookup")
+    assert (await kernel.ask(Opcode.LOOKUP, b"x\0", directory_id))[0] == errno.ENOENT
+    assert cluster.calls.count("Lookup") == before
+    assert known.left_ctime_ns
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_without_a_connection_a_task_does_it(kernel, cluster, case):  # noqa: F811
     inode_id = await made_before(kernel)
