@@ -27,6 +27,7 @@ from . import bare
 from .cluster import cluster_beside_file, warm_up
 from .command import bench_command
 from .disk import held_bytes, new_file_mib_s, read_mib_s, rounds_of, written_over_mib_s
+from .fio import Large, LargeBlocks, large_blocks, least_of
 from .machine import direct_reads, loopback_mib_s
 from .native import BATCH_COUNTS, FULL, LARGE_BATCH_COUNT, QUICK, SMALL_BYTES, WARM_COUNT, Sizes
 from .relay import wake_ups_us
@@ -160,14 +161,14 @@ class WrittenBatches:
         self.used[count].add(used)
         self.grown_bytes += held_bytes(self._data) - before
 
-    def rows(self, what: str, beside: str, by_bare: Row) -> list[Row]:
-        """Return the figures of all that was written, next to `beside` and to what bare processes write so."""
+    def rows(self, what: str, beside: str, by_bare: Row, fio: float | None) -> list[Row]:
+        """Return the figures of all that was written, next to `beside`, to what bare processes write so, and to a third of what fio does."""
         rows, limited, moved = [], [], self._sizes.file_mib * MIB
         for count, paces in self.paces.items():
             name, pace = f"1 MiB in batches of {count}, {what}", statistics.median(paces)
             each = self.used[count].per_gb(len(paces) * moved)
             title, disk = f"{name} (of {beside} / 3)", by_bare.limit
-            rows.append(Row(title, pace, "MiB/s", disk, goal=0.8, used=each))
+            rows.append(Row(title, pace, "MiB/s", disk, goal=0.8, used=each, fio=fio))
             limited.append(bare.limited_row(name, pace, by_bare))
         asked_bytes = sum(map(len, self.paces.values())) * moved * REPLICAS
         share = max(0, self.grown_bytes) / asked_bytes * 100
@@ -176,13 +177,20 @@ class WrittenBatches:
 
 
 def measure_written(
-    client: RingClient, folder: Path, cluster: Path, local: Path, sizes: Sizes
+    client: RingClient,
+    folder: Path,
+    cluster: Path,
+    local: Path,
+    sizes: Sizes,
+    *,
+    fio: LargeBlocks,
 ) -> tuple[list[Row], list[Path]]:
     """Measure batches that are written; return the figures, and new files in `folder`, which nobody has read."""
     beside, rounds = local.with_name(f"{local.name}-written"), rounds_of(sizes.file_mib)
     new, over = (WrittenBatches(client, cluster, sizes) for _ in range(2))
     for number in range(rounds):
         new.disks.append(new_file_mib_s(beside, REPLICAS * sizes.file_mib) / REPLICAS)
+        fio.measure(Large.NEW)
         for count in WRITTEN_COUNTS:
             new.write(count, folder / f"new-{number}-{count}", "x")
     paths = sorted(folder.iterdir())
@@ -192,6 +200,7 @@ def measure_written(
     over.forget()
     for _ in range(rounds):
         over.disks.append(written_over_mib_s(beside) / REPLICAS)
+        fio.measure(Large.OVER)
         for count in WRITTEN_COUNTS:
             over.write(count, again, "r+")
     beside.unlink()
@@ -200,28 +209,37 @@ def measure_written(
         disk = statistics.median(written.disks)
         by_bare = bare.write_row(local, sizes.file_mib, disk, is_over=is_over)
         beside_what = "a local file written over" if is_over else "a new local file"
-        rows += written.rows(what, beside_what, by_bare)
+        by_fio = fio.mib_s(Large.OVER if is_over else Large.NEW, REPLICAS)
+        rows += written.rows(what, beside_what, by_bare, by_fio)
     return rows, paths
 
 
 def measure_large(
-    client: RingClient, folder: Path, cluster: Path, local: Path, sizes: Sizes
+    client: RingClient,
+    folder: Path,
+    cluster: Path,
+    local: Path,
+    sizes: Sizes,
+    *,
+    fio: LargeBlocks,
 ) -> tuple[list[Row], Path]:
     """Measure batches of 1 MiB; return the figures, and a file that stays."""
     meter = Meter(cluster)
     stream, size = loopback_mib_s(sizes.seconds / 2), sizes.file_mib * MIB
-    rows, paths = measure_written(client, folder, cluster, local, sizes)
+    rows, paths = measure_written(client, folder, cluster, local, sizes, fio=fio)
     views, used, disks, paces = buffers(client, LARGE_BATCH_COUNT), Used(), [], []
     for path in paths:  # each once: what was read before takes another way
         drop_page_cache()
         disks.append(min(stream, read_mib_s(local)))
+        fio.measure(Large.READ)
         with client.open(str(path)) as file, meter.used() as used_now:
             paces.append(sequential(client, file, sizes, views, is_write=False))
         used.add(used_now)
     disk, cold = statistics.median(disks), statistics.median(paces)
     name = "1 MiB batches, cold (of disk, stream)"
     each = used.per_gb(len(paths) * size)
-    rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=each))
+    by_fio = least_of(fio.mib_s(Large.READ), stream)
+    rows.append(Row(name, cold, "MiB/s", disk, goal=0.8, used=each, fio=by_fio))
     rows.append(bare.read_row(local, sizes.file_mib, disk))
     with client.open(str(path)) as file:
         warm_up(cluster, path)
@@ -289,8 +307,8 @@ def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> 
     """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
     folder = mount_point / "batch-benchmark"
     folder.mkdir()
-    with RingClient(mount_point) as client:
-        rows, path = measure_large(client, folder, cluster, local, sizes)
+    with RingClient(mount_point) as client, large_blocks(local.parent) as fio:
+        rows, path = measure_large(client, folder, cluster, local, sizes, fio=fio)
         rows += measure_small(client, path, cluster, local, sizes)
         with client.open(str(path)) as file:
             warm_up(cluster, path)

@@ -32,6 +32,7 @@ from . import bare
 from .cluster import Nodes, ember, fresh_cluster
 from .command import bench_command
 from .disk import held_bytes, new_file_mib_s, read_mib_s, rounds_of, written_over_mib_s
+from .fio import Large, LargeBlocks, large_blocks
 from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
@@ -173,11 +174,11 @@ class Paces(NamedTuple):
     save_used: Used
     load_used: Used
 
-    def rows(self, name: str, written: float, read: float) -> list[Row]:
+    def rows(self, name: str, written: float, read: float, fio: LargeBlocks) -> list[Row]:
         """Return the rows of both, next to what the disk does."""
         return [
-            Row(f"{name}save, 8 shards, durable (of a new local file / 3)", self.save, "MiB/s", written / REPLICAS, goal=GOAL, used=self.save_used),
-            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, goal=GOAL, used=self.load_used),
+            Row(f"{name}save, 8 shards, durable (of a new local file / 3)", self.save, "MiB/s", written / REPLICAS, goal=GOAL, used=self.save_used, fio=fio.mib_s(Large.NEW, REPLICAS)),
+            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, goal=GOAL, used=self.load_used, fio=fio.mib_s(Large.READ)),
         ]  # fmt: skip
 
 
@@ -249,6 +250,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
     progress.step("checkpoint: starting a cluster")
     with (
         tempfile.TemporaryDirectory(prefix="ember-checkpoint-", dir=parent) as beside,
+        large_blocks(Path(beside)) as fio,
         fresh_cluster(parent) as (directory, mounted),
     ):
         progress.step("checkpoint: the disk alone")
@@ -257,6 +259,8 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         read = read_mib_s(path)
         over = statistics.median(written_over_mib_s(path) for _ in range(rounds_of(sizes.mib)))
         path.unlink()
+        for _ in range(rounds_of(sizes.mib)):
+            fio.measure(*Large)
         progress.step(f"checkpoint: {sizes.mib:,} MiB saved and loaded in a plain directory")
         there = measure_bare(Path(beside), sizes, Meter())
         shutil.rmtree(Path(beside, "checkpoint"))
@@ -268,10 +272,10 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         beside_row = bare.write_row(path, sizes.mib, written / REPLICAS)
         over_row = bare.write_row(path, sizes.mib, over / REPLICAS, is_over=True)
         rows = [
-            *here.rows("", written, read),
+            *here.rows("", written, read, fio),
             beside_row,
             bare.limited_row("save", here.save, beside_row),
-            Row("save after the removal of another (of a local file written over / 3)", again.save, "MiB/s", over / REPLICAS, goal=GOAL, used=again.save_used),
+            Row("save after the removal of another (of a local file written over / 3)", again.save, "MiB/s", over / REPLICAS, goal=GOAL, used=again.save_used, fio=fio.mib_s(Large.OVER, REPLICAS)),
             Row("  on space not used before", grown, "%"),
             over_row,
             bare.limited_row("save after the removal of another", again.save, over_row),
@@ -287,7 +291,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             return rows
         progress.step("checkpoint: the same by torch.distributed.checkpoint, one process")
         by_torch = measure_torch(mounted, sizes, meter)
-        rows += by_torch.rows("torch: ", written, read)
+        rows += by_torch.rows("torch: ", written, read, fio)
         return [*rows, bare.limited_row("torch: save", by_torch.save, beside_row)]
 
 

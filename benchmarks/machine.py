@@ -3,15 +3,14 @@
 import mmap
 import os
 import random
-import re
 import socket
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import which
 
+from .fio import run_fio
 from .workloads import MIB
 
 DEPTH = 64
@@ -86,25 +85,10 @@ def direct_writes(path: Path, block_bytes: int, seconds: float) -> float:
 
 
 def _fio(path: Path, block_bytes: int, seconds: float, what: str) -> float:
-    command = [
-        "fio",
-        "--name=limit",
-        f"--filename={path}",
-        "--direct=1",
-        "--ioengine=io_uring",
-        f"--iodepth={DEPTH}",
-        f"--rw=rand{what}",
-        f"--bs={block_bytes}",
-        "--time_based",
-        f"--runtime={max(1, round(seconds))}",
-        "--output-format=terse",
-        *(["--readonly"] if what == "read" else []),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    line = next(line for line in done.stdout.splitlines() if re.match(r"\d+;fio", line))
-    return float(
-        line.split(";")[7 if what == "read" else 48]
-    )  # read_iops, write_iops of terse version 3
+    options = [f"--rw=rand{what}", "--time_based", f"--runtime={max(1, round(seconds))}"]
+    if what == "read":
+        options.append("--readonly")
+    return float(run_fio(path, block_bytes, DEPTH, options)[what]["iops"])
 
 
 def _threaded_reads(path: Path, block_bytes: int, seconds: float) -> float:

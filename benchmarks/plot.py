@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .table import Row, number
 
@@ -17,10 +17,20 @@ AROUND_INCHES = 1.7
 RATIO_MAX = 2.0
 """Longer bars are cut, so that one of them does not make all others unreadable; what they come to stands beside them."""
 
+RATIO_POINTS = 30
+"""Room for the ratio beside a bar."""
+
 REACHED = "#2f7fb8"
 MISSED = "#d9622b"
 NO_GOAL = "#9a9a9a"
 """Told apart also by who sees no red or no green."""
+BY_FIO: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 6,
+    "color": "white",
+    "markeredgecolor": "black",
+    "zorder": 4,
+}
 
 
 def is_there() -> bool:
@@ -40,7 +50,9 @@ def words_of(row: Row) -> str:
     words = f"{number(row.value)} of {number(row.limit or 0)} {row.unit}"
     if row.is_smaller_better:
         words += " (less is better)"
-    return words if row.goal is None else f"{words}, goal {row.goal:g}"
+    if row.goal is not None:
+        words += f", goal {row.goal:g}"
+    return words if row.of_fio is None else f"{words}; {row.of_fio:.2f} of fio"
 
 
 def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
@@ -51,7 +63,8 @@ def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
     height = AROUND_INCHES + BAR_INCHES * max(1, len(drawn))
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     axes = figure.subplots()
-    longest = max([1.0, *(ratio for _, ratio in drawn), *(row.goal or 0 for row, _ in drawn)])
+    shares = [share for row, ratio in drawn for share in (ratio, row.goal, row.of_fio) if share]
+    longest = max([1.0, *shares])
     end = min(RATIO_MAX, longest) * 1.02
     for place, (row, ratio) in enumerate(drawn):
         _draw_bar(axes, place, row, ratio, end)
@@ -66,7 +79,9 @@ def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
     axes.grid(axis="x", color="#e4e4e4")
     axes.axvline(1, color="#555555", linewidth=1)
     axes.set_xlabel("share of what the machine itself does in the same run; 1 = all of it")
-    axes.set_title(f"ember bench {title}", loc="left", fontsize=12, fontweight="bold")
+    name, _, about = f"ember bench {title}".partition("; ")
+    figure.suptitle(name, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    axes.set_title(about, loc="center", fontsize=8)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     _draw_legend(axes, [row for row, _ in drawn])
@@ -74,17 +89,29 @@ def plot_rows(title: str, rows: Sequence[Row], path: Path) -> None:
 
 
 def _draw_bar(axes: "Axes", place: int, row: Row, ratio: float, end: float) -> None:
-    """Draw one row: bar, goal, and beside them what it comes to."""
+    """Draw one row: bar, goal, the share of what fio does, and beside them what it comes to."""
     axes.barh(place, min(ratio, end), height=0.66, color=colour_of(row))
     if ratio > end:
         axes.text(end, place, "\u25b6 ", ha="right", va="center", color="white")
     if row.goal is not None:
         axes.vlines(row.goal, place - 0.42, place + 0.42, color="black", linewidth=2.5, zorder=3)
+    if row.of_fio is not None:
+        axes.plot(min(row.of_fio, end), place, clip_on=False, **BY_FIO)
     transform = axes.get_yaxis_transform()
+    beside = (1.01, place)
     axes.text(
-        1.01, place, f"{ratio:.2f}", transform=transform, va="center", fontsize=9, fontweight="bold"
+        *beside, f"{ratio:.2f}", transform=transform, va="center", fontsize=9, fontweight="bold"
     )
-    axes.text(1.065, place, words_of(row), transform=transform, va="center", fontsize=9)
+    # So many points behind, however wide the bars are.
+    axes.annotate(
+        words_of(row),
+        beside,
+        (RATIO_POINTS, 0),
+        transform,
+        "offset points",
+        va="center",
+        fontsize=9,
+    )
 
 
 def _draw_legend(axes: "Axes", rows: Sequence[Row]) -> None:
@@ -100,6 +127,8 @@ def _draw_legend(axes: "Axes", rows: Sequence[Row]) -> None:
         Patch(color=colour, label=words) for colour, words in meanings.items() if colour in found
     ]
     parts.append(Line2D([], [], color="black", linewidth=2.5, label="goal"))
+    if any(row.of_fio is not None for row in rows):
+        parts.append(Line2D([], [], linewidth=0, label="share of what fio does", **BY_FIO))
     axes.figure.legend(
         handles=parts, loc="outside lower center", ncols=len(parts), fontsize=9, frameon=False
     )

@@ -38,6 +38,7 @@ from . import bare
 from .cluster import Nodes, cluster_beside_file
 from .command import bench_command
 from .disk import new_file_mib_s, read_mib_s, rounds_of
+from .fio import Large, large_blocks, least_of
 from .machine import direct_reads, direct_writes, io_bytes, loopback_mib_s, processor_s
 from .table import Row
 from .used import Used
@@ -212,6 +213,9 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
     count, seconds = sizes.small_count, sizes.seconds
     large = buffered_mib_s(local.parent, sizes) / REPLICA_COUNT
     disk = disk_mib_s(local.parent, REPLICA_COUNT * sizes.file_mib) / REPLICA_COUNT
+    with large_blocks(local.parent) as fio:
+        for _ in range(rounds_of(REPLICA_COUNT * sizes.file_mib)):
+            fio.measure(Large.NEW)
     small = direct_writes(local, SMALL_BYTES, seconds) / REPLICA_COUNT
     new = [i * SMALL_CHUNK_BYTES for i in range(count)]
     appends = [i * SMALL_BYTES for i in range(count)]
@@ -229,7 +233,8 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
         rows.append(found.row())
         rows.append(Row("  write amplification", found.amplification, "x"))
     title = f"1 MiB chunks, durable (of a new local file past the page cache / {REPLICA_COUNT})"
-    rows.insert(1, Row(title, rows[0].value, "/s", disk, goal=0.8))
+    by_fio = fio.mib_s(Large.NEW, REPLICA_COUNT)
+    rows.insert(1, Row(title, rows[0].value, "/s", disk, goal=0.8, fio=by_fio))
     rows.append(bare.write_row(local, sizes.file_mib, disk))
     found = await load.removal(load.small, count, SMALL_BYTES)
     return [*rows, Row("chunks removed", found.rate, "/s"), found.row()]
@@ -241,6 +246,8 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
     count = sizes.small_count * 4
     drop_page_cache()
     disk = read_mib_s(local)
+    with large_blocks(local.parent) as fio:
+        fio.measure(Large.READ)
     large = load.sequential(MIB)
     cold = await load.reads(large, MIB, LARGE_BATCH_COUNT)
     await load.warm()
@@ -251,6 +258,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
     random_disk = direct_reads(local, SMALL_BYTES, sizes.seconds)
     small_cold = await load.reads(load.scattered(count), SMALL_BYTES, SMALL_BATCH_COUNT)
     rows = []
+    by_fio = least_of(fio.mib_s(Large.READ), stream)
     for name, found, limit, goal in (
         ("1 MiB reads, cold (of disk, stream)", cold, min(disk, stream), 0.8),
         ("1 MiB reads, cached (of stream)", warm, stream, None),
@@ -258,6 +266,7 @@ async def measure_reads(load: StorageLoad, local: Path, sizes: Sizes) -> list[Ro
         ("4 KiB reads, cached (of the goal)", small_warm, 100_000, 1.0),
     ):
         rows += [Row(name, found.rate, "/s", limit, goal=goal, used=found.used), found.row()]
+    rows[0] = replace(rows[0], fio=by_fio)
     return [*rows, bare.read_row(local, sizes.file_mib, min(disk, stream))]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -77,6 +78,15 @@ def test_a_table_is_printed(capsys):
     assert "reads (of disk)" in output.out
     assert re.search(r"reads .* 50 .* MiB/s .* 100 .* 0.50 .* 0.4 ", output.out)
     assert "ember: measuring\n" in output.err
+
+
+def test_a_table_has_the_second_yardstick_where_a_row_has_it(capsys):
+    print_rows("x", ROWS)
+    assert "fio" not in capsys.readouterr().out
+    print_rows("x", [replace(ROWS[0], fio=40), *ROWS[1:]])
+    output = capsys.readouterr().out
+    assert re.search(r"reads .* 50 .* MiB/s .* 100 .* 0.50 .* 0.4 .* 40 .* 1.25 ", output)
+    assert "fio: io_uring, O_DIRECT, 1 MiB" in " ".join(output.split())  # folded
 
 
 def test_an_interrupted_one_says_so(capsys):
@@ -163,6 +173,7 @@ def test_what_a_picture_says():
     assert words_of(ROWS[0]) == "50 of 100 MiB/s, goal 0.4"
     assert words_of(ROWS[2]) == "4 of 1 us (less is better), goal 0.5"
     assert words_of(ROWS[3]) == "900 of 300 /s"
+    assert words_of(replace(ROWS[0], fio=40)) == "50 of 100 MiB/s, goal 0.4; 1.25 of fio"
 
 
 @pytest.mark.slow
@@ -170,12 +181,14 @@ def test_a_table_is_drawn(tmp_path, monkeypatch):
     matplotlib = pytest.importorskip("matplotlib")
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
     picture = tmp_path / "x.svg"
-    assert bench_command("x", "about", (1, 2), lambda *_: ROWS, [f"--plot={picture}"]) == 0
+    rows = [replace(ROWS[0], fio=40), *ROWS[1:]]
+    assert bench_command("x", "about", (1, 2), lambda *_: rows, [f"--plot={picture}"]) == 0
     drawn = picture.read_text()
     for words in (
         "ember bench x; kernels: ",
         "reads (of disk)",
         "goal missed",
+        "share of what fio does",
         ">0.50<",
         "900 of 300 /s",
     ):

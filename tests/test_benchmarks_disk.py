@@ -2,10 +2,11 @@
 
 import os
 from contextlib import nullcontext
+from shutil import which
 
 import pytest
 
-from benchmarks import bare, batch, disk
+from benchmarks import bare, batch, disk, fio
 from benchmarks.native import Sizes
 from benchmarks.table import Row
 from benchmarks.used import Meter, Used
@@ -95,6 +96,20 @@ class Client:
         return nullcontext()
 
 
+class Fio:
+    """Notes what it is asked to do beside."""
+
+    def __init__(self, steps):
+        self._steps = steps
+
+    def measure(self, kind):
+        self._steps.append(kind)
+
+    def mib_s(self, kind, share):
+        assert share == 3
+        return {fio.Large.NEW: 150.0, fio.Large.OVER: 1500.0}[kind]
+
+
 def test_what_is_written_is_compared_with_its_like(tmp_path, monkeypatch):
     steps, held = [], iter(range(0, 1_000_000_000, 12 * MIB))
     new, over = iter([900.0, 300.0, 600.0]), iter([3000.0, 9000.0, 6000.0])
@@ -125,25 +140,29 @@ def test_what_is_written_is_compared_with_its_like(tmp_path, monkeypatch):
     monkeypatch.setattr(bare, "write_row", by_bare)
     sizes = Sizes(file_mib=8, seconds=1.0)
     client, local = Client(steps), tmp_path / "local"
-    rows, paths = batch.measure_written(client, folder, tmp_path, local, sizes)
+    rows, paths = batch.measure_written(client, folder, tmp_path, local, sizes, fio=Fio(steps))
     again = ("new-2-8", "r+")
     assert steps == [
-        *("new", ("new-0-8", "x"), ("new-0-32", "x")),
-        *("new", ("new-1-8", "x"), ("new-1-32", "x")),
-        *("new", ("new-2-8", "x"), ("new-2-32", "x")),
+        *("new", fio.Large.NEW, ("new-0-8", "x"), ("new-0-32", "x")),
+        *("new", fio.Large.NEW, ("new-1-8", "x"), ("new-1-32", "x")),
+        *("new", fio.Large.NEW, ("new-2-8", "x"), ("new-2-32", "x")),
         *(again, again),
-        *(("over", again, again) * 3),
+        *(("over", fio.Large.OVER, again, again) * 3),
         *(("bare", 200.0, False), ("bare", 2000.0, True)),
     ]
     assert [path.name for path in paths] == sorted(
         f"new-{number}-{count}" for number in range(3) for count in (8, 32)
     )[:-1]
-    goals = [(row.name, row.value, row.limit) for row in rows if row.goal == 0.8]
+    goals = [(row.name, row.value, row.limit, row.fio) for row in rows if row.goal == 0.8]
+    new_name, over_name = (
+        "new files (of a new local file / 3)",
+        "written over (of a local file written over / 3)",
+    )
     assert goals == [
-        ("1 MiB in batches of 8, new files (of a new local file / 3)", 20, 200.0),
-        ("1 MiB in batches of 32, new files (of a new local file / 3)", 200, 200.0),
-        ("1 MiB in batches of 8, written over (of a local file written over / 3)", 50, 2000.0),
-        ("1 MiB in batches of 32, written over (of a local file written over / 3)", 500, 2000.0),
+        (f"1 MiB in batches of 8, {new_name}", 20, 200.0, 150.0),
+        (f"1 MiB in batches of 32, {new_name}", 200, 200.0, 150.0),
+        (f"1 MiB in batches of 8, {over_name}", 50, 2000.0, 1500.0),
+        (f"1 MiB in batches of 32, {over_name}", 500, 2000.0, 1500.0),
     ]
     shares = [row.value for row in rows if row.unit == "%"]
     assert shares == [50.0, 50.0]  # 12 MiB for each 8, three times
@@ -151,3 +170,41 @@ def test_what_is_written_is_compared_with_its_like(tmp_path, monkeypatch):
     assert least == [150.0] * 4
     assert all(isinstance(row.used, Used) for row in rows if row.goal)
     assert not (tmp_path / "local-written").exists()
+
+
+needs_fio = pytest.mark.skipif(which("fio") is None, reason="fio is not installed")
+
+
+@needs_fio
+@pytest.mark.slow
+def test_fio_moves_large_blocks_of_each_kind(tmp_path):
+    with fio.large_blocks(tmp_path, mib=4) as blocks:
+        blocks.measure(fio.Large.READ)  # makes the file that it reads
+        assert blocks.mib_s(fio.Large.READ) > 0
+        assert blocks.mib_s(fio.Large.NEW) is None  # nobody has asked for it
+        blocks.measure(*fio.Large)
+        assert blocks.mib_s(fio.Large.OVER) == 3 * blocks.mib_s(fio.Large.OVER, 3) > 0
+        assert blocks.mib_s(fio.Large.NEW) > 0
+    assert not list(tmp_path.iterdir())
+
+
+@needs_fio
+@pytest.mark.slow
+def test_a_fio_that_fails_is_told_of_once(tmp_path, capsys):
+    blocks = fio.LargeBlocks(tmp_path, mib=4)  # no file
+    blocks.measure(fio.Large.READ, fio.Large.OVER)
+    assert {blocks.mib_s(kind) for kind in fio.Large} == {None}
+    assert capsys.readouterr().err.count("no figures beside fio's: it failed: ") == 1
+
+
+def test_without_fio_its_figures_are_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fio, "which", lambda _: None)
+    blocks = fio.LargeBlocks(tmp_path / "large", mib=4)
+    blocks.measure(*fio.Large)
+    assert {blocks.mib_s(kind) for kind in fio.Large} == {None}
+    assert not list(tmp_path.iterdir())
+    assert "it is not installed" in capsys.readouterr().err
+
+
+def test_the_lesser_of_fio_and_another_limit_counts():
+    assert [fio.least_of(found, 5.0) for found in (None, 4.0, 6.0)] == [None, 4.0, 5.0]
