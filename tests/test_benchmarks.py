@@ -21,6 +21,7 @@ from xxhash import xxh3_64_intdigest
 from benchmarks import apps, bare, checkpoint, dataloader, kvcache, machine, mount, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
+from benchmarks.fio import Large
 from benchmarks.plot import MISSED, NO_GOAL, REACHED, colour_of, words_of
 from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
@@ -395,6 +396,13 @@ def test_figures_of_the_data_loader(tmp_path):
     assert len(set(batches[0]) | set(batches[1])) == 300
 
 
+class Fio:
+    """What fio does of large blocks."""
+
+    def mib_s(self, kind, share=1):
+        return {Large.NEW: 450.0, Large.READ: 400.0}[kind] / share
+
+
 def test_figures_of_checkpoints(tmp_path):
     gate = threading.Barrier(1)
     saved = checkpoint.save_shards(tmp_path, [0, 1], 1, gate)
@@ -404,7 +412,8 @@ def test_figures_of_checkpoints(tmp_path):
     assert saved.took > 0
     assert saved.used > 0
     paces = checkpoint.Paces(300.0, 400.0, Used(1.0), Used(2.0))
-    assert [row.ratio for row in paces.rows("", 900.0, 800.0)] == [1.0, 0.5]
+    rows = paces.rows("", 900.0, 800.0, Fio())
+    assert [(row.ratio, row.of_fio) for row in rows] == [(1.0, 2.0), (0.5, 1.0)]
 
 
 def test_a_second_checkpoint_is_saved_when_the_space_of_the_first_is_free(tmp_path, monkeypatch):
