@@ -12,6 +12,7 @@ key-value layer.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -202,9 +203,9 @@ class RequestRunner:
     ) -> RspT:
         caller = self._caller(request)
 
-        async def attempt() -> RspT:
+        def attempt() -> Awaitable[RspT]:
             ctx = self._context(caller, new_inode_id)
-            return await self.driver.transact(_begun(op, ctx, request))
+            return self.driver.transact(_begun(op, ctx, request))
 
         return await self._settled(caller, request, attempt)
 
@@ -312,11 +313,11 @@ class RequestRunner:
         """As `_change`, for operations that may need the chunks of the file first."""
         caller = self._caller(request)
 
-        async def attempt(known: PreciseLength | None) -> RspT:
+        def attempt(known: PreciseLength | None) -> Awaitable[RspT]:
             ctx = self._context(caller, new_inode_id, known)
-            return await self.driver.transact(_begun(op, ctx, request))
+            return self.driver.transact(_begun(op, ctx, request))
 
-        return await self._settled(caller, request, lambda: self.driver.run(attempt))
+        return await self._settled(caller, request, partial(self.driver.run, attempt))
 
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""
