@@ -8,8 +8,8 @@ A cursor that looks for the first row of a range passes over all that was delete
 row that is there.  So each range of the newest state is read by a cursor that knows where the range ends.  A view that is fixed has only
 the one that it was fixed with; and backwards the binding's cursors know no bound.
 
-What has been read of the newest state is remembered (`KnownRows`): the same few records, directories and counters,
-are read by most transactions, and every commit adds to some of them.
+What has been read of the newest state, or written to it, is remembered (`KnownRows`): the same few records, directories and counters,
+are read by most transactions, and every commit adds to some of them; and what one has made another reads soon.
 
 Concurrency: one event loop.
 """
@@ -33,7 +33,7 @@ KNOWN_ROW_BYTES_MAX: Final = 1024
 
 
 class KnownRows(dict[bytes, bytes | None]):
-    """Rows of one state, as far as they have been read; None: absent.
+    """Rows of one state, as far as they have been read or written; None: absent.
 
     When there are enough, they become the older generation, in place of the one before: what is asked for again
     while it is there is kept, what is not goes.
@@ -48,7 +48,7 @@ class KnownRows(dict[bytes, bytes | None]):
         self.older: dict[bytes, bytes | None] = {}
 
     def note(self, key: bytes, value: bytes | None) -> None:
-        """Remember what was read, and is in neither generation, if it is small."""
+        """Remember what was read or written, and is in neither generation, if it is small."""
         if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
             if len(self) >= KNOWN_ROWS_MAX:
                 self.older = self.copy()
@@ -66,6 +66,8 @@ class KnownRows(dict[bytes, bytes | None]):
             elif key in self.older:
                 generation = self.older
             else:
+                if value is not None:  # what has just been made is mostly asked for soon
+                    self.note(key, value)
                 continue
             if value is None or len(value) <= KNOWN_ROW_BYTES_MAX:
                 generation[key] = value

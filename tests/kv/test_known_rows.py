@@ -75,6 +75,39 @@ async def test_what_is_asked_for_again_and_again_stays_known(tmp_path, monkeypat
     await engine.aclose()
 
 
+async def test_what_a_commit_has_written_is_known(tmp_path, monkeypatch):
+    engine, looked_up, really_read = await opened(tmp_path / "kv"), [], RocksDbView._read
+
+    def read(view, key):
+        looked_up.append(key)
+        return really_read(view, key)
+
+    monkeypatch.setattr(RocksDbView, "_read", read)
+    large = bytes(KNOWN_ROW_BYTES_MAX + 1)
+    tr = engine.transaction()
+    tr.set(b"cleared", b"1")
+    await tr.commit()
+    tr, old = engine.transaction(), engine.transaction()
+    assert await old.get(b"cleared") == b"1"
+    tr.clear_range(b"c", b"d")
+    tr.set(b"made", b"1")
+    tr.atomic_add(b"count", 1)
+    tr.set(b"large", large)
+    await tr.commit()
+    looked_up.clear()
+    tr = engine.transaction()
+    assert await tr.get(b"made") == b"1"
+    assert await tr.get(b"count") == (1).to_bytes(8, "little")
+    assert looked_up == []
+    assert await tr.get(b"large") == large
+    assert await tr.get(b"cleared") is None
+    assert [await old.get(key) for key in (b"made", b"count", b"large")] == [None] * 3
+    assert await old.get(b"cleared") == b"1"
+    for transaction in (tr, old):
+        transaction.close()
+    await engine.aclose()
+
+
 async def test_only_views_that_are_held_are_fixed_before_a_commit(tmp_path, monkeypatch):
     engine, fixed, fix = await opened(tmp_path / "kv"), [], RocksDbView.fix
     monkeypatch.setattr(RocksDbView, "fix", lambda view: fixed.append(view.version) or fix(view))
