@@ -252,8 +252,9 @@ class RpcChannel:
         if attempt is None:
             if self._pool.is_closed:
                 raise _same_error(None, self.address)
-            attempt = self._attempt = _Attempt()
+            attempt = _Attempt()
             self._pool.start_soon(self._connect, attempt)
+            self._attempt = attempt  # behind it: all others wait for what has really begun
         await attempt.done.wait()
         if attempt.connection is None:
             raise _same_error(attempt.error, self.address)

@@ -451,3 +451,35 @@ async def test_an_error_in_the_block_leaves_open_channels_unwrapped(net):
         async with open_channels(simulated_runtime(net.b, 1), Identity("c"), RpcSection()):
             raise FsError(Status.BUSY, "x")
     assert caught.value.status is Status.BUSY
+
+
+async def test_an_attempt_to_connect_that_has_no_task_is_nobody_elses(net, process, monkeypatch):
+    """All later calls waited for it."""
+    async with process(net) as p:
+
+        def start_soon(*_):
+            raise MemoryError("injected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(p.channels, "start_soon", start_soon)
+            with pytest.raises(MemoryError):
+                await p.channel.call(ECHO, core.EchoReq(data=b"x"))
+        with trio.fail_after(30):
+            reply = await p.channel.call(ECHO, core.EchoReq(data=b"x"))
+        assert reply.message.data == b"x"
+
+
+async def test_a_lack_while_connecting_is_that_of_its_calls(net, process, monkeypatch):
+    """It ended the process: the task that connects is nobody's."""
+    async with process(net) as p:
+
+        async def connect(_address):
+            raise OSError(errno.ENOMEM, "injected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(net.b, "connect", connect)
+            with pytest.raises(FsError) as caught:
+                await p.channel.call(ECHO, core.EchoReq(data=b"x"))
+        assert caught.value.status is Status.OUT_OF_RESOURCES
+        reply = await p.channel.call(ECHO, core.EchoReq(data=b"x"))
+        assert reply.message.data == b"x"
