@@ -8,6 +8,7 @@ Invariants:
     - persisted is a subset of busy; `allocate` hands out only blocks that are not busy.
     - Blocks whose space has been claimed go before all others; new space is claimed only when there are none.
     - Of these and of those, the fullest group is used first, so that others run empty and can be returned.
+    - What sums over all groups is counted with each change: nobody walks them for it under the lock.
     - A group's blocks are handed out lowest first; space is reserved in steps of `reserve_step` blocks.
 
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
@@ -108,6 +109,8 @@ class SizeClass:
         self._retiring: set[int] = set()
         """Numbers of groups whose space is just being given back: not to be made again meanwhile."""
         self._lowest_unused = 0
+        self._busy_count = self._reserved_count = self._reusable_count = 0
+        """Of blocks of all groups: busy; claimed; claimed and not busy."""
 
     def load(self, number: int, bits: int) -> None:
         """Take over a stored bitmap."""
@@ -185,8 +188,15 @@ class SizeClass:
 
     def reusable_bytes(self) -> int:
         """Return the bytes of reserved blocks that are not busy."""
-        count = sum((g.reserved & ~g.busy).bit_count() for g in self.groups.values())
-        return count * self.block_bytes
+        return self._reusable_count * self.block_bytes
+
+    def used_bytes(self) -> int:
+        """Return the bytes of busy blocks."""
+        return self._busy_count * self.block_bytes
+
+    def reserved_bytes(self) -> int:
+        """Return the bytes of blocks whose space has been claimed."""
+        return self._reserved_count * self.block_bytes
 
     def release(self, position: Position) -> bool:
         """Make a block that no record names available again; return True if its group ran empty."""
@@ -224,7 +234,7 @@ class SizeClass:
             bytes_max -= self.groups[number].reserved.bit_count() * self.block_bytes
             self._levels.drop(0, number)
             self._at_hand.drop(0, number)
-            del self.groups[number]
+            self._count(self.groups.pop(number), -1)
             taken.append(number)
         self._retiring.update(taken)
         return taken
@@ -251,14 +261,23 @@ class SizeClass:
 
     def _add(self, group: Group) -> None:
         self.groups[group.number] = group
+        self._count(group, 1)
         self._set(group, group.busy, group.reserved)
+
+    def _count(self, group: Group, sign: int) -> None:
+        """Count the blocks of a group in (1) or out (-1)."""
+        self._busy_count += sign * group.busy.bit_count()
+        self._reserved_count += sign * group.reserved.bit_count()
+        self._reusable_count += sign * (group.reserved & ~group.busy).bit_count()
 
     def _set(self, group: Group, busy: int, reserved: int) -> None:
         """Change what is busy and what is claimed of a group."""
         number, level = group.number, group.busy.bit_count()
         self._levels.drop(level, number)
         self._at_hand.drop(level, number)
+        self._count(group, -1)
         group.busy, group.reserved = busy, reserved
+        self._count(group, 1)
         level = busy.bit_count()
         self._levels.enter(level, number)
         if reserved & ~busy:
@@ -343,9 +362,7 @@ class Allocator:
 
     def used_bytes(self) -> int:
         """Return the bytes of busy blocks."""
-        return sum(
-            c.block_bytes * g.busy.bit_count() for c in self.classes for g in c.groups.values()
-        )
+        return sum(c.used_bytes() for c in self.classes)
 
     def reusable_bytes(self) -> int:
         """Return the bytes of reserved blocks that are not busy."""
@@ -353,9 +370,7 @@ class Allocator:
 
     def reserved_bytes(self) -> int:
         """Return the bytes of blocks whose space has been claimed."""
-        return sum(
-            c.block_bytes * g.reserved.bit_count() for c in self.classes for g in c.groups.values()
-        )
+        return sum(c.reserved_bytes() for c in self.classes)
 
 
 def _next_block(group: Group) -> int:

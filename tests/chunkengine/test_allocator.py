@@ -97,6 +97,16 @@ class Books:
         }
 
 
+def check_counts(allocator: Allocator) -> None:
+    """Compare what is counted with each change to what all groups sum to."""
+    for blocks in allocator.classes:
+        groups, size = list(blocks.groups.values()), blocks.block_bytes
+        assert blocks.used_bytes() == size * sum(g.busy.bit_count() for g in groups)
+        assert blocks.reserved_bytes() == size * sum(g.reserved.bit_count() for g in groups)
+        reusable = sum((g.reserved & ~g.busy).bit_count() for g in groups)
+        assert blocks.reusable_bytes() == size * reusable
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(STEPS)
@@ -114,10 +124,12 @@ def test_blocks_are_handed_out_once_and_reload_equals_live(steps) -> None:
         else:
             books.allocate(pick % 2 * 4)
     assert books.bits(books.allocator) == books.used
+    check_counts(books.allocator)
     again = Allocator()
     for group, bitmap in books.stored.items():
         again.load(group, bitmap)
     assert books.bits(again) == books.used
+    check_counts(again)
     assert again.used_bytes() == books.allocator.used_bytes()
 
 
@@ -179,3 +191,17 @@ def test_idle_runs_are_all_that_is_not_busy():
         (Position(first + 5), 1),
         (Position(first + 8), 256 - 8),
     ]
+
+
+def test_what_is_asked_with_each_removal_walks_no_groups(monkeypatch) -> None:
+    """A disk of chunks of 64 KiB has a group for each 16 MiB, and whoever asks holds the lock of its books."""
+    allocator = Allocator()
+    positions = [allocator.allocate(0)[0] for _ in range(600)]
+    for position in positions[:300]:
+        allocator.release(position)
+    check_counts(allocator)
+    expected = allocator.reusable_bytes(), allocator.used_bytes(), allocator.reserved_bytes()
+    for blocks in allocator.classes:
+        monkeypatch.setattr(blocks, "groups", None)
+    found = allocator.reusable_bytes(), allocator.used_bytes(), allocator.reserved_bytes()
+    assert found == expected
