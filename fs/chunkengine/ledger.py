@@ -178,10 +178,15 @@ class Ledger:
         return found
 
     def begin_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
-        """Note that a version of the chunk is being prepared, on top of `base`; keeps its block."""
-        self._updating.add(key)
+        """Note that a version of the chunk is being prepared, on top of `base`; keeps its block.  All of that, or nothing."""
         if base is not None:
             self.pin(base)
+        try:
+            self._updating.add(key)
+        except BaseException:  # no memory
+            if base is not None:
+                self.unpin(base)
+            raise
 
     def end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
         """End of `begin_update`."""

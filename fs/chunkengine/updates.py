@@ -123,8 +123,15 @@ class Updates:
                     may_append = base is not None and ledger.may_append(key, base)
                     plan = plan_on(base, offset, length, self._block, may_append=may_append)
                 begun.append(_Begun(key, base, plan, write))
-            for one in begun:
-                ledger.begin_update(one.key, one.base)
+            kept_count = 0
+            try:
+                for one in begun:
+                    ledger.begin_update(one.key, one.base)
+                    kept_count += 1
+            except BaseException:  # no memory: whoever calls ends none of them
+                for one in begun[:kept_count]:
+                    ledger.end_update(one.key, one.base)
+                raise
         return begun
 
     def _end(self, begun: Sequence[_Begun]) -> None:

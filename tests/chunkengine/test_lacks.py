@@ -12,6 +12,7 @@ import pytest
 from fs.chunkengine import books as books_module
 from fs.chunkengine import ledger as ledger_module
 from fs.chunkengine import open_files
+from fs.chunkengine.api import ChunkWrite
 from fs.chunkengine.books import Books
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FileId
@@ -221,3 +222,40 @@ def test_a_flush_that_has_no_memory_to_say_so_fails_its_disk_all_the_same(
             engine.sync()
     with pytest.raises(FsError, match="may not be what is stored"):
         engine.sync()
+
+
+@pytest.mark.parametrize("step", ["add", "pin"])
+def test_without_memory_to_begin_updates_none_of_them_counts_as_begun(
+    engine, monkeypatch, step
+) -> None:
+    """Else their chunks would never be moved or appended to again, nor would the old blocks ever be free."""
+    put(engine, OTHER, 1, CONTENT)
+    ledger = engine._books.ledger
+    left = [1]  # the second one fails
+
+    def fail_once(*_args) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError
+
+    class Failing(set):
+        def add(self, key) -> None:
+            fail_once()
+            super().add(key)
+
+    writes = [
+        ChunkWrite(one[1], 2, 1 << 20, 0, CONTENT, b"", is_full_replace=False)
+        for one in (CHUNK, OTHER)
+    ]
+    with monkeypatch.context() as patch:
+        if step == "add":
+            patch.setattr(ledger, "_updating", Failing())
+        else:
+            real = ledger.pin
+            patch.setattr(ledger, "pin", lambda record: (fail_once(), real(record)))
+        with pytest.raises(MemoryError):
+            engine.prepare_writes(TargetId(1), writes)
+        assert not ledger._updating
+    assert not ledger._updating
+    assert not ledger._readers
+    engine.prepare_writes(TargetId(1), writes)
