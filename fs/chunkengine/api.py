@@ -128,10 +128,18 @@ class ChunkEngine(Protocol):
     ) -> bool:
         """Return whether `prepare_write` of some bytes would only copy them to memory of the kernel, and write a record.
 
-        Nothing would have to be read, claimed, opened or flushed before.  A hint: another thread may change that until then.
+        Nothing would have to be read, claimed, opened, flushed or given back before.  A hint: another thread may change that until then.
 
         Raises:
             FsError: NOT_SERVING, IO_ERROR: the disk is not served any more.
+        """
+        ...
+
+    def removes_at_once(self) -> bool:
+        """Return whether `prepare_remove` and `remove` would only write a record, and give back no space before; a hint, as above.
+
+        Raises:
+            FsError: IO_ERROR.
         """
         ...
 

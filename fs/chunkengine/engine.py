@@ -201,6 +201,10 @@ class DiskEngine:
             target_id, chunk_id, offset, length
         )
 
+    def removes_at_once(self) -> bool:
+        """See `ChunkEngine`."""
+        return not self._space.is_short()
+
     def prepare_write(
         self,
         target_id: TargetId,

@@ -52,6 +52,11 @@ class BlockSpace:
         self._spare = Spare(files, self._create_free_bytes_min)
         self._spare.set_aside()
 
+    def is_short(self) -> bool:
+        """Return whether a new version or a removal may first have space given back, which takes a while; a hint."""
+        needed = self._create_free_bytes_min // WRITE_SHARE
+        return needed > 0 and self._files.free_bytes() < needed
+
     def check_write(self, key: ChunkKey) -> None:
         """Raise FsError(NO_SPACE) when no new version may be made."""
         kept = self._create_free_bytes_min // WRITE_SHARE
@@ -80,12 +85,14 @@ class BlockSpace:
     ) -> Position:
         """Return a block with space behind it.
 
-        A full disk is flushed once, to free the quarantine, and then given back what free blocks hold.
+        A full disk is flushed, to free the quarantine, and then given back what free blocks hold.  While others overwrite there is
+        always something quarantined, and they may take what a flush frees: so it is flushed once only, unless nothing is left to give back.
 
         Raises:
             FsError: NO_SPACE, IO_ERROR.
         """
         kept = self._create_free_bytes_min // (1 if is_create else GROW_SHARE)
+        is_flushed = False
         for tries_left in reversed(range(TRY_COUNT_MAX)):
             with self._books as ledger:
                 position, reservation = ledger.allocate(size_class)
@@ -97,9 +104,14 @@ class BlockSpace:
                 has_quarantine = self._take_back(position, reservation)
                 if error.status is not Status.NO_SPACE or not tries_left:
                     raise
-                if has_quarantine:
+                if has_quarantine and not is_flushed:
                     sync()
-                elif not self._reclaim(kept + capacity_of(position)):
+                    is_flushed = True
+                elif self._reclaim(kept + capacity_of(position)):
+                    continue
+                elif has_quarantine:
+                    sync()
+                else:
                     raise
             else:
                 return position

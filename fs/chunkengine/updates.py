@@ -81,7 +81,9 @@ class Updates:
             if old is not None and (offset or length < old.length):
                 return False
             position = ledger.allocator.classes[size_class_of(offset + length)].next_claimed()
-        return position is not None and self._writer.writes_at_once(position, length)
+        if position is None or not self._writer.writes_at_once(position, length):
+            return False
+        return not self._space.is_short()
 
     def write(
         self,

@@ -63,8 +63,12 @@ async def prepare(
         is_syncing=place.public_state is PublicState.SYNCING,
         commit_at=commit_at if commits else 0,
     )
-    if update.kind is UpdateType.REMOVE:  # a metadata batch, as a commit is
-        return await disk.run_quick(work)
+    if (
+        update.kind is UpdateType.REMOVE
+    ):  # a metadata batch, as a commit is, but on a disk that is short of space
+        if disk.writes_on_loop and disk.run_inline(disk.engine.removes_at_once):
+            return disk.run_inline(work)
+        return await disk.run(work)
     byte_count = len(update.payload)
     disk.note_written(byte_count)
     place.target.written_bytes += byte_count

@@ -252,3 +252,33 @@ def test_an_engine_that_has_failed_gives_nothing_back(monkeypatch) -> None:
         with pytest.raises(FsError, match="IO_ERROR"):
             call()
     assert disk.step_counts["punch"] == 0
+
+
+def test_a_write_finds_what_is_at_hand_for_other_sizes_while_others_overwrite(monkeypatch) -> None:
+    """There is something quarantined whenever one looks, and what a flush frees of it others have taken."""
+    disk = SimulatedDisk(capacity_bytes=100 * GROUP)
+    engine = open_on(disk, space_at_hand_bytes_max=1 << 40)
+    save(engine, 7, 12 * BLOCKS_PER_GROUP)
+    remove(engine, 7, 12 * BLOCKS_PER_GROUP)
+    assert len(held(disk)) * BLOCK == 12 * GROUP
+    disk.capacity_bytes = disk.reserved_bytes()
+    space, take_back = engine._space, engine._space._take_back
+    monkeypatch.setattr(space, "_take_back", lambda *about: bool(take_back(*about) or True))
+    engine.prepare_write(
+        *chunk(0, 8), version=1, chunk_size_bytes=4 * MIB, offset=0, data=bytes(4 * MIB)
+    )
+    engine.commit(*chunk(0, 8), version=1, chain_version=1)
+    check_books(engine._meta)
+
+
+def test_no_space_is_given_back_where_only_what_takes_no_time_is_done() -> None:
+    disk = SimulatedDisk(capacity_bytes=1024 * GROUP)
+    section = StorageSection(checksum_block_bytes=65536, reject_create_free_bytes_min=16 * MIB)
+    engine = memory_engine(disk, cluster_id="c", node_id=1, section=section)
+    save(engine, 7, 40)
+    remove(engine, 7, 40)
+    assert engine.takes_at_once(*chunk(0, 8), 0, BLOCK)
+    assert engine.removes_at_once()
+    disk.capacity_bytes = disk.reserved_bytes()
+    assert not engine.takes_at_once(*chunk(0, 8), 0, BLOCK)
+    assert not engine.removes_at_once()

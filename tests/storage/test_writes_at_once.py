@@ -144,6 +144,29 @@ async def test_a_process_with_several_disks_writes_to_none_of_them_on_its_event_
         assert bool(on_loop) is is_alone, on_loop
 
 
+async def test_removals_leave_the_event_loop_alone_while_a_disk_is_short_of_space(
+    mock_clock, monkeypatch
+):
+    """They give back what is at hand before: a call to the kernel for each run of blocks."""
+    async with open_cluster(1) as cluster, open_caller(cluster) as client:
+        (node,) = cluster.nodes.values()
+        for index in range(2):
+            await client.write(0, b"bytes", index)
+        disk, calls = node.target.disk, []
+        real = disk.calls._run_blocking
+
+        async def counted(function, *arguments):
+            calls.append(function)
+            return await real(function, *arguments)
+
+        monkeypatch.setattr(disk.calls, "_run_blocking", counted)
+        await client.remove(0)
+        assert not calls
+        monkeypatch.setattr(disk.engine, "removes_at_once", lambda: False)
+        await client.remove(1)
+        assert len(calls) == 1
+
+
 def test_two_disks_are_several(disk):
     two = StorageSection(disks=[DiskSection(path="/a"), DiskSection(path="/b")])
     runtime = Runtime(HandClock(), None, None, random.Random(1))
