@@ -11,6 +11,7 @@ disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import trio
@@ -268,7 +269,7 @@ class Disk:
         span = tracing.enter("disk flush") if tracing.live.count else None
         is_flushed = False
         try:
-            await self.run(engine.sync)
+            await self.run(partial(_sync, engine))
             is_flushed = True
         finally:
             self._end_span(span, byte_count)
@@ -297,13 +298,14 @@ class Disk:
                 self._judge(failure, taken_count)
             self._end_flush(done, byte_count, is_flushed=error is None)
             if error is not None and failure is None:
-                told = FsError(Status.INTERNAL_ERROR, f"{self.path}: {error!r}")
-                on_end(lacking(self.path, error) if is_lack(error) else told)
-                raise error  # also a lack: nobody knows how far the flush has come
+                if not is_lack(error):
+                    on_end(FsError(Status.INTERNAL_ERROR, f"{self.path}: {error!r}"))
+                    raise error
+                failure = lacking(self.path, error)  # before it began: see `_sync`
             on_end(failure)
 
         try:
-            self.calls.begin(engine.sync, ended)
+            self.calls.begin(partial(_sync, engine), ended)
         except BaseException:  # no thread: those who wait for this flush begin another one
             self._end_flush(done, byte_count, is_flushed=False)
             raise
@@ -361,6 +363,18 @@ class Disk:
         if not self.is_failed:
             self.is_failed = True
             self.on_failure(self, error)
+
+
+def _sync(engine: ChunkEngine) -> None:
+    """Flush; where something is lacking nobody knows how far that has come, so the engine is not used on: IO_ERROR."""
+    try:
+        engine.sync()
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_lack(error):
+            raise
+        failure = FsError(Status.IO_ERROR, f"flushed, but nobody knows how far: {error!r}")
+        engine.give_up(failure.detail)
+        raise failure from error
 
 
 def _made_way(engine: ChunkEngine) -> SpaceInfo:

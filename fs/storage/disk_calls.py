@@ -144,7 +144,8 @@ class DiskCalls:
     async def settle(self) -> None:
         """Wait until no call is under way, but for those that were given up: also for those that were begun."""
         while self._under_way:
-            self._one_has_ended = trio.Event()
+            if self._one_has_ended.is_set():  # else another one waits for it, too
+                self._one_has_ended = trio.Event()
             await self._one_has_ended.wait()
 
     # ---------------------------------------------------------------- the watch

@@ -302,3 +302,21 @@ async def test_what_a_call_returns_is_not_kept(calls):
                 await trio.sleep(0.01)
     finally:
         gc.enable()
+
+
+async def test_all_who_wait_for_the_last_call_learn_of_its_end(engine, calls, nursery):
+    ended, settled = trio.Event(), []
+
+    async def settle():
+        await calls.settle()
+        settled.append(calls.inside_count)
+
+    calls.begin(engine.wait, lambda _error: ended.set())
+    for _ in range(3):
+        nursery.start_soon(settle)
+        await trio.testing.wait_all_tasks_blocked()
+    engine.may_end.set()
+    await ended.wait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert settled == [0, 0, 0]
+    nursery.cancel_scope.cancel()

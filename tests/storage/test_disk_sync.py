@@ -1,5 +1,6 @@
 """Flushes of one disk that several requests share."""
 
+import errno
 import random
 
 import pytest
@@ -17,11 +18,17 @@ class Engine:
 
     def __init__(self):
         self.begun = 0
-        self.error = None
+        self.error = self.lack = None
+        self.reason = ""
         self.may_end = trio.Event()
 
     def sync(self):
         self.begun += 1
+        if self.lack is not None:
+            raise self.lack
+
+    def give_up(self, reason):
+        self.reason = reason
 
 
 @pytest.fixture
@@ -166,3 +173,27 @@ async def test_a_flush_that_finds_no_thread_holds_nobody_up(engine, disk, sync):
     await sync()
     await let_end(engine)
     assert (sync.ended, engine.begun) == ([None], 1)
+
+
+@pytest.mark.parametrize("lack", [MemoryError(), OSError(errno.ENOMEM, "no memory")])
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_flush_in_which_memory_is_short_ends_the_use_of_its_disk_and_of_nothing_else(
+    engine, disk, sync, is_begun, lack
+):
+    """Raised on the event loop it would end the process; and nobody knows how far the flush has come."""
+    engine.lack, told = lack, []
+    if is_begun:
+
+        def begin(function, on_end):
+            with pytest.raises(FsError) as failed:
+                function()
+            on_end(failed.value)
+
+        disk.calls.begin, disk.calls.can_begin = begin, True
+        assert disk.begin_sync(told.append)
+        assert [error.status for error in told] == [Status.IO_ERROR]
+    else:
+        await sync()
+        assert sync.ended == [Status.IO_ERROR]
+    assert disk.is_failed
+    assert "nobody knows how far" in engine.reason
