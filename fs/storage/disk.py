@@ -44,6 +44,9 @@ AT_ONCE_S_MAX: Final = 0.02
 AT_ONCE_PAUSE_S: Final = 1.0
 
 
+_IN_DOUBT: Final = "something was lacking for a flush: nobody knows how far it has come"
+
+
 class Disk:
     """One disk: its engine, and how much may be asked of it at once.
 
@@ -372,9 +375,8 @@ def _sync(engine: ChunkEngine) -> None:
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_lack(error):
             raise
-        failure = FsError(Status.IO_ERROR, f"flushed, but nobody knows how far: {error!r}")
-        engine.give_up(failure.detail)
-        raise failure from error
+        engine.give_up(_IN_DOUBT)  # first: to say why takes memory
+        raise FsError(Status.IO_ERROR, f"{_IN_DOUBT}: {error!r}") from error
 
 
 def _made_way(engine: ChunkEngine) -> SpaceInfo:
