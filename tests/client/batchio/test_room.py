@@ -1,11 +1,14 @@
 """How much memory programs get of a mount's, and of one another's."""
 
 import errno
+import os
 
 import pytest
 
+from fs.client.batchio.memory import new_memory
 from fs.client.batchio.program import Refusal
 from fs.client.batchio.server import MemoryRoom
+from tests.client.user.pieces import HAS_HUGE_PAGES, kinds_of_pages
 
 MIB = 1 << 20
 
@@ -65,3 +68,16 @@ def test_root_gets_what_is_left_and_no_more_than_one_user():
     room.of_user(1).give_back(32 * MIB)
     room.of_user(0).take(10 * MIB)
     refused(room.of_user(0), 1)
+
+
+def test_large_memory_asks_for_huge_pages_and_goes_with_its_last_view():
+    """What touches a page first decides of which kind it is: that may be us."""
+    size = 10 << 20
+    memory, fd = new_memory(size)
+    os.close(fd)
+    assert kinds_of_pages(size) == {HAS_HUGE_PAGES}
+    window = memory.window(0, 4096)
+    memory.close()
+    assert kinds_of_pages(size) == {HAS_HUGE_PAGES}
+    del window
+    assert kinds_of_pages(size) == set()

@@ -20,7 +20,7 @@ from emberfs.lanes import STAGE_BYTES
 from emberfs.protocol import Op
 from emberfs.ring import RingClient
 
-from tests.client.user.pieces import CONTENT, read_pieces
+from tests.client.user.pieces import CONTENT, HAS_HUGE_PAGES, kinds_of_pages, read_pieces
 from tests.client.user.serving import NEEDS_MOUNT, PATHS, Server, eventually
 
 pytestmark = NEEDS_MOUNT
@@ -382,3 +382,12 @@ def test_a_client_that_another_thread_closes_meanwhile_says_so(mnt, path, use):
     with pytest.raises(OSError, match="this ring is closed") as failed:
         calls[use]()
     assert failed.value.errno == errno.EBADF
+
+
+def test_large_shared_memory_asks_for_huge_pages(client):
+    """Of these storage copies what is written in a quarter of the time, where the machine gives memory files any."""
+    large, small = 6 << 20, 1 << 20
+    held = client.allocate(large), client.allocate(small)
+    assert [len(iov.view) for iov in held] == [large, small]
+    assert kinds_of_pages(large) == {HAS_HUGE_PAGES}
+    assert kinds_of_pages(small) == {False}

@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from .batch import OpenMode, Transfer, need_size
@@ -36,6 +37,8 @@ T = TypeVar("T")
 _ROWS_MIN: Final = 4
 """Columns do not pay for fewer."""
 _NO_FLAGS: Final = EntryFlag(0)
+HUGE_BYTES: Final = 2 << 20
+"""A huge page; what is smaller stays in small ones."""
 _NOT_SERVED: Final = {errno.ENOENT, errno.EOPNOTSUPP, errno.ECONNREFUSED, errno.ENOTDIR}
 """What a mount point without a mount answers, or the address of a daemon that is no more."""
 _NO_MEMORY: Final = {errno.ENOMEM, errno.ENOSPC, errno.EMFILE}
@@ -223,7 +226,7 @@ class RingClient(Closing):
         answer = self.ask(
             lambda connection: connection.call(Call.NEW_MEMORY, first=size, second=block_size)
         )
-        return self._iov(answer.fds[0], size, block_size, answer.id)
+        return self._iov(answer.fds[0], size, block_size, answer.id, is_new=True)
 
     def share(self, fd: int, size: int, *, block_size: int = 0) -> SharedIov:
         """Return memory of a memory file that others may have, too; `fd` stays the caller's.
@@ -238,9 +241,16 @@ class RingClient(Closing):
         )
         return self._iov(os.dup(fd), size, block_size, answer.id)
 
-    def _iov(self, fd: int, size: int, block_size: int, region_id: int) -> SharedIov:
+    def _iov(
+        self, fd: int, size: int, block_size: int, region_id: int, *, is_new: bool = False
+    ) -> SharedIov:
         try:
             mapping = mmap.mmap(fd, size)
+            if (
+                is_new and size >= HUGE_BYTES
+            ):  # who touches a page first decides of which kind it is
+                with suppress(OSError):  # a kernel without huge pages
+                    mapping.madvise(mmap.MADV_HUGEPAGE)
         except BaseException:
             os.close(fd)
             self.connection().call(Call.DROP_MEMORY, region_id)
