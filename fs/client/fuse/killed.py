@@ -11,8 +11,10 @@ Concurrency: one task runs `run`; handlers enter and leave on the same event loo
 """
 
 import logging
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import trio
 
@@ -21,21 +23,42 @@ _log = logging.getLogger(__name__)
 AGE_S_MIN = 1.0
 """Younger requests are not looked at: most never get this old."""
 
-_SIGKILL_BIT = 1 << 8
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What asks a program to end, and may end one of its calls.  Timers, children that ended, and the like have to wait."""
 
 
-def is_killed(thread_id: int) -> bool:
-    """Return whether a thread is to die as soon as it leaves the kernel; False when it is gone."""
+def _bit(number: int) -> int:
+    return 1 << number - 1
+
+
+_SIGKILL_BIT: Final = _bit(signal.SIGKILL)
+_ENDING_BITS: Final = sum(_bit(number) for number in _ENDING)
+
+
+def _pending(thread_id: int) -> int:
+    """Return what a thread would act on as soon as it leaves the kernel, as in /proc; 0 when it is gone."""
     try:
         text = Path(f"/proc/{thread_id}/status").read_text(encoding="ascii", errors="replace")
     except OSError as error:
         _log.debug("signals of thread %d: %s", thread_id, error)
-        return False
-    pending = 0
+        return 0
+    pending = blocked = 0
     for line in text.splitlines():
         if line.startswith(("SigPnd:", "ShdPnd:")):
             pending |= int(line.split()[1], 16)
-    return bool(pending & _SIGKILL_BIT)
+        elif line.startswith("SigBlk:"):
+            blocked = int(line.split()[1], 16)
+    return pending & ~blocked
+
+
+def is_killed(thread_id: int) -> bool:
+    """Return whether a thread is to die as soon as it leaves the kernel; False when it is gone."""
+    return bool(_pending(thread_id) & _SIGKILL_BIT)
+
+
+def is_told_to_end(thread_id: int) -> bool:
+    """Return whether a thread is to die, or has a signal waiting that asks programs to end; False when it is gone."""
+    return bool(_pending(thread_id) & (_SIGKILL_BIT | _ENDING_BITS))
 
 
 class KilledCallers:

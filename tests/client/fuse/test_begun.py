@@ -166,8 +166,7 @@ async def test_a_signal_ends_it(  # noqa: PLR0917 - fixtures and cases
     cluster.meta_gate = trio.Event()
     if is_tried_again:
         one.fail(FsError(Status.RPC_TIMEOUT, "silence"))
-    if is_killed:
-        killed.add(7)
+    (killed if is_killed else kernel.told_to_end).add(7)
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
     assert await kernel.receive() == (asked, errno.EINTR, b"")
     cluster.meta_gate.set()

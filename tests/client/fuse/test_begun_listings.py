@@ -98,7 +98,7 @@ async def test_a_signal_ends_it_and_the_next_request_shows_all(kernel, cluster, 
     fh = await opened(kernel)
     asked = await begin(kernel, fh)
     one = await begun_at(cluster, 1)
-    killed.add(0)
+    killed.add(1)
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
     assert (await kernel.receive())[:2] == (asked, errno.EINTR)
     again = await begin(kernel, fh)

@@ -46,6 +46,7 @@ class Kernel:
         self._plain = socket.socket(fileno=sock.fileno())
         self._unique = 0
         self.served = trio.Event()
+        self.told_to_end = set()
 
     def unmount(self):
         self._sock.shutdown(socket.SHUT_WR)
@@ -134,7 +135,9 @@ async def kernel(cluster, killed, nursery, is_watched):
     device = Device(theirs.detach(), handshake.WRITE_BYTES_MAX)
     made = Kernel(trio.socket.from_stdlib_socket(ours))
 
-    made.server = Server(device, vfs, runtime, killed.__contains__)
+    made.server = Server(
+        device, vfs, runtime, killed.__contains__, is_told_to_end=made.told_to_end.__contains__
+    )
 
     async def serve():
         await made.server.run()
@@ -393,14 +396,31 @@ async def test_an_interrupted_lookup_ends(kernel, cluster, killed, monkeypatch, 
     cluster.meta_gate = trio.Event()
     other = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=8)
     interrupted = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
-    if is_killed:
-        killed.add(7)
+    (killed if is_killed else kernel.told_to_end).add(7)
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(interrupted))
     assert await kernel.receive() == (interrupted, errno.EINTR, b"")
     cluster.meta_gate.set()
     assert await kernel.receive() == (other, errno.ENOENT, b"")
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(interrupted))
     assert (await kernel.ask(Opcode.LOOKUP, b"missing\0"))[0] == errno.ENOENT
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_a_lookup_outlasts_a_timer_and_ends_by_what_comes_later(
+    kernel, cluster, killed, monkeypatch, is_killed
+):
+    monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 0.1)
+    cluster.meta_gate = trio.Event()
+    lasting = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=8)
+    ending = await kernel.send(Opcode.LOOKUP, b"missing\0", pid=7)
+    for unique in (lasting, ending):
+        await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(unique))
+    with trio.move_on_after(0.3):
+        pytest.fail(f"answered: {await kernel.receive()}")
+    (killed if is_killed else kernel.told_to_end).add(7)
+    assert await kernel.receive() == (ending, errno.EINTR, b"")
+    cluster.meta_gate.set()
+    assert await kernel.receive() == (lasting, errno.ENOENT, b"")
 
 
 async def test_what_is_interrupted_as_it_is_answered_disturbs_nothing_later(
@@ -680,6 +700,7 @@ async def test_a_read_that_is_alone_and_gets_another_signal_is_asked_for_once(
 ):
     """It was given up at once, and done again: asked of storage twice."""
     monkeypatch.setattr(interrupts, "INTERRUPT_AFTER_S", 0.05 if takes_long else 1e6)
+    kernel.told_to_end.add(2000)
     gate = trio.Event()
     store_reads.fault, store_reads[:] = lambda _: gate.wait(), []
     sent = await kernel.send(*a_read(handles[2], 2000, 4096, 2000))

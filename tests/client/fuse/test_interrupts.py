@@ -15,7 +15,9 @@ pytestmark = [
     pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
 ]
 READER = """
-import mmap, os, sys
+import mmap, os, signal, sys
+signal.signal(signal.SIGALRM, lambda *_: print("a timer ended it", flush=True))
+signal.setitimer(signal.ITIMER_REAL, *([0.1, 0.1] if sys.argv[2:] else [0.0, 0.0]))
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)
 print("reading", flush=True)
 try:
@@ -60,3 +62,16 @@ def test_a_direct_read_ends_by_any_signal(path, number):
         said = reader.stdout.read()
         code = reader.wait(60)
     assert (said, code) == (("interrupted\n", 0) if number == signal.SIGINT else ("", -number))
+
+
+def test_a_direct_read_goes_on_while_a_timer_runs(path):
+    """As on a local file system: who sets a timer does not expect its calls to fail for it."""
+    command = [sys.executable, "-c", READER, str(path), "timer"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout.readline() == "reading\n"
+        time.sleep(2)
+        assert reader.poll() is None
+        reader.send_signal(signal.SIGINT)
+        said = reader.stdout.read().split("\n")
+        assert reader.wait(60) == 0
+    assert said[-2:] == ["interrupted", ""] and len(said) <= 3

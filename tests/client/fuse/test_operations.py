@@ -2,8 +2,10 @@
 import errno
 import logging
 import random
+import signal
 import stat
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyfuse3
@@ -13,7 +15,7 @@ from trio.testing import MockClock
 
 from fs.client.fuse.answers import errno_of
 from fs.client.fuse.attributes import attr_change, entry_attributes
-from fs.client.fuse.killed import KilledCallers, is_killed
+from fs.client.fuse.killed import KilledCallers, is_killed, is_told_to_end
 from fs.client.fuse.operations import Operations
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -164,6 +166,30 @@ async def test_a_request_without_effect_ends_when_its_caller_was_killed(
 def test_signs_of_death_are_read_from_proc():
     child = subprocess.Popen(["sleep", "60"])
     assert not is_killed(child.pid)
+    assert not is_told_to_end(child.pid)
     child.kill()
     child.wait()
     assert not is_killed(child.pid)  # gone
+    assert not is_told_to_end(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "blocked", "is_ending", "is_deadly"),
+    [
+        ([], [], False, False),
+        ([signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGTSTP], [], False, False),
+        ([signal.SIGALRM, signal.SIGINT], [], True, False),
+        ([signal.SIGTERM], [], True, False),
+        ([signal.SIGTERM], [signal.SIGTERM], False, False),
+        ([signal.SIGKILL], [], True, True),
+    ],
+)
+def test_signals_that_ask_a_program_to_end_are_told_from_others(
+    monkeypatch, waiting, blocked, is_ending, is_deadly
+):
+    def bits(numbers):
+        return f"{sum(1 << n - 1 for n in numbers):016x}"
+
+    text = f"Name:\tx\nSigPnd:\t{bits([])}\nShdPnd:\t{bits(waiting)}\nSigBlk:\t{bits(blocked)}\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    assert (is_told_to_end(7), is_killed(7)) == (is_ending, is_deadly)

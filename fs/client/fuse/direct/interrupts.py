@@ -1,8 +1,10 @@
 """Requests whose callers may get a signal while they wait, and which of them are given up for it.
 
 The kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
-once when the signal kills its caller, and after INTERRUPT_AFTER_S otherwise, because programs expect that a look-up that takes
-a moment is not disturbed by, say, a timer.  Requests with effects are never given up: half of one could leave an open
+once when the signal kills its caller, and after INTERRUPT_AFTER_S when it asks it to end (such as Ctrl-C), which it may handle.  Any other
+signal waits: programs expect of a file system that a look-up is not disturbed by, say, a timer, and one that is would
+fail, whatever they have told the kernel about calls that a signal meets.  The kernel tells of the first signal only, so
+the caller of a request that had one is looked at again until it is answered.  Requests with effects are never given up: half of one could leave an open
 file or a session behind.
 
 Invariant: what is given up is cancelled once, and told of (`take_given_up`) by the scope that it was done in: whoever serves it answers.
@@ -50,27 +52,36 @@ Scope = trio.CancelScope | BegunRequest
 class _Interruptible:
     """A request that may be given up."""
 
-    __slots__ = ("began_s", "is_interrupted", "request", "scope")
+    __slots__ = ("began_s", "is_interrupted", "is_to_end", "request", "scope")
 
     def __init__(self, request: Request, began_s: float, scope: Scope) -> None:
         self.request = request
         self.began_s = began_s
         self.scope = scope
         self.is_interrupted = False
+        self.is_to_end = False
+        """Its caller was asked to end.  That stays: another thread of its program may have acted on the signal."""
 
 
 class Interrupts:
     """The requests of one mount that may be given up; see module head.  Of one trio program, and atomic between its awaits."""
 
-    def __init__(self, now_s: Callable[[], float], is_killed: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        now_s: Callable[[], float],
+        is_killed: Callable[[int], bool],
+        is_told_to_end: Callable[[int], bool],
+    ) -> None:
         """Begin with no requests.
 
         Args:
             now_s: a clock that only goes on.
-            is_killed: whether a signal ends the process with this id.
+            is_killed: whether a signal ends the thread with this id.
+            is_told_to_end: whether it has one waiting that asks it to.
         """
         self._now_s = now_s
         self._is_killed = is_killed
+        self._is_told_to_end = is_told_to_end
         self._entries: dict[int, _Interruptible] = {}
         self._given_up: dict[Scope, Request] = {}
         self._has_waiting = trio.Event()
@@ -133,16 +144,21 @@ class Interrupts:
                 reads.interrupted.add(unique)
 
     def _note_signal(self, entry: _Interruptible) -> None:
-        has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
-        if (
-            has_waited
-            or entry.request.opcode in _ENDED_AT_ONCE
-            or self._is_killed(entry.request.pid)
-        ):
+        if entry.request.opcode in _ENDED_AT_ONCE:
             self._give_up(entry)
-        else:
+        elif not self._ends(entry):
             entry.is_interrupted = True
             self._has_waiting.set()
+
+    def _ends(self, entry: _Interruptible) -> bool:
+        """Look at the caller of a request; return whether it has been given up."""
+        pid = entry.request.pid
+        entry.is_to_end = entry.is_to_end or self._is_told_to_end(pid)
+        has_waited = self._now_s() - entry.began_s >= INTERRUPT_AFTER_S
+        is_given_up = (entry.is_to_end and has_waited) or self._is_killed(pid)
+        if is_given_up:
+            self._give_up(entry)
+        return is_given_up
 
     async def watch(self) -> None:
         """Give up what is to be given up later, until cancelled."""
@@ -152,9 +168,8 @@ class Interrupts:
             while waiting := [e for e in self._entries.values() if e.is_interrupted]:
                 await trio.sleep(INTERRUPT_AFTER_S / _LOOKS_PER_WAIT)
                 for entry in waiting:
-                    is_there = self._entries.get(entry.request.unique) is entry
-                    if is_there and self._now_s() - entry.began_s >= INTERRUPT_AFTER_S:
-                        self._give_up(entry)
+                    if self._entries.get(entry.request.unique) is entry:
+                        self._ends(entry)
 
     def _give_up(self, entry: _Interruptible) -> None:
         self._given_up[entry.scope] = entry.request

@@ -27,7 +27,7 @@ from ...read_table import ReadTable
 from ...vfs.handles import TakesTaskError
 from ...vfs.reading import TOGETHER_BYTES_MAX
 from ...vfs.vfs import Vfs
-from ..killed import is_killed
+from ..killed import is_killed, is_told_to_end
 from . import handshake
 from . import protocol as p
 from .answering import Answering
@@ -71,6 +71,7 @@ class Server:
         runtime: Runtime,
         is_killed: Callable[[int], bool] = is_killed,
         *,
+        is_told_to_end: Callable[[int], bool] = is_told_to_end,
         times: OperationTimes | None = None,
     ) -> None:
         self._device = device
@@ -82,7 +83,7 @@ class Server:
         self._tracer = vfs.tracer
         self._memory = vfs.memory
         self._operations = Operations(vfs, runtime)
-        self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed)
+        self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed, is_told_to_end)
         self._begun: dict[int, BegunRequest] = {}
         """By `unique`."""
         self._reads = ReadAnswers(device, self._operations, answering, self._times)
