@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from fs.app.progress import Progress
@@ -24,6 +25,7 @@ from fs.schema.config import ClientSection
 from .cluster import ROOT, fresh_cluster, warm_up
 from .command import bench_command
 from .disk import new_file_mib_s, rounds_of
+from .fio import Large, LargeBlocks, large_blocks
 from .machine import TOUCHED_COPIES, touch_memory
 from .table import Row
 from .used import Meter, Used
@@ -91,6 +93,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         tempfile.TemporaryDirectory(prefix="ember-local-", dir=parent) as local,
         empty_mount() as empty,
         fresh_cluster(parent) as (directory, mounted),
+        large_blocks(Path(local)) as fio,
     ):
         meter = Meter(directory)
         ours, beside = mounted / FOLDER, empty / FOLDER
@@ -99,11 +102,19 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         for kind in WORKLOADS:
             progress.step(f"mount: {kind[0]}")
             folders = directory, ours, beside, Path(local)
-            rows.append(_measured(kind, sizes, meter, folders, _rounds(kind[4], sizes)))
+            row = _measured(kind, sizes, meter, folders, _rounds(kind[4], sizes))
+            rows.append(_beside_fio(row, sizes, fio) if kind[4] is sequential_write else row)
             if kind[4] is sequential_read:
                 progress.step("mount: the same by a file system that reads the disk itself")
                 rows.append(_measured_disk(sizes, Path(local), empty))
     return rows
+
+
+def _beside_fio(row: Row, sizes: Sizes, fio: LargeBlocks) -> Row:
+    """Return the row of what is written next to a third of what fio writes as well, new files both, as often."""
+    for _ in range(_rounds(sequential_write, sizes)):
+        fio.measure(Large.NEW)
+    return replace(row, fio=fio.mib_s(Large.NEW, REPLICAS))
 
 
 def _measured_disk(sizes: Sizes, local: Path, empty: Path) -> Row:

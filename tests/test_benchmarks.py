@@ -330,6 +330,44 @@ def test_every_sequential_write_is_of_a_new_file(tmp_path, monkeypatch):
     assert (row.value, row.limit) == (2, 10)
 
 
+def test_what_the_mount_writes_stands_beside_fio_as_well_and_what_it_reads_does_not(
+    tmp_path, monkeypatch
+):
+    places = {name: tmp_path / name for name in ("empty", "cluster", "mounted")}
+    for place in places.values():
+        place.mkdir()
+    asked = []
+
+    @contextmanager
+    def at(*names):
+        found = [places[name] for name in names]
+        yield tuple(found) if len(found) > 1 else found[0]
+
+    def moved(blocks, kind):
+        asked.append((kind, blocks._path.parent.parent.parent))
+        return 150.0 * len(asked)
+
+    def row_of(name):
+        def work(folder, _sizes):
+            (folder / BIG_FILE).touch()
+            return 90.0
+
+        return (name, "MiB/s", Bound.LOCAL_THIRD, 0.8, work, None)
+
+    kinds = [row_of("written"), row_of("read")]
+    monkeypatch.setattr(mount, "empty_mount", partial(at, "empty"))
+    monkeypatch.setattr(mount, "fresh_cluster", lambda _: at("cluster", "mounted"))
+    monkeypatch.setattr(mount, "Meter", lambda _: Meter())
+    monkeypatch.setattr(mount, "WORKLOADS", kinds)
+    monkeypatch.setattr(mount, "sequential_write", kinds[0][4])
+    monkeypatch.setattr("benchmarks.fio.LargeBlocks._move", moved)
+    written, read = mount.measure(Sizes(2, 64, 10, 4), tmp_path, Progress())
+    assert [kind for kind, _ in asked] == [Large.NEW] * 3
+    assert {place for _, place in asked} == {tmp_path}, "on the disk that is measured"
+    assert written.fio == 100.0, "a third of the median of as many as there were files"
+    assert (written.limit, read.fio) == (30.0, None)
+
+
 def test_any_file_system_is_measured_as_often(tmp_path, monkeypatch):
     steps, rates = [], iter([1, 7, 3, 10, 20, 90, 40, 30])
 
