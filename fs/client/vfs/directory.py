@@ -67,7 +67,9 @@ class _OpenDirectory:
     listed_s: float = -math.inf
     """Of the moment when `page` was asked for, and when that was; see `Changes`."""
     first_cookie: int = 0
-    """The cookie after which `page` begins."""
+    """How many names had been handed out before those of `page`, whose cookies follow."""
+    after_cookie: int = 0
+    """The cookie behind whose name `page` begins: an earlier one where the program has gone back."""
     asked_s: float = 0.0
     """When the kernel asked last."""
     shown: ShownNames | None = None
@@ -151,7 +153,7 @@ class Directories:
                 on_end(None, error)
                 return
             try:
-                page = self._page_at_once(directory, request.after, reply, asked)
+                page = self._page_at_once(directory, cookie, request, reply, asked)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(None, failure)
             else:
@@ -179,6 +181,8 @@ class Directories:
     ) -> list[DirectoryEntry] | None:
         """Return what was listed behind a cookie, at the end of all nothing; None: that has not been listed."""
         position = cookie - directory.first_cookie
+        if position == 0 and cookie != directory.after_cookie:
+            return None  # the program went back, was told what follows there, and goes on from here
         if 0 <= position < len(directory.page):
             return directory.page[position : position + count_max]
         return [] if position == len(directory.page) and not directory.has_more else None
@@ -251,7 +255,7 @@ class Directories:
         directory.names.clear()
         directory.moved.clear()
         directory.page = []
-        directory.first_cookie = 0
+        directory.first_cookie = directory.after_cookie = 0
         directory.has_more = True
         directory.parent_id = None
 
@@ -293,6 +297,7 @@ class Directories:
             asked = self._asked_now()
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
+            self._note_told(reply, asked)  # before anything is waited for: it grows older
             await self._fill_in(directory.caller, reply.entries)
             unsure = await self._look_again(directory, reply.entries, asked.mark)
             # From here on nothing is waited for.
@@ -311,10 +316,15 @@ class Directories:
             )
             for index, e in enumerate(found, start=1)
         ]
-        return self._keep_page(directory, page, reply, asked)
+        return self._keep_page(directory, cookie, page, reply, asked)
 
     def _page_at_once(
-        self, directory: _OpenDirectory, after: bytes, reply: meta_pb2.ListRsp, asked: _AskedList
+        self,
+        directory: _OpenDirectory,
+        cookie: int,
+        request: meta_pb2.ListReq,
+        reply: meta_pb2.ListRsp,
+        asked: _AskedList,
     ) -> list[DirectoryEntry]:
         """Return what a reply lists; raises TakesTaskError where more has to be asked for before it may be shown."""
         states, told_s, moved = self._core.states, self._core.now_s(), directory.moved
@@ -329,27 +339,28 @@ class Directories:
                 raise TakesTaskError
             if not is_quiet and self._is_changed(directory, entry, asked.mark):
                 raise TakesTaskError
-            if not moved.is_listed(name, after):
+            if not moved.is_listed(name, request.after):
                 page.append(DirectoryEntry(name, inode, base + len(page) + 1, told_s))
         if (not page and reply.has_more) or not reply.parent_inode_id:
             raise TakesTaskError
-        return self._keep_page(directory, page, reply, asked)
+        self._note_told(reply, asked)
+        return self._keep_page(directory, cookie, page, reply, asked)
 
+    @staticmethod
     def _keep_page(
-        self,
         directory: _OpenDirectory,
+        cookie: int,
         page: list[DirectoryEntry],
         reply: meta_pb2.ListRsp,
         asked: _AskedList,
     ) -> list[DirectoryEntry]:
         # A second reader of the same open directory may have added cookies meanwhile.
-        directory.first_cookie = len(directory.names)
+        directory.first_cookie, directory.after_cookie = len(directory.names), cookie
         directory.names.add_page([entry.name for entry in page])
         directory.page = page
         directory.mark, directory.listed_s = asked.mark, asked.at_s
         directory.has_more = reply.has_more
         directory.parent_id = InodeId(reply.parent_inode_id) or None
-        self._note_told(reply, asked)
         return page
 
     async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:

@@ -56,6 +56,14 @@ async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
         assert await listing(m, d, cookie=25) == everything[25:]
         assert await listing(m, d, cookie=0) == everything
         assert await listing(m, d, cookie=29) == everything[29:]
+        # Going back, and then to the end of what had been read before that.
+        assert await listing(m, d, cookie=3) == everything[3:]
+        end = len(everything)
+        for back in (5, 20):
+            last = (await m.vfs.directories.readdir(d, 12))[-1].cookie
+            assert (await m.vfs.directories.readdir(d, back))[0].name == everything[back]
+            assert (await listing(m, d, cookie=last))[0] == everything[20]
+            assert await listing(m, d, cookie=end) == []
         await m.names.mkdir(1, b"a-first", 0o755, ROOT)
         m.vfs.directories.rewind(d)
         assert (await listing(m, d))[0] == b"a-first"

@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 import pytest
+import trio
 
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.schema.inode import inode_to_pb
@@ -214,3 +215,26 @@ async def test_what_a_listing_told_before_something_newer_is_not_told(
 
     await listed(vfs, directory, meanwhile)
     assert told(vfs, directory) is None
+
+
+async def test_what_a_listing_told_grows_older_while_more_is_asked_for(
+    autojump_clock, vfs, cluster, directory
+):
+    await vfs.namespace.mkdir(directory, b"sub", 0o755, ROOT)
+    autojump_clock.jump(10)
+    meta, handle_id = vfs.namespace._core.meta, vfs.directories.opendir(directory, ROOT)
+    call = meta.call
+
+    async def slow(method, request, **options):
+        reply = await call(method, request, **options)
+        if method is META_LIST:  # as to who may not search it
+            for entry in reply.entries:
+                entry.ClearField("inode")
+        else:
+            await trio.sleep(vfs.section.attr_timeout_s * 0.75)
+        return reply
+
+    meta.call = slow
+    assert [entry.name for entry in await vfs.directories.readdir(handle_id, 0)] == [b"sub"]
+    _, left_s = vfs.namespace.told(directory)
+    assert left_s == pytest.approx(vfs.section.attr_timeout_s * 0.25)
