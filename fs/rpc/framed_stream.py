@@ -470,7 +470,10 @@ class FramedStream:
             return False
         self._held.append(b"".join(buffers))
         if took_long:
-            self._send_held()  # if it cannot now, whoever receives does
+            try:
+                self._send_held()
+            except Exception as error:  # noqa: BLE001 - who has handed it over would answer once more
+                log.debug("replies stay held for whoever receives: %r", error)
         return True
 
     async def stop_holding(self) -> None:

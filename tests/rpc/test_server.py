@@ -16,7 +16,7 @@ from fs.rpc.frame import (
     decode_header,
     encode_header,
 )
-from fs.rpc.framed_stream import HELD_S_MAX
+from fs.rpc.framed_stream import HELD_S_MAX, FramedStream
 from fs.rpc.handshake import encode_hello
 from fs.rpc.memory_stream import MemoryStream
 from fs.rpc.replies import REFUSALS_UNSENT_MAX
@@ -316,6 +316,38 @@ async def test_a_reply_that_took_long_to_make_waits_for_no_other(  # noqa: PLR09
         await stream.send_all([b"".join(map(echo_frame, (1, 2, 3)))])
         assert {(await frame(stream))[0].request_id for _ in range(3)} == {1, 2, 3}
     assert " ".join(seen) == order
+
+
+@pytest.mark.parametrize("net", ["memory"], indirect=True)
+async def test_a_held_reply_that_cannot_be_sent_at_once_is_sent_once(
+    net, process, monkeypatch, autojump_clock
+):
+    """For want of memory: who has handed it over must not answer once more."""
+    lacks, left, send_held = [], [0, 1, 0], FramedStream._send_held
+
+    def echo(_service, _call, request):
+        took_long = left.pop(0)
+        autojump_clock.jump(HELD_S_MAX * 2 * took_long)
+        lacks.extend([MemoryError("injected")] * took_long)
+        return Reply(core.EchoRsp(data=request.data))
+
+    def lacking_send(self):
+        if lacks:
+            raise lacks.pop()
+        return send_held(self)
+
+    monkeypatch.setattr("fs.rpc.core_service.CoreService.echo", echo)
+    async with process(net) as p:
+        stream = await greeted(p)
+        monkeypatch.setattr(FramedStream, "_send_held", lacking_send)
+        await stream.send_all([b"".join(map(echo_frame, (1, 2, 3)))])
+        headers = [(await frame(stream))[0] for _ in range(3)]
+        assert not lacks
+        assert {h.request_id: h.status for h in headers} == {1: 0, 2: 0, 3: 0}
+        await stream.send_all([echo_frame(4)])
+        left.append(0)
+        with trio.fail_after(60):
+            assert (await frame(stream))[0].request_id == 4, "no second reply to one of those"
 
 
 @pytest.mark.parametrize("net", ["memory"], indirect=True)
