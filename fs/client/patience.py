@@ -31,6 +31,7 @@ from ..runtime.readiness import current_time
 from ..schema import services
 from ..schema.config import ClientSection
 from ..schema.ids import NodeId
+from ..schema.lacks import lack_among
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.core_pb2 import GetInfoReq
 from ..schema.routing import Node
@@ -64,6 +65,13 @@ def same_error(error: FsError) -> FsError:
     """Return a fresh exception for one of several who share the outcome of a call."""
     kind = SlowPeerError if isinstance(error, SlowPeerError) else FsError
     return kind(error.status, error.detail)
+
+
+def _let_lack_pass(node: Node, error: Exception) -> None:
+    """Tell what was lacking to ask a node; raises any other error."""
+    if lack_among(error) is None:
+        raise error
+    log.warning("node %d is not asked whether it lives: %r", node.node_id, error)
 
 
 class _Asked:
@@ -204,8 +212,7 @@ class Patience:
                         if due_s > now_s:
                             next_s = min(next_s, due_s)
                         elif asked is None or asked.asked_s < due_s:
-                            asked = self._begin_asking(node)
-                            nursery.start_soon(self._ask, node, asked)
+                            asked = self._ask_ahead(node, nursery)
                 await trio.sleep_until(next_s)
 
     async def _lives(self, node: Node, since_s: float) -> bool:
@@ -220,6 +227,22 @@ class Patience:
     def _begin_asking(self, node: Node) -> _Asked:
         asked = self._asked[node.node_id, node.incarnation] = _Asked()
         return asked
+
+    def _ask_ahead(self, node: Node, nursery: trio.Nursery) -> _Asked:
+        """Have a task ask, which nobody waits for yet: for want of memory nothing is found out, and nothing else ends."""
+        asked = self._begin_asking(node)
+        try:
+            nursery.start_soon(self._ask_alone, node, asked)
+        except Exception as error:  # noqa: BLE001 - raised again if it is a bug
+            asked.done.set()  # else who wants to know would wait for good
+            _let_lack_pass(node, error)
+        return asked
+
+    async def _ask_alone(self, node: Node, asked: _Asked) -> None:
+        try:
+            await self._ask(node, asked)
+        except Exception as error:  # noqa: BLE001 - raised again if it is a bug
+            _let_lack_pass(node, error)
 
     async def _ask(self, node: Node, asked: _Asked) -> None:
         try:

@@ -160,6 +160,44 @@ async def test_one_that_lives_is_asked_once_for_all_that_wait_for_it(
     assert peer.asked_count == 1
 
 
+class Lacking(Peer):
+    """There is no memory to ask it anything with."""
+
+    async def _answer(self, method, took_s):
+        if method is services.CORE_GET_INFO:
+            raise MemoryError
+        return await super()._answer(method, took_s)
+
+
+class NoTasks:
+    """A nursery that has no memory for a task."""
+
+    def start_soon(self, *_what):
+        raise MemoryError
+
+
+async def test_no_memory_to_ask_with_ends_one_call_and_not_the_client(
+    autojump_clock,  # noqa: ARG001
+    nursery,
+):
+    """A mount would end with it, and all programs that use it."""
+    peer, under_way = Lacking(3 * LIMIT_S), set()
+    patience = Patience(peer, ClientSection())
+    nursery.start_soon(patience.watch, lambda: [(NODE, under_way)])
+    for asked_count in (1, 2):  # the watch goes on
+        with pytest.raises(FsError) as caught:
+            await ask(patience, under_way)
+        assert caught.value.status is Status.RPC_TIMEOUT
+        assert peer.asked_count == asked_count
+
+
+async def test_nobody_waits_for_a_question_that_has_no_task(autojump_clock):  # noqa: ARG001
+    patience = Patience(Peer(3 * LIMIT_S), ClientSection())
+    asked = patience._ask_ahead(NODE, NoTasks())
+    assert asked.done.is_set()
+    assert not await patience._lives(NODE, asked.asked_s)
+
+
 async def test_another_process_in_its_place_is_no_sign_of_life(autojump_clock):  # noqa: ARG001
     patience = Patience(Peer(2 * LIMIT_S, incarnation="second"), ClientSection())
     for _ in range(2):
