@@ -192,7 +192,8 @@ class RocksMetaStore:
         self, start: bytes, end: bytes, *, is_reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `MetaStore`."""
-        # Without a bound a cursor passes over all that was deleted behind the range, as kv/rocksdb_view.py says.
+        # Without a bound a cursor passes over all that was deleted behind the range, as kv/rocksdb_view.py says.  The binding
+        # does not copy it: `end` is there as long as the cursor, since `_walk` has both.
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(end)
         cursor = self._db.iter(options)

@@ -104,6 +104,7 @@ class RocksDbView:
         self.known = KnownRows()
 
     def _cursor_up_to(self, end: bytes) -> RdictIter:
+        """Return a cursor for rows before `end`, which has to live as long as it: the binding does not copy a bound."""
         if self._cursor is not None:
             return self._cursor
         assert self._db is not None, "the engine is closed"
