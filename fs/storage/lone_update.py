@@ -213,6 +213,7 @@ class _Lone:
         "_context",
         "_flush",
         "_has_left",
+        "_is_asking",
         "_is_durable",
         "_is_locked",
         "_prepared",
@@ -248,6 +249,8 @@ class _Lone:
         self._is_durable = False
         """Below us."""
         self._is_locked = True
+        self._is_asking = False
+        """The successor has yet to answer."""
         self._has_left = False
 
     def begin(self, now_s: float) -> None:
@@ -346,7 +349,7 @@ class _Lone:
             begun = context.channel_to(successor.target_id).begin(
                 services.STORAGE_UPDATE,
                 message,
-                partial(self._try, self._replied),
+                self._answered,
                 timeout_s=max(CALL_S_MIN, update.deadline_s - now_s),
                 under_way=calls,
                 payload=(update.payload,),
@@ -356,6 +359,7 @@ class _Lone:
         if begun is None:  # not an answer: for how long we have waited for one stays as it was
             self.owner.go_on(self, None)
             return
+        self._is_asking = True
         note_begun(target, successor.target_id, calls, now_s)
         if update.request.is_durable:
             self._flush = context.flusher.begin(target.disk)
@@ -369,6 +373,16 @@ class _Lone:
         request.truncate_ver = 0
         request.DiscardUnknownFields()
         return request.SerializeToString()
+
+    def _answered(self, received: Received[Any] | None, error: FsError | None) -> None:
+        """The call to the successor has ended: it is noted also when this update is over already."""
+        self._is_asking = False
+        if not self._has_left:
+            self._try(self._replied, received, error)
+        elif self.owner.is_running:
+            assert self.place.successor is not None
+            is_over = error is None or error.definite
+            note_end(self.place.target, self.place.successor.target_id, error, is_over=is_over)
 
     def _replied(self, received: Received[Any] | None, error: FsError | None) -> None:
         """The rest of the chain has it, or we do not know."""
@@ -476,6 +490,8 @@ class _Lone:
 
     def _refuse(self, error: Exception) -> None:
         """Nothing comes of it here."""
+        if self._is_asking:  # what is on its way must not count behind what comes next
+            self.place.target.epoch += 1
         if isinstance(error, FsError):
             self._note_refusal(error)
         self._unlock()

@@ -10,6 +10,7 @@ from fs.schema.routing import LocalState
 from fs.schema.status import FsError, Status
 from fs.storage import lone_update
 from fs.storage.context import StorageContext
+from fs.storage.flusher import Flusher
 
 from .cluster import content, open_caller, open_cluster
 
@@ -381,4 +382,38 @@ async def test_a_lack_at_any_step_is_the_answer_and_lets_go_of_the_chunk(
         check_left(cluster)
         await client.write(0, b"later!")
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"later!"}
+        assert not cluster.bugs
+
+
+async def test_a_call_whose_update_has_failed_meanwhile_is_waited_for_by_nobody(
+    mock_clock, begun, monkeypatch
+):
+    """Its successor would look as if it did not answer, for as long as nobody writes, and what is late could pass the next update."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        for _ in range(3):
+            await client.write(0, b"before")
+        target = cluster.nodes[1].target
+        real, lacks, epoch = Flusher.begin, [], target.epoch
+
+        def lacking(self, disk):
+            if not lacks:
+                lacks.append(disk)
+                raise MemoryError("injected")
+            return real(self, disk)
+
+        request = client.write_request(0, b"after!")
+        request.is_durable = True
+        begun.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Flusher, "begin", lacking)
+            with pytest.raises(FsError) as caught:
+                await client.attempt(request, b"after!")
+        assert caught.value.status is Status.OUT_OF_RESOURCES
+        assert lacks == [target.disk] and begun[0] == (1, True)
+        assert target.epoch == epoch + 1
+        await trio.sleep(1)
+        assert not target.forwards and not target.unanswered_since_s
+        assert (await client.update(request, b"after!")).update_ver == 4
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after!"}
+        check_left(cluster)
         assert not cluster.bugs
