@@ -37,14 +37,23 @@ class RowLender:
         self, keys: Sequence[ChunkKey], rows: ReadRows, *, is_direct: bool = False
     ) -> LentRows | None:
         """See `ChunkEngine.lend_rows`."""
+        loan, found = _Loan(self._books), None
+        try:
+            found = self._lend(keys, rows, loan, is_direct=is_direct)
+        finally:
+            if found is None:  # also where memory was short in the middle
+                loan.give_back()
+        return found
+
+    def _lend(
+        self, keys: Sequence[ChunkKey], rows: ReadRows, loan: "_Loan", *, is_direct: bool
+    ) -> LentRows | None:
         with self._books as ledger:
             numbers = dict.fromkeys(rows.numbers)
             records = ledger.records([keys[number] for number in numbers])
-            loan = _Loan(self._books)
             chunks = dict(zip(numbers, records, strict=True))
             found = self._found(chunks, rows, loan, is_direct=is_direct)
             if found is None:
-                loan.give_back_files()
                 return None
             for record in records:
                 assert record is not None
@@ -110,8 +119,5 @@ class _Loan:
     def give_back(self) -> None:
         """End it; called once."""
         self._books.unpin_soon(self.pinned)
-        self.give_back_files()
-
-    def give_back_files(self) -> None:
         for file in self.files.values():
             file.give_back()

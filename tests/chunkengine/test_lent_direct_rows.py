@@ -139,3 +139,24 @@ def test_a_range_is_uncached_if_none_of_its_pages_is_there(disk_path) -> None:
     finally:
         os.close(fd)
     assert not is_uncached(1 << 20, 0, 1), "no such file: nobody can tell"
+
+
+@pytest.mark.parametrize("where", ["remember", "may_lend"])
+def test_a_lack_in_the_middle_leaves_nothing_lent(lab, monkeypatch, where) -> None:
+    """Blocks would never be used again, and their files never be closed."""
+    before, ledger = users(lab), lab.engine._books.ledger
+    direct, asked = lab.engine._rows._direct, []
+    real = getattr(direct, where)
+
+    def lacking(*about):
+        asked.append(about)
+        if where == "remember" or len(asked) > 1:  # else nothing has been lent so far
+            raise MemoryError("injected")
+        return real(*about)
+
+    monkeypatch.setattr(direct, where, lacking)
+    with pytest.raises(MemoryError):
+        lend(lab, TWO, WHOLE)
+    with lab.engine._books:  # what could not be given back at once is now
+        assert not ledger._readers
+    assert users(lab) == before
