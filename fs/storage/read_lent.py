@@ -91,6 +91,9 @@ def _lent(rows: RowsWanted, *, is_direct: bool = False) -> list[tuple[Sequence[i
             lent = disk.run_inline(lend, rows.keys, rows.rows.some(positions))
         except FsError:  # whoever asks the disk next says so
             lent = None
+        except BaseException:  # no memory
+            _give_back(found)
+            raise
         if lent is not None:
             found.append((positions, lent))
             block_bytes = block_bytes or lent.block_bytes

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 
+from fs.chunkengine.read_values import LentRows
 from fs.kernels.writes import block_checksums
 from fs.rpc.api import Lending, ReadApart
 from fs.rpc.lent_replies import ReplyLender
@@ -291,3 +292,47 @@ async def test_blocks_that_are_lent_are_free_once_they_are_returned(mock_clock):
         assert len(ledger._readers) == COUNT
         await trio.sleep(1)
         assert not ledger._readers
+
+
+class LendingDisk:
+    """Lends whatever it is asked for; with `lacks`, it has no memory for that."""
+
+    def __init__(self, *, lacks):
+        self.engine, self.lacks = self, lacks
+        self.lent_count = 0
+
+    def run_inline(self, function, *arguments):
+        return function(*arguments)
+
+    def lend_rows(self, _keys, rows, **_options):
+        if self.lacks:
+            raise MemoryError("injected")
+        self.lent_count += 1
+        return LentRows([(0, 0, 1)] * len(rows), [1] * len(rows), 4096, [b""] * len(rows), self.end)
+
+    def end(self):
+        self.lent_count -= 1
+
+
+class RowsOfDisks:
+    """A row of each of some disks."""
+
+    def __init__(self, *disks):
+        self.disks = self.chains = self.keys = disks
+        self.rows = self
+
+    def by_disk(self, positions):
+        return {self.disks[position]: [position] for position in positions}
+
+    def some(self, positions):
+        return positions
+
+
+def test_what_one_disk_lends_is_given_back_where_another_one_lacks_memory():
+    first, second = LendingDisk(lacks=False), LendingDisk(lacks=True)
+    with pytest.raises(MemoryError):
+        read_lent._lent(RowsOfDisks(first, second))
+    assert first.lent_count == 0
+    second.lacks = False
+    assert len(read_lent._lent(RowsOfDisks(first, second))) == 2
+    assert (first.lent_count, second.lent_count) == (1, 1)
