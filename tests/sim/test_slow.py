@@ -1,6 +1,7 @@
 """Storage that is slow is waited for, also for longer than a call, or an operation that meets only silence, may take."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ def slow(monkeypatch, took_s: Callable[[str], float]) -> None:
 
     async def run(disk: Any, function: Any, *args: Any) -> Any:
         with trio.CancelScope(shield=True):  # as a thread, which cannot be stopped
-            await trio.sleep(took_s(getattr(function, "__name__", "")))
+            called = function.func if isinstance(function, partial) else function
+            await trio.sleep(took_s(getattr(called, "__name__", "")))
         return await real(disk, function, *args)
 
     monkeypatch.setattr(disk_module.Disk, "run", run)
@@ -54,7 +56,7 @@ def test_an_fsync_waits_for_flushes_that_take_longer_than_a_call(monkeypatch):
     async def use(fs: EmberFs) -> None:
         file = await fs.create("/f")
         await file.write(0, DATA)
-        slow(monkeypatch, lambda name: FLUSH_S if name == "sync" else 0.0)
+        slow(monkeypatch, lambda name: FLUSH_S if name == "_sync" else 0.0)
         began_s = trio.current_time()
         await file.fsync()
         assert FLUSH_S <= trio.current_time() - began_s < 6 * FLUSH_S
