@@ -7,13 +7,13 @@ One attempt (`resync_successor`), made by the predecessor for one chain version:
     3. Bring each chunk over under its chunk lock: leftover pending versions are completed, present chunks are
        sent whole, together where their way is plain (resync_groups.py), absent ones removed there.
     4. Nothing failed: SyncDone, with what we know of clients' last updates; the successor makes itself durable and reports UPTODATE.
-The attempt ends when the chain version changes; the next one starts over, and skips what is equal.
+The attempt ends when the chain version changes, also while it waits for its turn by the rate limit; the next one starts over, and skips what is equal.
 
 Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_plan.py.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 
@@ -61,20 +61,26 @@ CHANNEL_COUNT_MAX = 50_000
 """Channels handed over; at 100 bytes each they fit into one message."""
 
 
+LOOK_INTERVAL_S = 1.0
+"""Who waits for the rate limit looks so often whether that is still of use."""
+
+
 class RateLimit:
     """Spreads bytes over time; shared by all resyncs of a process."""
 
     def __init__(self, bytes_per_s_max: int) -> None:
         self._bytes_per_s_max = bytes_per_s_max
         self._free_at_s = 0.0
+        """For whoever comes now: behind all who wait."""
+        self._taken_until_s = 0.0
+        """By those who wait no more."""
         self._changed = trio.Event()
 
     def adopt(self, bytes_per_s_max: int) -> None:
         """Spread bytes otherwise from now on, also those that wait: a limit that was far too low holds nothing up once it is raised."""
         self._bytes_per_s_max = bytes_per_s_max
-        self._free_at_s = 0.0
-        self._changed.set()
-        self._changed = trio.Event()
+        self._taken_until_s = 0.0
+        self._divide_anew(0.0)
 
     @property
     def group_bytes_max(self) -> int:
@@ -82,16 +88,37 @@ class RateLimit:
         limit = self._bytes_per_s_max
         return min(GROUP_BYTES_MAX, limit // 8) if limit else GROUP_BYTES_MAX
 
-    async def take(self, byte_count: int) -> None:
-        """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit."""
-        is_waiting = True
-        while is_waiting and self._bytes_per_s_max:
+    async def take(self, byte_count: int, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit.
+
+        Args:
+            byte_count: how many.
+            is_wanted: asked while it waits; who is not wanted any more gives its turn to those behind it.
+
+        Returns:
+            Whether they are allowed; False if they are not wanted any more.
+        """
+        while self._bytes_per_s_max:
             start_s = max(trio.current_time(), self._free_at_s)
-            self._free_at_s = start_s + byte_count / self._bytes_per_s_max
-            is_waiting = False
-            with trio.move_on_at(start_s):
-                await self._changed.wait()
-                is_waiting = True  # by the old limit
+            self._free_at_s = end_s = start_s + byte_count / self._bytes_per_s_max
+            changed = self._changed
+            await trio.lowlevel.checkpoint()
+            while not changed.is_set() and trio.current_time() < start_s:
+                if not is_wanted():
+                    self._divide_anew(self._taken_until_s)
+                    return False
+                with trio.move_on_at(min(start_s, trio.current_time() + LOOK_INTERVAL_S)):
+                    await changed.wait()
+            if not changed.is_set():  # otherwise again, by what is so now
+                self._taken_until_s = max(self._taken_until_s, end_s)
+                break
+        return True
+
+    def _divide_anew(self, free_at_s: float) -> None:
+        """Have all who wait take their turns again, from `free_at_s` on."""
+        self._free_at_s = free_at_s
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 class Resync:
@@ -244,7 +271,9 @@ class Resync:
         try:
             left = group.items
             byte_count = _bytes_now(place.target, left)
-            await self._rate.take(byte_count)  # before any lock: no update waits for it
+            # Before any lock: no update waits for it.  Nor does the next attempt wait for the turns of one that is over.
+            if not await self._rate.take(byte_count, partial(self._is_current, place)):
+                self._context.place_now(place.chain.chain_id, place.chain.chain_version)
             if byte_count and left[0].need is Need.TRANSFER and not left[0].is_suspect:
                 if len(left) > 1:  # they may have grown since they were listed
                     byte_count = min(byte_count, GROUP_BYTES_MAX)

@@ -420,6 +420,13 @@ class SimCluster:
         found = [self.processes[name].services.get("Storage") for name in self.storages]
         return max((s._context.routing.info.routing_version for s in found if s), default=0)
 
+    @property
+    def stored_bytes(self) -> int:
+        """What the chunks of all targets take, of those storage processes that run at this moment."""
+        found = [self.processes[name].services.get("Storage") for name in self.storages]
+        targets = [t for s in found if s for t in s._context.targets.targets.values()]
+        return sum(t.disk.engine.used_bytes(t.target_id) for t in targets)
+
     async def run(
         self, scenario: Callable[[], Awaitable[None]], observe: Callable[[], Awaitable[None]]
     ) -> None:

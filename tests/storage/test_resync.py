@@ -324,6 +324,52 @@ async def test_those_who_wait_go_on_by_a_new_rate_limit(mock_clock, new_limit, t
     assert ended_s == [began_s, began_s + took_s]
 
 
+async def test_who_is_not_wanted_any_more_gives_its_turn_to_those_behind(mock_clock):
+    limit = resync.RateLimit(100)
+    began_s, wanted, ended = trio.current_time(), {"large"}, {}
+
+    async def take(name, byte_count):
+        allowed = await limit.take(byte_count, lambda: name != "large" or name in wanted)
+        ended[name] = (allowed, trio.current_time() - began_s)
+
+    assert await limit.take(2000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, "large", 100_000)
+        await trio.sleep(1)
+        nursery.start_soon(take, "small", 100)
+        await trio.sleep(1)
+        wanted.clear()
+    allowed, ended_s = ended["large"]
+    assert not allowed and ended_s <= 2 + resync.LOOK_INTERVAL_S
+    assert ended["small"] == (True, pytest.approx(20.0))  # what was allowed before still counts
+    assert await limit.take(0)
+    assert trio.current_time() - began_s == pytest.approx(21.0)
+
+
+async def test_no_attempt_waits_for_turns_of_one_whose_chain_version_is_over(mock_clock):
+    """The turns of one that was over held up the next attempt, for as long as its chunks would have taken."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await fill(client, range(6))
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        for index in range(6):
+            await client.write(0, b"x" * 10_000, index)
+        feeder = cluster.nodes[1]
+        feeder.storage.adopt(structs.replace(feeder.section, resync_bytes_per_s_max=100))
+        for _ in range(3):
+            await cluster.start_node(2)
+            await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+            await trio.sleep(5.0)
+            assert feeder.target.progress.is_running
+            assert feeder.target.progress.chain_version == cluster.chain.chain_version
+            await cluster.nodes[2].kill()
+            await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        feeder.storage.adopt(feeder.section)
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        assert_equal(cluster, range(6))
+
+
 async def test_updates_do_not_wait_for_the_rate_limit(mock_clock):
     """A chunk whose turn is held back by the limit is free until then, alone and in a group."""
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
