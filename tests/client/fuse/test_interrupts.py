@@ -24,6 +24,7 @@ try:
     os.preadv(fd, [mmap.mmap(-1, 4096)], 0)
 except KeyboardInterrupt:  # what Python makes of EINTR when its handler has seen SIGINT
     print("interrupted", flush=True)
+signal.setitimer(signal.ITIMER_REAL, 0)  # an interpreter that ends hears no signal any more: it would end by this one
 """
 BEFORE_SIGNAL_S = 0.5
 
