@@ -748,7 +748,7 @@ async def test_begun_reads_that_no_task_can_do_again_are_refused(
     server, nursery = kernel.server, kernel.server._nursery
 
     def start_soon(function, *args):
-        if function == server._serve_begun_again:
+        if function == server._reads._serve_begun_again:
             raise MemoryError("injected")
         type(nursery).start_soon(nursery, function, *args)
 

@@ -10,7 +10,7 @@ Who waits may get a signal, and what he waits for is given up: `interrupts.py`.
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 
@@ -19,11 +19,10 @@ import trio
 from ....kernels.device import READ_REQUEST
 from ....runtime import tracing
 from ....runtime.followers import Followers
-from ....runtime.ports import Buffer, Runtime
+from ....runtime.ports import Runtime
 from ....runtime.readiness import current_time
 from ....runtime.until_wait import until_wait
 from ....schema.status import FsError, Retry
-from ...read_table import ReadTable
 from ...vfs.handles import TakesTaskError
 from ...vfs.reading import TOGETHER_BYTES_MAX
 from ...vfs.vfs import Vfs
@@ -32,27 +31,18 @@ from . import handshake
 from . import protocol as p
 from .answering import Answering
 from .begun import WITH_EFFECT, BegunRequest
-from .begun_reads import BegunReads
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
-from .name_requests import NO_ENTRY, Begin, Handler, Reply
+from .name_requests import NO_ENTRY, Begin, Reply
 from .operations import Operations
 from .protocol import Opcode
 from .read_answers import ReadAnswers
-from .times import OperationTimes, name_of
-from .together import (
-    FIRST_READ_COUNT,
-    REQUEST_COUNT_MAX,
-    SIZE,
-    ReadsTogether,
-    are_read,
-    request_of,
-)
+from .read_requests import ReadRequests
+from .serving import Serving
+from .times import OperationTimes
+from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, SIZE, ReadsTogether, request_of
 
 _log = logging.getLogger(__name__)
-
-Held = tuple[Request, Callable[[], None]]
-"""A read that is to be done by itself, and what lets others go on."""
 
 _MOVERS = frozenset(map(int, (Opcode.READ, Opcode.WRITE)))
 """Whose bytes are counted."""
@@ -81,19 +71,18 @@ class Server:
         self._reply, self._refuse = answering.reply, answering.refuse
         self._reply_error = answering.reply_error
         self._tracer = vfs.tracer
-        self._memory = vfs.memory
-        self._operations = Operations(vfs, runtime)
-        self._interrupts = Interrupts(runtime.clock.monotonic_s, is_killed, is_told_to_end)
+        self._operations = operations = Operations(vfs, runtime)
+        interrupts = Interrupts(runtime.clock.monotonic_s, is_killed, is_told_to_end)
+        self._interrupts = interrupts
+        self._serving = Serving(operations, answering, interrupts, self._times, vfs.tracer)
+        self._read_answers = ReadAnswers(device, operations, answering, self._times)
+        self._reads = ReadRequests(
+            vfs, operations, self._read_answers, interrupts, self._serving, self._spawn
+        )
         self._begun: dict[int, BegunRequest] = {}
         """By `unique`."""
-        self._reads = ReadAnswers(device, self._operations, answering, self._times)
-        self._begun_reads = BegunReads(
-            self._operations.begin_together, self._end_begun_reads, self._interrupts.is_killed
-        )
         self._begun_ended = trio.Event()
         """One of these has, since that was last looked for."""
-        self._reading_count = 0
-        """Calls of storage under way for reads that `together` is about."""
         self._left: deque[Request] = deque()
         """What was received and comes next."""
         self._followers = Followers()
@@ -102,8 +91,6 @@ class Server:
         self._is_gone = False
         self._is_awaiting = False
         """The mount is gone, and a task waits for what was begun and has effects."""
-        self._is_over = False
-        """Nobody waits for answers any more, and no task may begin."""
         self._at_once: dict[int, Callable[[Request], None]] = {
             Opcode.INIT: self._init,
             Opcode.FORGET: self._operations.forget,
@@ -128,14 +115,14 @@ class Server:
                 try:
                     with self._watching:
                         async with trio.open_nursery() as watches:
-                            watches.start_soon(self._begun_reads.watch)
+                            watches.start_soon(self._reads.watch)
                             await self._interrupts.watch()
                 finally:
-                    self._is_over = True
+                    self._reads.is_over = True
         finally:
             for begun in list(self._begun.values()):
                 begun.abandon()
-            self._begun_reads.abandon()
+            self._reads.abandon()
 
     # -- workers ------------------------------------------------------------------------------------
 
@@ -195,31 +182,23 @@ class Server:
             self._appoint_leader()
 
         if isinstance(received, Request):
-            await until_wait(self._serve(received, scope), hand_over)
-            return has_waited
-        self._reading_count += 1
-        try:
-            if len(received) == 1:
-                work = self._serve_begun(received, scope)
-            else:
-                work = self._serve_together(received)
-            await until_wait(work, hand_over)
-        finally:
-            self._reading_count -= 1
+            work = self._serving.serve(received, scope)
+        else:
+            work = self._reads.serve(received, scope)
+        await until_wait(work, hand_over)
         return has_waited
 
     def _end(self) -> None:
         # Whoever could wait for an answer is gone, but a file that is being closed must be.
-        self._is_gone = True
+        self._is_gone = self._reads.is_gone = True
         self._watching.cancel()
         for begun in self._begun.values():
             self._let_be_given_up(begun)
         self._interrupts.give_up_all()
         while self._followers:
             self._appoint_leader()
-        assert self._nursery is not None
         self._is_awaiting = True
-        self._nursery.start_soon(self._await_effects)
+        self._spawn(self._await_effects)
 
     async def _await_effects(self) -> None:
         """Keep the server running for what has effects and no task."""
@@ -232,8 +211,12 @@ class Server:
 
     def _appoint_leader(self) -> None:
         if not self._followers.wake_one():
-            assert self._nursery is not None
-            self._nursery.start_soon(self._work)
+            self._spawn(self._work)
+
+    def _spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Begin a task that the mount waits for at its end."""
+        assert self._nursery is not None
+        self._nursery.start_soon(function, *args)
 
     def _look(self) -> Request | ReadsTogether | None:
         """Take in what there is, do or begin what needs no task, and return the first that does; None: there is nothing more, for now.
@@ -242,7 +225,7 @@ class Server:
             EOFError: the mount is gone.
         """
         found = self._look_once()
-        while isinstance(found, ReadsTogether) and self._are_begun(found):
+        while isinstance(found, ReadsTogether) and self._reads.are_begun(found):
             if not self._left:
                 return None  # of what the kernel has, whoever looks after the device is told
             found = self._look_once()
@@ -301,9 +284,9 @@ class Server:
         """Do with what was received what `_take_in` does; return how many were answered."""
         answered = 0
         for row in READ_REQUEST.iter_unpack(rows):
-            if row[SIZE] > TOGETHER_BYTES_MAX and self._reads.is_ahead(row):
+            if row[SIZE] > TOGETHER_BYTES_MAX and self._read_answers.is_ahead(row):
                 answered += 1
-            elif not self._reads.is_added(row, reads):
+            elif not self._read_answers.is_added(row, reads):
                 self._left.append(request_of(row))
         if request is not None:
             self._left.append(request)
@@ -311,8 +294,7 @@ class Server:
 
     def _enough_reads(self) -> int:
         """Return how many reads do not wait for more: fewer while storage has none to do."""
-        is_busy = self._reading_count or self._begun_reads
-        return REQUEST_COUNT_MAX if is_busy else FIRST_READ_COUNT
+        return REQUEST_COUNT_MAX if self._reads.are_under_way else FIRST_READ_COUNT
 
     def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
         """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
@@ -375,7 +357,7 @@ class Server:
         request = begun.request
         self._begun.pop(request.unique, None)
         is_final = request.opcode in WITH_EFFECT
-        if begun.is_abandoned or (self._is_over and not (is_final and self._is_awaiting)):
+        if begun.is_abandoned or (self._reads.is_over and not (is_final and self._is_awaiting)):
             return
         if self._is_awaiting:
             self._begun_ended.set()
@@ -388,14 +370,13 @@ class Server:
             isinstance(error, FsError) and error.retry is not Retry.NEVER and not is_final
         )
         if is_worth_another and not is_given_up:
-            assert self._nursery is not None
             scope = trio.CancelScope()
             waited_s = current_time() - begun.began_s
             if request.opcode in WITHOUT_EFFECT:
                 self._interrupts.add(request, scope, waited_s)
                 self._interrupts.move(request, scope)
             again = self._operations.again(request.opcode, waited_s)
-            self._nursery.start_soon(self._serve_again, request, scope, again)
+            self._spawn(self._serving.serve_again, request, scope, again)
             return
         self._interrupts.remove(request)
         if is_given_up:
@@ -406,167 +387,13 @@ class Server:
             self._reply(request, reply)
         self._times.note(request, begun.began_s)
 
-    async def _serve_again(
-        self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
-    ) -> None:
-        """Do what was begun in vain."""
-        with scope:
-            await trio.lowlevel.checkpoint_if_cancelled()  # given up already: nobody is asked
-            await self._serve(request, scope, handler)
-        if scope.cancelled_caught:
-            self._reply_error(request, errno.EINTR)
-        self._interrupts.take_given_up(scope)
-
-    async def _serve(
-        self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
-    ) -> None:
-        handler = handler or self._operations.handlers.get(request.opcode)
-        if handler is None:
-            self._reply_error(request, errno.ENOSYS)
-            return
-        span = None
-        if self._tracer.sample_rate and self._tracer.is_due():
-            span = self._begin_span(request)
-        began_s = current_time()
-        try:
-            if request.opcode in WITHOUT_EFFECT:
-                self._interrupts.add(request, scope)
-                try:
-                    reply = await handler(request)
-                finally:
-                    self._interrupts.remove(request)
-            else:
-                reply = await handler(request)
-            self._reply(request, reply)
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            self._refuse(request, error)
-            if span is not None:
-                span.note_error(error)
-        finally:
-            self._times.note(request, began_s)
-            if span is not None:
-                span.end()
-
-    def _begin_span(self, request: Request) -> tracing.Span:
-        span = self._tracer.root(name_of(request.opcode))
-        span.attributes.update(inode_id=request.node_id, uid=request.uid, pid=request.pid)
-        return span
-
-    async def _serve_begun(self, reads: ReadsTogether, scope: trio.CancelScope) -> None:
-        """Do a read that nothing else arrived with."""
-        table = reads.table(self._memory)
-
-        async def handler(request: Request) -> Sequence[Buffer]:
-            return await self._operations.read_begun(request, table, reads.mark)
-
-        await self._serve(request_of(reads.rows[0]), scope, handler)
-
-    def _are_begun(self, reads: ReadsTogether) -> bool:
-        """Begin reads for which no task has to wait; False: nothing is done."""
-        if self._tracer.sample_rate:
-            return False
-        is_begun = False
-        try:
-            self._interrupts.hold(reads)
-            is_begun = self._begun_reads.begin(reads, self._memory)
-        except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
-            _log.debug("%d reads that cannot be begun: %r", len(reads), error)
-        if not is_begun:
-            self._interrupts.let_go(reads)
-        return is_begun
-
-    def _end_begun_reads(self, reads: ReadsTogether, table: ReadTable, is_read: bool) -> None:
-        """Answer reads that were begun; if they cannot be had so, a task does each by itself."""
-        if not is_read:
-            if self._is_over:
-                self._interrupts.let_go(reads)
-            else:
-                self._do_again(reads)
-            return
-        try:
-            self._reads.reply(reads, table, self._interrupts.is_killed)
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            self._reads.refuse(reads, error)
-        finally:
-            self._interrupts.let_go(reads)
-
-    def _do_again(self, reads: ReadsTogether) -> None:
-        """Have a task do by itself each of some reads that were begun in vain."""
-        assert self._nursery is not None
-        held: list[Held] = []
-        try:
-            # Held at once: they do not count as under way any more, and the task begins later.
-            held += self._hold(reads)
-            self._nursery.start_soon(self._serve_begun_again, reads, held)
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            for _, let_go in held:
-                let_go()
-            self._interrupts.let_go(reads)
-            self._reads.refuse(reads, error)
-
-    async def _serve_begun_again(self, reads: ReadsTogether, held: list[Held]) -> None:
-        try:
-            await self._serve_each(reads, held)
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            self._reads.refuse(reads, error)
-        finally:
-            self._interrupts.let_go(reads)
-
     def _hear_of_signal(self, request: Request) -> None:
         (unique,) = p.INTERRUPT_IN.unpack_from(request.body)
         begun = self._begun.get(unique)
         if begun is not None:
             self._let_be_given_up(begun)
         self._interrupts.hear(request)
-        self._begun_reads.hear_of_signals()
-
-    async def _serve_together(self, reads: ReadsTogether) -> None:
-        """Do reads that arrived together; those that are given up meanwhile learn of it when the others are done."""
-        self._interrupts.hold(reads)
-        table = reads.table(self._memory)
-        span = None
-        if self._tracer.sample_rate and self._tracer.is_due():
-            span = self._begin_span(request_of(reads.rows[0]))
-            span.attributes["together"] = len(reads)
-        try:
-            if await are_read(table, self._operations.read_together):
-                self._reads.reply(reads, table, self._interrupts.is_killed)
-            else:
-                await self._serve_each(reads, self._hold(reads))
-        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
-            self._reads.refuse(reads, error)
-            if span is not None:
-                span.note_error(error)
-        finally:
-            if span is not None:
-                span.end()
-            self._interrupts.let_go(reads)
-
-    def _hold(self, reads: ReadsTogether) -> list[Held]:
-        """Have what lies behind these reads wait for each: all of them at once, before the first is answered."""
-        requests = () if self._is_gone else reads.requests()
-        return [(request, self._operations.hold_read(request)) for request in requests]
-
-    async def _serve_each(self, reads: ReadsTogether, held: list[Held]) -> None:
-        """Do by itself each of the reads that were not done together."""
-        handler = partial(self._operations.read_since, reads.mark)
-        async with trio.open_nursery() as nursery:
-            for request, let_go in held:
-                scope = trio.CancelScope()
-                self._interrupts.take_over(reads, request, scope)
-                nursery.start_soon(self._serve_held, request, scope, handler, let_go)
-
-    async def _serve_held(
-        self,
-        request: Request,
-        scope: trio.CancelScope,
-        handler: Handler,
-        let_go: Callable[[], None],
-    ) -> None:
-        try:
-            await self._serve_again(request, scope, handler)
-        finally:
-            let_go()
+        self._reads.hear_of_signals()
 
     # -- what the loop itself answers -----------------------------------------------------------------
 
