@@ -211,7 +211,7 @@ class Channel(Protocol):
             on_end: called in whatever task, never before this returns.
             timeout_s: of the call.
             under_way: as for `call`.
-            payload: of up to AT_ONCE_BYTES_MAX (framed_stream.py) with all else, which belongs to the caller again when this returns.
+            payload: of up to AT_ONCE_BYTES_MAX (frame_sender.py) with all else, which belongs to the caller again when this returns.
             is_packed: the message of a reply that is no error is handed over as the bytes that came.
             reply_bytes_max: more than 4 KiB is the caller's only until `on_end` returns, and takes as much of a receive buffer from now on.
 

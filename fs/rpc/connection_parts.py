@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from .failed_answers import FailedAnswers
-from .framed_stream import FramedStream, Spawn
+from .frame_sender import Spawn
+from .framed_stream import FramedStream
 from .method_runs import MethodRuns
 from .replies import Replies
 from .serving import Work

@@ -8,7 +8,7 @@ Invariants:
     - Nothing is raised: answers are given outside of any task, too, where an error would end the process.
     - Each error is told once, in the log or as a bug.
 
-It sends nothing by itself: a task does, as for any reply that has to wait.  Half a frame is the matter of fs/rpc/framed_stream.py.
+It sends nothing by itself: a task does, as for any reply that has to wait.  Half a frame is the matter of fs/rpc/frame_sender.py.
 """
 
 import logging

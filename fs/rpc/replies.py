@@ -15,7 +15,8 @@ from ..runtime.ports import Buffer
 from ..schema.status import FsError, Status
 from .api import Reply
 from .frame import FLAG_DIRECT, FLAG_LENT, FLAG_RANGES, FrameLimits, Header, Kind, encode_error
-from .framed_stream import FramedStream, Spawn
+from .frame_sender import Spawn
+from .framed_stream import FramedStream
 from .lent_replies import ReplyLender
 from .serving import Work
 

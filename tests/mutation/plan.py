@@ -17,8 +17,8 @@ from .mutants import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     "tests/rpc": [
-        "fs/rpc/frame.py", "fs/rpc/handshake.py", "fs/rpc/framed_stream.py", "fs/rpc/connection.py", "fs/rpc/reply_payloads.py",
-        "fs/rpc/server_connection.py", "fs/rpc/answers_at_once.py", "fs/rpc/method_runs.py", "fs/rpc/replies.py", "fs/rpc/serving.py", "fs/rpc/welcome.py", "fs/rpc/credentials.py", "fs/rpc/guard.py",
+        "fs/rpc/frame.py", "fs/rpc/handshake.py", "fs/rpc/frame_sender.py", "fs/rpc/framed_stream.py", "fs/rpc/connection.py",
+        "fs/rpc/reply_payloads.py", "fs/rpc/server_connection.py", "fs/rpc/answers_at_once.py", "fs/rpc/method_runs.py", "fs/rpc/replies.py", "fs/rpc/serving.py", "fs/rpc/welcome.py", "fs/rpc/credentials.py", "fs/rpc/guard.py",
     ],
     "tests/node": ["fs/node/user_guard.py"],
     "tests/storage": [

@@ -4,11 +4,8 @@ import pytest
 import trio
 
 from fs.rpc.api import Identity
-from fs.rpc.framed_stream import (
-    POST_CALL_COUNT_MIN,
-    RECEIVE_BUFFER_BYTES,
-    SMALL_PAYLOAD_BYTES_MAX,
-)
+from fs.rpc.frame_sender import POST_CALL_COUNT_MIN
+from fs.rpc.framed_stream import RECEIVE_BUFFER_BYTES, SMALL_PAYLOAD_BYTES_MAX
 from fs.rpc.observer import RpcObserver
 from fs.schema import services
 from fs.schema.proto import core_pb2 as core

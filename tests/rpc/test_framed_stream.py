@@ -3,7 +3,8 @@
 import trio
 
 from fs.rpc.frame import FrameLimits
-from fs.rpc.framed_stream import AT_ONCE_BYTES_MAX, POST_CALL_COUNT_MIN, FramedStream
+from fs.rpc.frame_sender import AT_ONCE_BYTES_MAX, POST_CALL_COUNT_MIN
+from fs.rpc.framed_stream import FramedStream
 
 
 class Slow:
