@@ -104,9 +104,11 @@ async def ask(
                 return None
             log.info("node %d: bytes that it has lent do not match, it is to read them", node_id)
         except FsError as error:
-            if apart is not None and apart.left_behind is not None:
+            if apart is not None and apart.is_left_behind:
                 # Whatever it has become on its way: nothing may be read into those buffers.
-                raise apart.left_behind from None
+                raise LeftBehindError(
+                    Status.IO_ERROR, "a thread waits for a disk with the buffers of this read"
+                ) from None
             if error.status is not Status.RPC_NOT_LENT:
                 raise
             log.debug("node %d: %s", node_id, error)
@@ -131,8 +133,8 @@ class _Apart:
         self._buffers_of = buffers_of
         self._run_blocking = run_blocking
         self._direct = direct
-        self.left_behind: LeftBehindError | None = None
-        """Says that a thread has the buffers for good, without the calls that it came through."""
+        self.is_left_behind = False
+        """A thread has the buffers for good."""
         self.does_match: bool | None = None
         """Whether all that was asked for last has come, and is what its checksums say; None: it was not lent, or cannot be read."""
 
@@ -157,9 +159,7 @@ class _Apart:
         try:
             self.does_match = await self._direct.run(partial(self._read, reply, buffers, read))
         except (LeftBehindError, trio.Cancelled):
-            self.left_behind = LeftBehindError(
-                Status.IO_ERROR, "a thread waits for a disk with the buffers of this read"
-            )
+            self.is_left_behind = True
             raise
         except (RuntimeError, MemoryError) as error:  # no thread is to be had: who lends reads it
             raise FsError(

@@ -8,13 +8,16 @@ ended and dropped it (fs/runtime/recycled.py).  The storage process, which is as
 Invariants:
     - Only memory that nobody but the read needs is given to a thread: of what is read ahead.
     - Of what is to be read so there is never more than DIRECT_COUNT_MAX, and nothing while one thread is left behind (`has_room`).
+    - What no thread has begun is withdrawn, not left behind: where memory is short a thread may die before its first step, unheard of.
 
 Concurrency: one event loop.
 Decision: specs/decisions/0174-cold-streams-read-by-who-asks.md.
 """
 
 import logging
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -33,6 +36,36 @@ DIRECT_COUNT_MAX: Final = 8
 
 class LeftBehindError(FsError):
     """A read was not waited for any longer, and its buffers may be written to at any later time."""
+
+
+class _Read:
+    """One read, of which its thread and who gives it up may be in each other's way: who is first counts."""
+
+    __slots__ = ("_claim", "ended", "failure", "function", "is_left", "is_withdrawn", "result")
+
+    def __init__(self, function: Callable[[], bool]) -> None:
+        self.function: Callable[[], bool] | None = function
+        self.ended = trio.Event()
+        self.result = False
+        self.failure: BaseException | None = None
+        self.is_left = False
+        self.is_withdrawn = False
+        """No thread has begun it, and none will."""
+        self._claim = threading.Lock()
+
+    def work(self) -> None:
+        """Read, in a thread."""
+        if self._claim.acquire(blocking=False):
+            assert self.function is not None
+            self.result = self.function()
+
+    def give_up(self) -> None:
+        """Withdraw it, or leave it behind."""
+        if self._claim.acquire(blocking=False):
+            self.is_withdrawn = True
+            self.function = None  # and with it the buffers: the thread may never come
+        else:
+            self.is_left = True
 
 
 class DirectThreads:
@@ -54,35 +87,43 @@ class DirectThreads:
         """Return what a function returns that waits for a disk.
 
         Raises:
-            LeftBehindError: it has not ended within DIRECT_WAIT_S.
-            Exception: what it raises, or the lack of a thread.
+            LeftBehindError: it has begun, and has not ended within DIRECT_WAIT_S.
+            RuntimeError, MemoryError: no thread is to be had, or none has come; the function is not called any more.
+            Exception: what it raises.
         """
         if self._begin is None:  # a simulation, whose disks answer at once
             return await self._run_blocking(function)
-        results: list[bool] = []
-        failures: list[BaseException | None] = []
-        ended, is_left = trio.Event(), False
-
-        def end(error: BaseException | None) -> None:
-            self._begun_count -= 1
-            self._left_count -= is_left
-            failures.append(error)
-            ended.set()
-
-        self._begin(lambda: results.append(function()), end)
+        read = _Read(function)
+        del function  # what is withdrawn is held by nobody
+        self._begin(read.work, partial(self._end, read))
         self._begun_count += 1
         try:
             with trio.move_on_after(DIRECT_WAIT_S):
-                await ended.wait()
+                await read.ended.wait()
         finally:
-            if not ended.is_set():
-                is_left = True
-                self._left_count += 1
-        if is_left:
+            if not read.ended.is_set():
+                read.give_up()
+                self._begun_count -= read.is_withdrawn
+                self._left_count += read.is_left
+        if read.is_withdrawn:
+            raise RuntimeError(f"no thread has come within {DIRECT_WAIT_S:.0f} s")
+        if read.is_left:
             detail = f"a disk of this machine has not answered a read for {DIRECT_WAIT_S:.0f} s"
             log.warning("%s; its storage process is asked to read until it has", detail)
             raise LeftBehindError(Status.IO_ERROR, detail)
-        (failure,) = failures
+        failure, read.failure = read.failure, None
         if failure is not None:
-            raise failure
-        return results[0]
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
+        return read.result
+
+    def _end(self, read: _Read, error: BaseException | None) -> None:
+        """Take note that a thread is ready for something else."""
+        if read.is_withdrawn:
+            return
+        self._begun_count -= 1
+        self._left_count -= read.is_left
+        read.failure = error
+        read.ended.set()

@@ -90,6 +90,11 @@ class _Job:
         except BaseException as error:  # noqa: BLE001 - the waiting task raises it
             self.error = error
 
+    def take_error(self) -> BaseException | None:
+        """Return what the function raised, once: its traceback holds the job, so together they would live until cycles are looked for."""
+        error, self.error = self.error, None
+        return error
+
     def report(self) -> None:
         self.call_soon(trio.lowlevel.reschedule, self.task)
 
@@ -104,7 +109,7 @@ class _Begun(_Job):
         self.on_end = on_end
 
     def report(self) -> None:
-        self.call_soon(self.on_end, self.error)
+        self.call_soon(self.on_end, self.take_error())
 
 
 class _Worker:
@@ -154,11 +159,12 @@ class ThreadRunBlocking:
         job.task = trio.lowlevel.current_task()
         self._give(job)
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
-        if job.error is not None:
+        error = job.take_error()
+        if error is not None:
             try:
-                raise job.error
+                raise error
             finally:
-                del job  # the error's traceback holds this frame
+                del error  # its traceback holds this frame
         result: T = job.result
         return result
 

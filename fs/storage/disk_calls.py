@@ -108,11 +108,12 @@ class DiskCalls:
         call.task = trio.lowlevel.current_task()
         self._start(call)
         await trio.lowlevel.wait_task_rescheduled(_never_abort)
-        if call.error is not None:
+        error, call.error = call.error, None  # its traceback holds the call
+        if error is not None:
             try:
-                raise call.error
+                raise error
             finally:
-                del call  # the error's traceback holds this frame
+                del error  # and this frame
         result: T = call.result
         return result
 

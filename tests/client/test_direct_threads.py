@@ -1,7 +1,11 @@
 """Threads that wait for a disk for those who ask: who waits for too long leaves them behind, with the memory that they have."""
 
+import _thread
+import gc
 import random
 import threading
+import weakref
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -15,7 +19,7 @@ from fs.client.patience import SlowPeerError
 from fs.client.storage_reads import StorageReads
 from fs.kernels.writes import block_checksums
 from fs.rpc.api import Lending, ReadApart, Received
-from fs.runtime.real import real_runtime
+from fs.runtime.real import ThreadRunBlocking, real_runtime
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ClientSection
 from fs.schema.proto import storage_pb2 as pb
@@ -34,10 +38,12 @@ class Disk:
 
     def __init__(self):
         self.has_answered = threading.Event()
+        self.is_asked = threading.Event()
         self.threads = set()
 
     def read(self):
         self.threads.add(threading.get_ident())
+        self.is_asked.set()
         assert self.has_answered.wait(30)
         return True
 
@@ -50,8 +56,16 @@ def disk():
 
 
 @pytest.fixture
-def hangs_soon(monkeypatch):
+def hangs_soon(disk, monkeypatch):
+    """It is not waited for for long; its thread is, which may be late where the machine is busy."""
     monkeypatch.setattr(direct_threads, "DIRECT_WAIT_S", 0.05)
+    begin = ThreadRunBlocking.begin
+
+    def begin_and_see(threads, function, on_end):
+        begin(threads, function, on_end)
+        assert disk.is_asked.wait(30)
+
+    monkeypatch.setattr(ThreadRunBlocking, "begin", begin_and_see)
 
 
 @pytest.fixture
@@ -84,12 +98,35 @@ async def test_while_one_is_left_behind_there_is_no_room(threads, disk):
     await until(lambda: threads.has_room)
 
 
-async def test_who_is_cancelled_leaves_his_thread_behind(threads, disk):
+@pytest.mark.usefixtures("hangs_soon")
+async def test_who_is_cancelled_leaves_his_thread_behind(threads, disk, monkeypatch):
+    monkeypatch.setattr(direct_threads, "DIRECT_WAIT_S", 1e6)
     with trio.move_on_after(0.05):
         await threads.run(disk.read)
     assert not threads.has_room
     disk.has_answered.set()
     await until(lambda: threads.has_room)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_what_no_thread_has_begun_is_withdrawn(disk, monkeypatch, is_cancelled):
+    """Where memory is short a thread may die before its first step; nothing would be read so any more for good."""
+    stillborn = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda function, _: stillborn.append(function))
+    monkeypatch.setattr(direct_threads, "DIRECT_WAIT_S", 1e6 if is_cancelled else 0.01)
+    threads = DirectThreads(real_runtime(None))
+    if is_cancelled:
+        with trio.move_on_after(0.01):
+            await threads.run(disk.read)
+    else:
+        with pytest.raises(RuntimeError, match="no thread"):
+            await threads.run(disk.read)
+    assert threads.has_room
+    monkeypatch.undo()
+    (born_late,) = stillborn
+    threading.Thread(target=born_late).start()
+    assert await threads.run(lambda: True)
+    assert threads.has_room and not disk.threads, "nobody reads into its memory any more"
 
 
 async def test_there_is_room_for_so_many_as_a_disk_has_read_soon(threads, disk):
@@ -177,6 +214,43 @@ async def test_where_no_thread_is_to_be_had_it_is_asked_for_again(threads, disk,
     node, view = Node(disk), memoryview(bytearray(SIZE))
     assert await asked(node, threads, view) is not None
     assert view == DATA and threads.has_room
+
+
+async def test_where_no_thread_comes_it_is_asked_for_again(threads, disk, monkeypatch):
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)
+    monkeypatch.setattr(direct_threads, "DIRECT_WAIT_S", 0.01)
+    node, view = Node(disk), memoryview(bytearray(SIZE))
+    assert await asked(node, threads, view) is not None
+    assert view == DATA and node.asked == [Lending.DIRECT, Lending.MEMORY] and threads.has_room
+
+
+@pytest.mark.usefixtures("hangs_soon")
+@pytest.mark.parametrize("end", ["fails", "is left behind"])
+async def test_a_read_that_fails_keeps_no_memory(threads, disk, end):
+    """It did until somebody looked for cycles: its error knew the calls that it came through, and one of them the error."""
+
+    class Memory(bytearray):
+        """May be referred to weakly."""
+
+    async def fail():
+        memory = Memory(SIZE)
+        kept = weakref.ref(memory)
+        with suppress(LeftBehindError, ZeroDivisionError):
+            await asked(node, threads, memoryview(memory))
+        return kept
+
+    node = Node(disk, ZeroDivisionError())
+    if end == "fails":
+        disk.has_answered.set()
+    gc.disable()
+    try:
+        kept = await fail()
+        node.spoil = None
+        disk.has_answered.set()
+        await until(lambda: threads.has_room)
+        await until(lambda: kept() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("hangs_soon")

@@ -1,8 +1,12 @@
 """The real runtime."""
 
 import _thread
+import gc
 import threading
 import time
+import weakref
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
@@ -42,6 +46,31 @@ async def test_blocking_calls_leave_the_loop_free_and_are_never_abandoned():
 async def test_exceptions_come_back():
     with pytest.raises(ZeroDivisionError):
         await ThreadRunBlocking()(lambda: 1 // 0)
+
+
+async def test_what_a_failed_call_was_given_is_let_go_of():
+    """It was kept until somebody looked for cycles: the error knew its job, and the job the error."""
+
+    class Given:
+        """May be referred to weakly."""
+
+    def fail(given):
+        raise ZeroDivisionError(id(given))
+
+    run, given, errors = ThreadRunBlocking(), Given(), []
+    kept = weakref.ref(given)
+    gc.disable()
+    try:
+        with suppress(ZeroDivisionError):
+            await run(fail, given)
+        run.begin(partial(fail, given), lambda error: errors.append(type(error)))
+        del given
+        with trio.fail_after(60):
+            while kept() is not None or not errors:  # noqa: ASYNC110 - a thread lets go of it
+                await trio.sleep(0.01)
+    finally:
+        gc.enable()
+    assert errors == [ZeroDivisionError]
 
 
 async def test_no_more_threads_than_allowed_and_every_call_gets_its_turn():

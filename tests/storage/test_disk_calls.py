@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -299,6 +300,27 @@ async def test_what_a_call_returns_is_not_kept(calls):
         found = weakref.ref(await calls.run(Result))
         with trio.fail_after(10):
             while found() is not None:  # noqa: ASYNC110 - the thread lets go of it, too
+                await trio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+async def test_what_a_failed_call_was_given_is_not_kept(calls):
+    class Buffer:
+        """Of the memory that it stands for only so much is left."""
+
+    def fail(buffer):
+        raise FsError(Status.IO_ERROR, str(id(buffer)))
+
+    buffer = Buffer()
+    given = weakref.ref(buffer)
+    gc.disable()
+    try:
+        with suppress(FsError):
+            await calls.run(fail, buffer)
+        del buffer
+        with trio.fail_after(60):
+            while given() is not None:  # noqa: ASYNC110 - a thread lets go of it
                 await trio.sleep(0.01)
     finally:
         gc.enable()
