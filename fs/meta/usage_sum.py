@@ -1,10 +1,11 @@
 """The three numbers that usage consists of.  Pure."""
 
-from dataclasses import dataclass
 from typing import Final
 
+from ..schema.values import value
 
-@dataclass(frozen=True, slots=True)
+
+@value(frozen=True, slots=True)
 class Usage:
     """Bytes, files and directories; a difference may be negative."""
 

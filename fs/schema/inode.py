@@ -6,12 +6,12 @@ Invariants:
 """
 
 import stat
-from dataclasses import dataclass
 from enum import IntEnum
 
 from .ids import InodeId
 from .layout import Layout, layout_from_pb, layout_to_pb
 from .proto import common_pb2 as pb
+from .values import value
 
 NAME_BYTES_MAX = 255
 PATH_BYTES_MAX = 4096
@@ -49,7 +49,7 @@ def type_bits(type_: InodeType) -> int:
     return _TYPE_BITS[type_]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FilePart:
     """What only regular files have."""
 
@@ -80,7 +80,7 @@ class FilePart:
         return max(self.length, self.charged_length)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DirectoryPart:
     """What only directories have."""
 
@@ -89,7 +89,7 @@ class DirectoryPart:
     default_layout: Layout | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Inode:
     """Attributes of one object."""
 

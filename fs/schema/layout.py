@@ -12,13 +12,13 @@ Source: deepseek-ai/3FS design notes, "File metadata" and "Chunk allocation"; th
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from .ids import ChainTableId, InodeId
 from .proto import common_pb2 as pb
 from .status import FsError, Status
+from .values import value
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -33,7 +33,7 @@ MAX_FILE_LENGTH_BYTES: Final = 2**46
 _MASK64: Final = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Layout:
     """How one file (or, as default, the files of one directory) is cut and spread."""
 
@@ -57,7 +57,7 @@ class Layout:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FileRef:
     """What is needed to find the chunks of a file."""
 
@@ -71,7 +71,7 @@ class FileRef:
     """Of the file when its reader learnt its length: only as long as there is no later one, what is not there is a hole."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Extent:
     """A byte range within one chunk."""
 

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import meta_pb2
+from ...schema.values import value
 from .asked_names import AskedNames
 from .change import Change, begin, make
 from .handles import Handles
@@ -19,7 +19,7 @@ FMODE_EXEC = 0x20
 """Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Opened:
     """What the kernel is told of an open file."""
 

@@ -4,7 +4,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
@@ -21,6 +20,7 @@ from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from ...schema.values import value
 from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
 from ..ending import EndingSessions
 from ..holes import CutMeanwhileError, may_be_inline
@@ -61,7 +61,7 @@ TOGETHER_ALL_BYTES_MAX = 8 * 1024 * 1024
 """Under way together, from which on reads of several pages through the page cache take their turn among the large ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Seen:
     """Content of a closed file that the kernel may have in its page cache; all of it is known to this mount."""
 
