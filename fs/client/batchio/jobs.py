@@ -18,6 +18,7 @@ from emberfs.protocol import COMPLETION, EntryFlag
 from ...schema.status import Status
 from ..vfs.batches import NO_FILE, Batches, BatchIo
 from .checks import WRITE, Group, Row
+from .huge_pages import begin_exchange
 from .memory import Memory
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class Work:
         self.is_relaxed = is_relaxed
         self._straight: list[tuple[Group[Memory], list[BatchIo]]] = []
         self._jobs: list[Job] = []
+        self._worn: list[memoryview] = []
+        """Pages to be exchanged for huge ones."""
 
     def add(self, group: Group[Memory]) -> None:
         """Take entries in, before anything is waited for.
@@ -54,12 +57,17 @@ class Work:
             for _, offset, place, length in group.rows
         ]
         self._straight.append((group, ios))
+        if self.op == WRITE:
+            self._worn += memory.note_written([row[2:] for row in group.rows])
 
     async def do(self, batches: Batches) -> None:
         """Do them all."""
         straight = [io for _, ios in self._straight for io in ios]
         if straight:
             await _move(batches, straight, self.op, self.is_relaxed)
+        for pages in self._worn:  # now that storage does not hold them
+            begin_exchange(pages)
+        self._worn.clear()
         copied = deque(self._jobs)
         while copied:
             some = _next_copies(copied)

@@ -11,18 +11,15 @@ Invariant: mapped bytes stay mapped as long as anything refers to a view of them
 import errno
 import fcntl
 import functools
-import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from ...runtime.plain_memory import PlainMemory
 from ...schema.status import FsError, Status
+from .huge_pages import HUGE_BYTES, WornPages, aligned_mapping
 
 _NAME: Final = "emberfs-batch"
-
-HUGE_BYTES: Final = 2 << 20
-"""A huge page; what is smaller stays in small ones."""
 
 
 class Memory(Protocol):
@@ -49,6 +46,9 @@ class Memory(Protocol):
     def store(self, offset: int, window: memoryview) -> None:
         """Let the program see what is in a window; raises OSError."""
 
+    def note_written(self, pieces: Iterable[tuple[int, int]]) -> Sequence[memoryview]:
+        """Take note of what a batch writes, by offset and length; return what then is to be of huge pages, see `huge_pages.exchange`."""
+
     def close(self) -> None:
         """Give back what is not in use; windows stay good."""
 
@@ -59,19 +59,17 @@ class MappedMemory:
     def __init__(self, fd: int, size: int, block_size: int = 0, *, is_new: bool = False) -> None:
         """Map a sealed memory file; `fd` stays the caller's.
 
-        One that `is_new` is to be of huge pages, if the machine gives memory files any: other processes copy out of these in a
-        quarter of the time.
+        One that `is_new` is to be of huge pages, at once if the machine gives memory files any, else where much is written out of it: other
+        processes copy out of these in a quarter of the time.
 
         Raises:
             OSError: it cannot be mapped for reading and writing.
         """
         self.size = self.mapped_bytes = size
         self.block_size = block_size
-        mapping = PlainMemory(fd, size)
-        if is_new and size >= HUGE_BYTES:
-            with suppress(OSError):  # a kernel without huge pages
-                mapping.madvise(mmap.MADV_HUGEPAGE)
-        self.view = memoryview(mapping)
+        is_large = is_new and size >= HUGE_BYTES
+        self.view = aligned_mapping(fd, size) if is_large else memoryview(PlainMemory(fd, size))
+        self._worn = WornPages(size) if is_large else None
 
     def window(self, offset: int, length: int) -> memoryview:
         """See Memory."""
@@ -82,6 +80,12 @@ class MappedMemory:
 
     def store(self, offset: int, window: memoryview) -> None:
         """See Memory: it is there."""
+
+    def note_written(self, pieces: Iterable[tuple[int, int]]) -> Sequence[memoryview]:
+        """See Memory."""
+        if self._worn is None:
+            return ()
+        return [self.window(*place) for place in self._worn.note(pieces)]
 
     def close(self) -> None:
         """See Memory: the last window that goes ends the mapping, at once if there is none."""
@@ -112,6 +116,10 @@ class CopiedMemory:
     def store(self, offset: int, window: memoryview) -> None:
         """See Memory."""
         os.pwrite(self._fd, window, offset)
+
+    def note_written(self, _pieces: Iterable[tuple[int, int]]) -> Sequence[memoryview]:
+        """See Memory: nobody copies out of it but we."""
+        return ()
 
     def close(self) -> None:
         """See Memory."""

@@ -51,6 +51,9 @@ class Guarded:
     def store(self, offset, window):
         self.memory.window(offset + GUARD_BYTES, len(window))[:] = window
 
+    def note_written(self, pieces):
+        return self.memory.note_written(pieces)
+
     def check(self):
         assert all(bytes(guard) == bytes([0xA5]) * GUARD_BYTES for guard in self.guards)
 
