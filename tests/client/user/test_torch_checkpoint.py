@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install emberfs[torch]")
 
 import torch.distributed.checkpoint as dcp
+from emberfs import in_order
 from emberfs.posix import PosixClient
 from emberfs.torch.checkpoint import CheckpointReader, CheckpointWriter, DamagedCheckpointError
 from emberfs.torch.saving import load, load_tensors, save, save_tensors
@@ -173,6 +174,37 @@ def test_damage_is_refused_with_its_place(tmp_path):
     assert ".metadata: damaged" in loading()
     (path / ".metadata").write_bytes(b"something else")
     assert "not written by emberfs" in loading()
+
+
+def test_items_that_are_read_in_parts(tmp_path, monkeypatch):
+    """What is in place, beside its place and no tensor, each of several parts; damage in any of them is found."""
+    monkeypatch.setattr(in_order, "BATCH_BYTES", 1000)
+    state = {"t": torch.arange(2000.0), "m": torch.arange(900.0).view(30, 30), "l": "x" * 5000}
+    path = tmp_path / "one"
+    dcp.save(state, storage_writer=CheckpointWriter(path))
+    save(state, tmp_path / "two")
+    save_tensors({"t": state["t"]}, tmp_path / "three")
+
+    def loaded():
+        target = {"t": torch.zeros(2000), "m": torch.zeros(30, 30).t(), "l": ""}
+        dcp.load(target, storage_reader=CheckpointReader(path))
+        return target
+
+    target = loaded()
+    assert torch.equal(target["t"], state["t"])
+    assert torch.equal(target["m"], state["m"])
+    assert target["l"] == state["l"]
+    assert torch.equal(load(tmp_path / "two")["t"], state["t"])
+    assert torch.equal(load_tensors(tmp_path / "three")["t"], state["t"])
+    good = (path / "rank-00000").read_bytes()
+    for at in range(13, len(good), 900):
+        damage(path / "rank-00000", at)
+        with pytest.raises(CheckpointException, match="go back to an older checkpoint"):
+            loaded()
+        damage(path / "rank-00000", at)
+    os.truncate(path / "rank-00000", len(good) - 2500)
+    with pytest.raises(CheckpointException, match="are there"):
+        loaded()
 
 
 def test_a_checkpoint_is_never_half_there_and_never_silently_replaced(tmp_path):

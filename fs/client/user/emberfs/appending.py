@@ -13,17 +13,17 @@ Invariants:
     - Bytes are the caller's again when `append` returns; they are written some time later, until `finish` returns.
     - No write is under way any more at the end of the block, however that ends.
 
-Concurrency: one caller at a time; writes are waited for in threads of its own, while the next step is filled.  No executor: those take
-nothing any more while the interpreter ends, when what is to be kept may still be saved.
+Concurrency: one caller at a time; writes are waited for in threads of its own, while the next step is filled.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from threading import Thread
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from .apart import begin
 from .batch import BatchClient, BatchFile, Transfer
 
 STEP_BYTES: Final = 8 << 20
@@ -98,31 +98,18 @@ class Appender:
         self._used = 0
         if len(self._under_way) == STEP_COUNT - 1:
             self._end_oldest()  # whose place is filled next
-        self._begin(offset, count)
+        done: Future[None] = Future()
+        self._under_way.append(done)
+        begin(partial(self._write, offset, count), done)
 
     def _end_oldest(self) -> None:
         wait(self._under_way[:1])  # interrupted, the end of the block waits for it
         self._under_way.pop(0).result()
 
-    def _begin(self, offset: int, count: int) -> None:
-        """Write a step, in a thread of its own if one can be had."""
-        done: Future[None] = Future()
-        self._under_way.append(done)
-        try:
-            Thread(target=self._write, args=(done, offset, count), name="emberfs-appender").start()
-        except RuntimeError:  # there are too many, or, in later Pythons, the interpreter ends
-            self._write(done, offset, count)
-
-    def _write(self, done: Future[None], offset: int, count: int) -> None:
+    def _write(self, offset: int, count: int) -> None:
         start = offset % len(self._memory.view)
-        try:
-            with self._memory.view[start : start + count] as step:
-                self._client.write([Transfer(self._file, offset, step)])
-        except BaseException as error:  # noqa: BLE001 - who waits for it raises it
-            done.set_exception(error)
-            del done  # which knows the error, which knows this call
-        else:
-            done.set_result(None)
+        with self._memory.view[start : start + count] as step:
+            self._client.write([Transfer(self._file, offset, step)])
 
     def __enter__(self) -> Self:
         return self

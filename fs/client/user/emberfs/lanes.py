@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, cast
 
+from .memory import copy
 from .plan import STAGED_BYTES_MAX, Plan
 from .protocol import Op
 from .waiting import Permits
@@ -186,7 +187,7 @@ class Lane:
             if window is None:
                 continue
             if plan.op is Op.READ and result > 0:
-                plan.buffer_of(index)[:result] = window[:result]
+                copy(window[:result], plan.buffer_of(index))
             self._room.give_back(start)
             emptied_bytes += len(window)
             if emptied_bytes > STAGED_TOGETHER_BYTES - STAGED_BYTES_MAX:

@@ -6,19 +6,32 @@ tensor.  Memory lives as long as anything refers to it; what nothing refers to a
 Invariant: memory that has gone is never found, though other memory may have its address since.
 """
 
-import ctypes
 import mmap
 import os
 import weakref
 from bisect import bisect_right
 from collections import deque
+from ctypes import addressof, c_char, memmove
+from typing import Final
+
+LONG_COPY_BYTES: Final = 256 << 10
+"""Less takes no longer than a change of threads."""
 
 
 def address_of(buffer: memoryview) -> int | None:
     """Return where the bytes of a buffer lie; None where that cannot be told (read-only or empty)."""
     if buffer.readonly or not buffer.nbytes:
         return None
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return addressof(c_char.from_buffer(buffer))
+
+
+def copy(source: memoryview, target: memoryview) -> None:
+    """Put the bytes of a writable buffer at the start of another one; others have the interpreter meanwhile if it takes long."""
+    count = source.nbytes
+    if count < LONG_COPY_BYTES:
+        target[:count] = source
+    else:  # assigned, nobody else would come to run while the kernel finds pages for `target`
+        memmove(addressof(c_char.from_buffer(target)), addressof(c_char.from_buffer(source)), count)
 
 
 class Region:
@@ -28,7 +41,7 @@ class Region:
 
     def __init__(self, mapping: mmap.mmap, fd: int, block_size: int) -> None:
         """Take over `fd`, the memory file."""
-        self.base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        self.base = addressof(c_char.from_buffer(mapping))
         self.size = len(mapping)
         self.block_size = block_size
         self.fd = fd

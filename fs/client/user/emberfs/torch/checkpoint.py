@@ -23,9 +23,10 @@ without collectives.
 import io
 import os
 import pickle
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,15 +48,13 @@ from torch.futures import Future
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from ..appending import Appender
-from ..batch import BatchFile, Transfer
+from ..batch import BatchClient, BatchFile, Transfer
+from ..in_order import read_in_order
 from ..opening import Connect, connect_for
 from ..publish import check_free, make_partial_folder, publish_folder
 from .memory import bytes_of, is_plain, plain
 
 ALIGNMENT = 64
-BATCH_BYTES = 64 << 20
-"""How many bytes are read at a time, those beside their place among them."""
-
 METADATA_NAME = ".metadata"
 MAGIC = b"emberfs-checkpoint-1\n"
 DIGEST_BYTES = 17
@@ -245,6 +244,10 @@ class _Reading:
     owner: Any  # of the memory that it is read into
     buffer: memoryview
     is_in_place: bool
+    digest: xxh3_64 = field(default_factory=xxh3_64)
+    """Of the bytes that have come."""
+    count: int = 0
+    """Of these."""
 
 
 class CheckpointReader(StorageReader):
@@ -320,18 +323,16 @@ class CheckpointReader(StorageReader):
         """
         connect = self._connect or connect_for([Path(self._path or "", METADATA_NAME)])
         with connect() as client:
-            files: dict[str, BatchFile] = {}
-            for batch in self._batches(plan, planner):
-                for reading in batch:
-                    name = reading.stored.file
-                    if name not in files:
-                        files[name] = client.open(str(Path(self._path or "", name)))
-                counts = client.read(
-                    [Transfer(files[r.stored.file], r.stored.offset, r.buffer) for r in batch]
-                )
-                for reading, count in zip(batch, counts, strict=True):
-                    self._verify(reading, count)
-                    self._deliver(reading, planner)
+            readings: deque[_Reading] = deque()
+            transfers = self._transfers(client, self._readings(plan, planner), readings)
+            with closing(read_in_order(client, transfers)) as parts:
+                for part in parts:
+                    reading = readings[0]
+                    self._take(reading, part.buffer)
+                    if part.is_last:
+                        self._verify(reading)
+                        self._deliver(reading, planner)
+                        readings.popleft()
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -346,22 +347,27 @@ class CheckpointReader(StorageReader):
         """Return whether it is a path."""
         return "://" not in os.fspath(checkpoint_id)
 
-    def _batches(self, plan: LoadPlan, planner: LoadPlanner) -> Iterator[list[_Reading]]:
-        """Yield what to read at a time, in the order of the files."""
+    def _readings(self, plan: LoadPlan, planner: LoadPlanner) -> Iterator[_Reading]:
+        """Yield what to read, in the order of the files."""
         assert self._metadata is not None, "set_up_storage_reader comes first"
         wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for request in plan.items:
             wanted.setdefault(request.storage_index, []).append(request)
         places = {i: StoredItem(*self._metadata.storage_data[i]) for i in wanted}
-        batch: list[_Reading] = []
-        size = 0
         for index in sorted(wanted, key=lambda i: places[i][:2]):
-            batch.append(self._prepare(places[index], wanted[index], planner))
-            size += places[index].size
-            if size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        yield batch
+            yield self._prepare(places[index], wanted[index], planner)
+
+    def _transfers(
+        self, client: BatchClient, readings: Iterable[_Reading], begun: "deque[_Reading]"
+    ) -> Iterator[Transfer]:
+        """Yield how each is read, and add it to those that are begun."""
+        files: dict[str, BatchFile] = {}
+        for reading in readings:
+            name = reading.stored.file
+            if name not in files:
+                files[name] = client.open(str(Path(self._path or "", name)))
+            begun.append(reading)
+            yield Transfer(files[name], reading.stored.offset, reading.buffer)
 
     def _prepare(
         self, stored: StoredItem, requests: list[ReadItem], planner: LoadPlanner
@@ -394,13 +400,19 @@ class CheckpointReader(StorageReader):
                 return described.properties.dtype, tuple(chunk.sizes)
         raise DamagedCheckpointError(f"{self._path}: {index} is not described: another checkpoint?")
 
-    def _verify(self, reading: _Reading, count: int) -> None:
+    def _take(self, reading: _Reading, content: memoryview) -> None:
+        """Count the next bytes of an item, and sum them up."""
+        reading.count += len(content)
+        if self._check:
+            reading.digest.update(content)
+
+    def _verify(self, reading: _Reading) -> None:
         stored = reading.stored
         where = f"{self._path}/{stored.file}: {stored.size} bytes at {stored.offset}"
         name = reading.requests[0].storage_index.fqn
-        if len(reading.buffer) != stored.size or count < stored.size:
-            raise DamagedCheckpointError(f"{where} ({name}): only {count} are there")
-        if self._check and xxh3_64_hexdigest(reading.buffer) != stored.checksum:
+        if len(reading.buffer) != stored.size or reading.count < stored.size:
+            raise DamagedCheckpointError(f"{where} ({name}): only {reading.count} are there")
+        if self._check and reading.digest.hexdigest() != stored.checksum:
             raise DamagedCheckpointError(
                 f"{where} ({name}) differ from what was written: go back to an older checkpoint"
             )

@@ -17,15 +17,17 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from contextlib import closing
 from math import prod
 from operator import index
 from typing import Any
 
 import torch
-from xxhash import xxh3_64, xxh3_64_hexdigest
+from xxhash import xxh3_64
 
 from ..appending import Appender
 from ..batch import BatchClient, BatchFile, Transfer
+from ..in_order import read_in_order
 from ..opening import Connect, connect_for
 from ..publish import replaced
 from .checkpoint import DamagedCheckpointError
@@ -168,13 +170,17 @@ def load(
     connect = connect or connect_for([path])
     with connect() as client, client.open(os.fspath(path)) as file:
         content = client.allocate(max(file.length(), 1)).view
-        (count,) = client.read([Transfer(file, 0, content)])
-    content = content[:count]
+        digest, summed, count = xxh3_64(), max(0, len(content) - COMMENT_BYTES), 0
+        with closing(read_in_order(client, [Transfer(file, 0, content)])) as parts:
+            for part in parts:
+                digest.update(part.buffer[: max(0, summed - count)])
+                count += len(part.buffer)
+    if count < len(content):  # it has become shorter
+        content = content[:count]
+        digest = xxh3_64(content[:-COMMENT_BYTES])
     comment = bytes(content[-COMMENT_BYTES:])
-    if comment.startswith(COMMENT):
-        found = COMMENT + xxh3_64_hexdigest(content[:-COMMENT_BYTES]).encode()
-        if found != comment:
-            raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
+    if comment.startswith(COMMENT) and comment != COMMENT + digest.hexdigest().encode():
+        raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
     return torch.load(_Bytes(content), map_location=map_location, weights_only=weights_only)
 
 
@@ -230,7 +236,7 @@ def save_tensors(
 def load_tensors(
     path: str | os.PathLike[str], connect: Connect | None = None
 ) -> dict[str, torch.Tensor]:
-    """Load all tensors of a safetensors file: one read of its header, one batch for the rest, right into their memory.
+    """Load all tensors of a safetensors file: its header first, then the rest right into their memory.
 
     Raises:
         DamagedCheckpointError: no safetensors file, or the bytes are not those that were written.
@@ -244,16 +250,17 @@ def load_tensors(
         tensors = {name: _empty(name, entry, room, file.path) for name, entry in header.items()}
         order = sorted(header, key=lambda name: header[name]["data_offsets"])
         buffers = [bytes_of(tensors[name]) for name in order]
-        counts = client.read(
-            [
-                Transfer(file, begin + header[name]["data_offsets"][0], buffer)
-                for name, buffer in zip(order, buffers, strict=True)
-            ]
-        )
-    digest = xxh3_64(text.replace((stored or NO_SUM).encode(), NO_SUM.encode(), 1))
-    for buffer in buffers:
-        digest.update(buffer)
-    if counts != [len(buffer) for buffer in buffers] or stored not in {None, digest.hexdigest()}:
+        digest = xxh3_64(text.replace((stored or NO_SUM).encode(), NO_SUM.encode(), 1))
+        count = 0
+        transfers = [
+            Transfer(file, begin + header[name]["data_offsets"][0], buffer)
+            for name, buffer in zip(order, buffers, strict=True)
+        ]
+        with closing(read_in_order(client, transfers)) as parts:
+            for part in parts:
+                digest.update(part.buffer)
+                count += len(part.buffer)
+    if count < sum(map(len, buffers)) or stored not in {None, digest.hexdigest()}:
         raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
     return tensors
 
