@@ -369,6 +369,14 @@ def _maintenance(now: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _store(now: Snapshot) -> Iterator[Finding]:
+    if now.moves.store_trouble:
+        yield Finding(
+            "store-full", Severity.CRITICAL, "metadata", now.moves.store_trouble,
+            "free space on the disk of the metadata store, or enlarge it",
+        )  # fmt: skip
+
+
 def _moves(now: Snapshot) -> Iterator[Finding]:
     for problem in now.moves.problems:
         yield Finding(
@@ -420,4 +428,5 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _kept_settings,
     _maintenance,
     _moves,
+    _store,
 )

@@ -32,7 +32,13 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
     record = need_record(directory)
     services = supervisor_link.ask(directory, command="status")
     disk = os.statvfs(directory.path)
-    known: dict[str, Any] = {"chains": [], "primary": "", "moves": [], "move_problems": []}
+    known: dict[str, Any] = {
+        "chains": [],
+        "primary": "",
+        "moves": [],
+        "move_problems": [],
+        "store_trouble": "",
+    }
     problem = ""
     try:
         known = _what_the_manager_knows(directory, record)
@@ -90,6 +96,7 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
         "primary": primary,
         "moves": [move_row(m) for m in moves.moves],
         "move_problems": list(moves.problems),
+        "store_trouble": moves.store_trouble,
     }
 
 
@@ -220,6 +227,8 @@ def render(status: dict[str, Any], now_s: float) -> str:
     lines.extend(loss_texts(status["chains"]))
     lines.extend(map(move_text, status["moves"]))
     lines.extend(f"problem: {problem}" for problem in status["move_problems"])
+    if status["store_trouble"]:
+        lines.append(f"problem: {status['store_trouble']}")
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])
     space = status["space"]
     lines.append(

@@ -111,6 +111,10 @@ class Transaction(Protocol):
         """Make readers of `key` conflict as if it had been written."""
         ...
 
+    def mark_freeing(self) -> None:
+        """Say that this commit frees space, or is needed for that: where the store's disk is full it goes on for longer than others."""
+        ...
+
     async def commit(self) -> bytes | None:
         """Commit; return the versionstamp, None for a read-only transaction.
 
@@ -127,6 +131,11 @@ class Transaction(Protocol):
 
 class KvEngine(Protocol):
     """A store.  Safe for use by many tasks of one event loop."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the store and what to do about it, for people; empty: nothing that is known."""
+        ...
 
     def transaction(self) -> Transaction:
         """Begin: the snapshot is taken at the first read."""

@@ -102,6 +102,8 @@ class Mutations(NamedTuple):
     points: Sequence[tuple[bytes, bytes | None]]
     conflict_keys: Sequence[bytes]
     """Keys that readers of them conflict on: those of `points` and explicit ones."""
+    is_freeing: bool = False
+    """See Transaction.mark_freeing."""
 
 
 def add_to(value: bytes | None, delta: int) -> bytes:
@@ -148,6 +150,7 @@ class WriteBuffer:
         "_sorted_points",
         "_stamped_keys",
         "cleared",
+        "is_freeing",
         "points",
         "read_keys",
         "read_ranges",
@@ -164,6 +167,8 @@ class WriteBuffer:
         self.read_keys: set[bytes] = set()
         self.read_ranges: list[KeyRange] = []
         self.size_bytes = 0
+        self.is_freeing = False
+        """See Transaction.mark_freeing."""
 
     @property
     def is_read_only(self) -> bool:
@@ -359,7 +364,7 @@ class WriteBuffer:
             key = prefix + stamp + suffix
             points.append((key, value))
             keys.append(key)
-        return Mutations(self.cleared, points, keys)
+        return Mutations(self.cleared, points, keys, self.is_freeing)
 
 
 class RangeRead:

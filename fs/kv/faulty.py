@@ -136,6 +136,11 @@ class FaultyEngine:
         self.faults = faults
         """May be replaced at any time; transactions begun later obey it."""
 
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble."""
+        return self.inner.trouble
+
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
         inner = self.inner.transaction()

@@ -91,6 +91,10 @@ class ForwardingTransaction:
         self._has_written = True
         self._inner.add_write_conflict_key(key)
 
+    def mark_freeing(self) -> None:
+        """See Transaction.mark_freeing."""
+        self._inner.mark_freeing()
+
     async def commit(self) -> bytes | None:
         """See Transaction.commit."""
         return await self._inner.commit()

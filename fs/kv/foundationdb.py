@@ -118,6 +118,11 @@ class FoundationDbEngine:
         """Tasks that wait for FoundationDB at this moment."""
         self._token = trio.lowlevel.current_trio_token()
 
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble: FoundationDB's own tools tell."""
+        return ""
+
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
         return FoundationDbTransaction(self)

@@ -83,6 +83,11 @@ class LocalEngine(ABC):
         """Version of the newest commit."""
         return self._version
 
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble."""
+        return ""
+
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
         return LocalTransaction(self)

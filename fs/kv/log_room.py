@@ -1,9 +1,9 @@
-"""Space that is set aside behind the end of a store's log, so that a full disk does not stop the managers.
+"""Space that is set aside behind the end of a store's log, so that a full disk stops neither the managers nor who removes something.
 
 RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that cannot renew its lease is none any more, and then
 nobody reads either.  So blocks are allocated ahead of the log's end (which stays where it is): a commit never finds the disk full there.  Where
-no more can be allocated, commits of users are refused before they reach RocksDB, and those of the managers, which are few and small, go
-on in what is set aside: AHEAD_BYTES_MIN last for hours.
+no more can be allocated, commits of users are refused before they reach RocksDB.  Those that free space (`Transaction.mark_freeing`) go on in
+the upper part of what is set aside, and those of the managers, which are few and small, in all of it: MANAGERS_BYTES last for hours.
 
 Invariants:
     - A commit that was admitted has its bytes set aside, where the file system can do that; where it cannot, all are admitted.
@@ -31,8 +31,16 @@ from .rocksdb_store import logs
 
 log = logging.getLogger(__name__)
 
-AHEAD_BYTES_MIN: Final = 8 * MIB
-"""So much stays set aside when a commit of users is admitted; a manager at rest writes 1 MiB an hour."""
+MANAGERS_BYTES: Final = 8 * MIB
+"""So much stays set aside when anybody else's commit is admitted; a manager at rest writes 1 MiB an hour."""
+
+FREEING_BYTES: Final = 8 * MIB
+"""More than that when it frees nothing: to remove a file, and collect it, takes 1 to 2 KiB."""
+
+REMOVALS_BYTES: Final = MIB // 16
+"""What one commit that frees takes, as a rule: 64 files are collected together."""
+
+AHEAD_BYTES_MIN: Final = MANAGERS_BYTES + FREEING_BYTES
 
 STEP_BYTES: Final = 8 * MIB
 """More than that is allocated at once."""
@@ -117,19 +125,50 @@ class LogRoom:
         if self._low_since_s is None:
             if self._makes_room(cost):
                 return
-            log.warning("key-value store %s: the disk is full; only managers change it", self._path)
+            log.warning(
+                "key-value store %s: the disk is full; only managers and removals change it",
+                self._path,
+            )
             self._low_since_s = now_s
-        elif now_s - self._low_since_s >= LOOK_INTERVAL_S:
-            self._low_since_s = now_s
-            if self._makes_room(cost):
-                log.info("key-value store %s: has room again", self._path)
-                self._low_since_s = None
-                return
+        elif now_s - self._low_since_s >= LOOK_INTERVAL_S and self._has_room_again(cost):
+            return
+        if mutations.is_freeing and self._holds(cost + MANAGERS_BYTES):
+            return
         if not (self._is_spared(mutations) and self._holds(cost)):
-            free = shutil.disk_usage(self._path).free
-            wanted = self._tables_bytes or cost + AHEAD_BYTES_MIN + STEP_BYTES
-            what = f"the disk is full: {free} bytes are free, changes go on with {wanted}"
-            raise FsError(Status.NO_SPACE, f"key-value store {self._path}: {what}")
+            raise FsError(Status.NO_SPACE, self._full(cost))
+
+    def _has_room_again(self, cost: int) -> bool:
+        """Look whether users' commits may go on; not often."""
+        self._low_since_s = self._now_s()
+        if not self._makes_room(cost):
+            return False
+        log.info("key-value store %s: has room again", self._path)
+        self._low_since_s = None
+        return True
+
+    def _full(self, cost: int = 0) -> str:
+        free = shutil.disk_usage(self._path).free
+        wanted = self._tables_bytes or cost + AHEAD_BYTES_MIN + STEP_BYTES
+        what = f"the disk is full: {free} bytes are free, changes go on with {wanted}"
+        return f"key-value store {self._path}: {what}"
+
+    def trouble(self) -> str:
+        """Return what people are to know; see `KvEngine.trouble`."""
+        if self._low_since_s is None or not self._is_offered:
+            return ""
+        try:
+            if self._now_s() - self._low_since_s >= LOOK_INTERVAL_S and self._has_room_again(0):
+                return ""
+            kept = self._room_end - os.fstat(self._fd).st_size - MANAGERS_BYTES
+            may_free = (
+                "names are removed, but not made"
+                if kept > REMOVALS_BYTES
+                else "no name is made or removed"
+            )
+            return f"{self._full()}; {may_free}: free space on that disk, or enlarge it"
+        except OSError as error:
+            self._give_up(error)
+            return ""
 
     def may_change(self) -> bool:
         """Return whether there is room for the tables that the log is written to when it is changed; if not, users' commits wait for it."""
@@ -157,7 +196,7 @@ class LogRoom:
         return self._allocates(cost + AHEAD_BYTES_MIN + STEP_BYTES)
 
     def _holds(self, cost: int) -> bool:
-        """Return whether a commit of managers fits into what is set aside, or what little the disk has left."""
+        """Return whether so much fits into what is set aside, or what little the disk has left."""
         return self._left_bytes >= cost or self._allocates(cost)
 
     def _allocates(self, length: int) -> bool:

@@ -93,6 +93,11 @@ class PausableEngine:
         self.inner = inner
         self._clock = clock
 
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble."""
+        return self.inner.trouble
+
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
         return PausableTransaction(self.inner.transaction(), self._clock)

@@ -68,6 +68,7 @@ class RemoteEngine:
         self._last_id = 0
         self._ended: list[int] = []
         self._store = kv_pb2.KvStorePb()
+        self._trouble = ""
         self._failure = ""
         self._failed = trio.Event()
 
@@ -75,6 +76,11 @@ class RemoteEngine:
     def store(self) -> kv_pb2.KvStorePb:
         """What the newest reply said of the store; zeros before the first."""
         return self._store
+
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble: as the newest reply has it."""
+        return self._trouble
 
     def transaction(self) -> Transaction:
         """See KvEngine.transaction."""
@@ -149,6 +155,7 @@ class RemoteEngine:
             )
             self._failed.set()
             self._check()
+        self._trouble = store.trouble
         if store.epoch != known.epoch or store.newest_version > known.newest_version:
             self._store = store
 

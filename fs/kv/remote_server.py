@@ -181,7 +181,10 @@ class KvService:
 
     def _store(self) -> kv_pb2.KvStorePb:
         return kv_pb2.KvStorePb(
-            epoch=self._epoch, boot=self._boot, newest_version=self._engine.version
+            epoch=self._epoch,
+            boot=self._boot,
+            newest_version=self._engine.version,
+            trouble=self._engine.trouble,
         )
 
     def _end(self, peer: Identity, ended_ids: Sequence[int]) -> _Client:

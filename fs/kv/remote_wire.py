@@ -35,6 +35,7 @@ def pack_commit(buffer: WriteBuffer) -> kv_pb2.KvCommitReq:
             for prefix, suffix, value in buffer.stamped_keys
         ],
         conflict_keys=buffer.extra_conflict_keys,
+        is_freeing=buffer.is_freeing,
     )
 
 
@@ -65,6 +66,7 @@ def unpack_commit(request: kv_pb2.KvCommitReq) -> WriteBuffer:
             KV_TRANSACTION_TOO_LARGE.
     """
     buffer = WriteBuffer()
+    buffer.is_freeing = request.is_freeing
     for cleared in request.cleared:
         check_user_range(cleared)
         buffer.clear_range(cleared.begin, cleared.end)

@@ -19,8 +19,8 @@ Invariants:
       is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
       finds what the disk really holds.
     - A full disk refuses commits (NO_SPACE, definite) and nothing else: reads go on, what was
-      committed before is made durable.  Commits of the managers go on in what is set aside for them
-      (log_room.py).  Where RocksDB itself finds the disk full it never writes again: the store is
+      committed before is made durable.  Commits of the managers go on in what is set aside, for a while
+      also those that free space (log_room.py).  Where RocksDB itself finds the disk full it never writes again: the store is
       opened anew, in place, once there is space; transactions begun before become too old.
 
 Concurrency: one event loop; reads and commits are short calls on it, only flushes and open/close
@@ -183,6 +183,13 @@ class RocksDbEngine(LocalEngine):
                     await self._flush_done.wait()
             self._check_failure()  # of a commit that came while all others were being synced
             self._has_unsynced = trio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """See KvEngine.trouble."""
+        if self._full_since_s is None:
+            return self._room.trouble()
+        return f"{self._full()}; nothing is changed until then, so free space on that disk, or enlarge it"
 
     def say(self, figures: Figures) -> None:
         """See LocalEngine.say."""
@@ -374,8 +381,10 @@ class RocksDbEngine(LocalEngine):
                 self._reopen()
                 raise FsError(Status.KV_TOO_OLD, f"{self._path}: opened anew after a full disk")
             self._full_what = f"{free} bytes are free, changes go on with {wanted}"
-        what = f"key-value store {self._path}: the disk is full: {self._full_what}"
-        raise FsError(Status.NO_SPACE, what)
+        raise FsError(Status.NO_SPACE, self._full())
+
+    def _full(self) -> str:
+        return f"key-value store {self._path}: the disk is full: {self._full_what}"
 
     def _reopen(self) -> None:
         self._release_views()

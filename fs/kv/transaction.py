@@ -145,6 +145,10 @@ class BufferedTransaction(ABC):
         """See Transaction.add_write_conflict_key."""
         self._writable().add_write_conflict_key(key)
 
+    def mark_freeing(self) -> None:
+        """See Transaction.mark_freeing."""
+        self._buffer.is_freeing = True
+
     async def commit(self) -> bytes | None:
         """See Transaction.commit."""
         assert self._is_open, "the transaction is over"

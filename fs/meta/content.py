@@ -145,8 +145,10 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
     if part.is_inline:
         if length:
             raise StillInlineError(inode)
+        tr.mark_freeing()
         inline.empty(tr, inode)
     elif length < part.length:
+        tr.mark_freeing()
         inode.used_bytes = min(inode.used_bytes, length)
         part.length = length
         cut_behind_end(tr, ctx, inode)
@@ -233,5 +235,6 @@ async def end_own_session(tr: Transaction, ctx: OpContext, session_key: bytes) -
     record = FileSessionRecordPb.FromString(value)
     if record.client_id != ctx.caller.client_id:
         return False
+    tr.mark_freeing()  # what was removed meanwhile is collected from then on
     tr.clear(session_key)
     return record.is_write

@@ -132,6 +132,7 @@ async def end_request(
 
 async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
     """Say of outcomes that were remembered without a tick that they are of this one, so that they end, too."""
+    tr.mark_freeing()
     for key, value in zip(keys, await tr.get_many(keys), strict=True):
         if value is not None:
             record = IdempotencyRecordPb.FromString(value)

@@ -66,6 +66,7 @@ def hide_old(directory: pb.InodePb, now_ns: int) -> None:
 
 async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | None:
     """Have a lease end; return for how many seconds to wait before `end`, 0: it has ended, None: there was none."""
+    tr.mark_freeing()  # a name is to be removed, maybe; and on a full disk no lease is given
     key, times_key = records.inode_key(directory_id), records.directory_times_key(directory_id)
     # With a conflict: a change of names renews the lease.
     stored, times = await tr.get_many([key, times_key])
@@ -86,6 +87,7 @@ async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | 
 
 async def end(tr: Transaction, directory_id: int) -> None:
     """Take a lease away that has been marked as ending for long enough; one that is not marked stays."""
+    tr.mark_freeing()
     key = records.inode_key(directory_id)
     stored = await tr.get(key)
     if stored is None:

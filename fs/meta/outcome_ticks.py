@@ -75,6 +75,7 @@ class OutcomeTicks:
 
 async def _begin_after(tr: Transaction, seen: int) -> int:
     """Begin the tick after `seen`, unless somebody has; return the newest."""
+    tr.mark_freeing()  # no collection begins without it
     tick = records.unpack_u64(await tr.get(records.OUTCOME_TICK_KEY))
     if tick != seen:
         return tick

@@ -120,6 +120,11 @@ class Primary:
         return self._clock.wall_ns()
 
     @property
+    def store_trouble(self) -> str:
+        """See `KvEngine.trouble`."""
+        return self._store.trouble
+
+    @property
     def is_quiet(self) -> bool:
         """Everything is being stopped: nobody is judged for having ended, so that all have the newest data of their chains when they start again."""
         return self.now_s < self._quiet_until_s

@@ -279,6 +279,11 @@ class Store:
 
         return await self._transact(body)
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the store that this is in; see `KvEngine.trouble`."""
+        return self._engine.trouble
+
     async def events(self, before_event_id: int, count: int) -> list[RoutingEventPb]:
         """Return at most `count` events of the history, the newest first.
 

@@ -178,6 +178,7 @@ SICK = [
     (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),  # an older release
     (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
     (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
+    (snapshot(moves=mgmtd_pb2.ListMovesRsp(store_trouble="the disk is full")), {"store-full"}),
     (snapshot(kept=kept(12)), {"config-drift"}),  # it has not heard of the newest
     (snapshot(kept=kept(12, state="SETTINGS_FAILED", problem="line 3")), {"config-failed"}),
     (snapshot(kept=kept(12, state="SETTINGS_DIRTY")), set()),  # its values differ, if they do

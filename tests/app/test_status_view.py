@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fs.app import status_view
-from fs.app.status_view import loss_texts, move_text, slow_texts, target_text
+from fs.app.status_view import loss_texts, move_text, render, slow_texts, target_text
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
 
@@ -82,3 +82,15 @@ def test_a_mount_is_judged_without_being_asked(monkeypatch, is_mounted, pid, sta
         monkeypatch.setattr(os, name, ask)
     service = {"mount_point": "/mnt/ember", "pid": pid}
     assert status_view._mount(service) == {"mount_point": "/mnt/ember", "state": state}
+
+
+def test_trouble_of_the_store_is_shown():
+    status = {
+        **dict.fromkeys(("cluster_id", "directory", "primary", "manager_problem"), ""),
+        **{key: [] for key in ("services", "chains", "moves", "move_problems", "mounts")},
+        "kv": "rocksdb",
+        "store_trouble": "the disk is full",
+        "space": {"free_bytes": 1, "capacity_bytes": 2},
+    }
+    assert "problem: the disk is full" in render(status, 0.0).splitlines()
+    assert "problem" not in render(status | {"store_trouble": ""}, 0.0)

@@ -107,6 +107,44 @@ async def test_managers_go_on_when_the_disk_is_full(disk, autojump_clock):
     await engine.aclose()
 
 
+async def free(engine: RocksDbEngine, value: bytes, *keys: bytes) -> None:
+    tr = engine.transaction()
+    tr.mark_freeing()
+    for key in keys:
+        tr.set(key, value)
+    await tr.commit()
+
+
+async def test_what_frees_space_goes_on_for_longer_than_other_changes(disk, autojump_clock):
+    """Whoever could make room was refused like all others; but managers keep the last of it."""
+    engine = await open_at(disk)
+    await put(engine, b"before", b"INOD")
+    assert not engine.trouble
+    ballast = fill(disk)
+    await use_what_is_for_all(engine)
+    await refuse(engine, b"", b"INOD")
+    await free(engine, b"freed", b"INOD")
+    assert "the disk is full: 0 bytes are free" in engine.trouble
+    assert "names are removed, but not made" in engine.trouble
+    for _ in range(log_room.FREEING_BYTES // 52_000):
+        await free(engine, bytes(50_000), b"INOD")
+    with suppress(FsError):
+        for _ in range(9):
+            await free(engine, bytes(50_000), b"INOD")
+    with pytest.raises(FsError) as caught:
+        await free(engine, bytes(50_000), b"INOD")
+    assert caught.value.status is Status.NO_SPACE and caught.value.definite
+    assert "no name is made or removed" in engine.trouble
+    for _ in range(100):
+        await put(engine, bytes(50_000), b"MG000")
+
+    ballast.unlink()
+    await trio.sleep(2)
+    assert not engine.trouble, "also if nobody changes anything"
+    await put(engine, b"after", b"INOD")
+    await engine.aclose()
+
+
 async def test_the_log_is_changed_once_its_tables_have_room(disk, monkeypatch, autojump_clock):
     monkeypatch.setattr(engine_module, "ROTATE_COST_BYTES", 4 << 20)
     engine = await open_at(disk)

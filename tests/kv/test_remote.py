@@ -483,11 +483,29 @@ def test_a_buffer_survives_the_wire(seed):
     assert other.read_ranges == buffer.read_ranges
 
 
+async def test_what_frees_space_and_what_troubles_the_store_is_told(
+    autojump_clock, served, monkeypatch
+):
+    buffer = WriteBuffer()
+    buffer.is_freeing = True
+    assert unpack_commit(pack_commit(buffer)).mutations(bytes(10), lambda _: None).is_freeing
+    async with served.client() as engine:
+        await put(engine, a=b"1")
+        assert not engine.trouble
+        monkeypatch.setattr(type(served.engine), "trouble", "full")
+        assert await engine.transaction().get(b"a") == b"1"
+        assert engine.trouble == "full"
+        monkeypatch.undo()
+        assert await engine.transaction().get(b"a") == b"1"
+        assert not engine.trouble, "also where no commit has come between"
+
+
 def test_adds_that_left_64_bits_wrap_as_they_would_here():
     buffer = WriteBuffer()
     for _ in range(3):
         buffer.atomic_add(b"n", 2**63 - 1)
     other = unpack_commit(pack_commit(buffer))
+    assert not other.is_freeing
     expected = buffer.mutations(bytes(10), lambda _: None)
     assert other.mutations(bytes(10), lambda _: None) == expected
     assert int_value(expected.points[0][1]) == 2**63 - 3

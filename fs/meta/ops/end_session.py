@@ -32,6 +32,7 @@ async def end_session(
     record = decoded(FileSessionRecordPb, key, value)
     if record.client_id != client_id:
         return False
+    tr.mark_freeing()
     tr.clear(key)
     inode_key = records.inode_key(inode_id)
     found = await tr.get(inode_key)

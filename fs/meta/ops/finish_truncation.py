@@ -64,6 +64,7 @@ async def note_cut(
 
     `used_bytes`: what is left of a file with holes, as the chains said; None: not asked.
     """
+    tr.mark_freeing()
     inode = await _pending(tr, inode_id, truncate_ver)
     if inode is None:
         return
@@ -78,6 +79,7 @@ async def note_cut(
 
 async def finish_truncation(tr: Transaction, inode_id: int, truncate_ver: int) -> None:
     """Clear the mark, unless as in `note_cut`; the note must be durable."""
+    tr.mark_freeing()
     inode = await _pending(tr, inode_id, truncate_ver)
     if inode is None:
         if await tr.get(records.inode_key(inode_id)) is None:

@@ -51,6 +51,7 @@ async def take_tree(
         NamesLeasedError: another client may take its name for there.
     """
     require_unleased(ctx, parent)
+    tr.mark_freeing()
     total = await whole_tree(tr, ctx, inode.inode_id)
     await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
     clear_dentry(tr, parent.inode_id, name)

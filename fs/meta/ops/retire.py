@@ -162,6 +162,7 @@ async def _retire_one(
 async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Retired:
     """Delete the inodes of due GC records that nobody has open; others, and damaged ones, become due later."""
     found = Retired([], [], [])
+    tr.mark_freeing()
     await tr.prefetch(keys)
     inode_ids = [records.gc_inode_id(key) for key in keys]
     await tr.prefetch(
@@ -188,6 +189,7 @@ async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Reti
 
 async def put_off(tr: Transaction, ctx: OpContext, key: bytes) -> None:
     """Have a damaged record looked at again later, whatever it holds, so that it stands in nobody's way."""
+    tr.mark_freeing()
     value = await tr.get(key)
     if value is not None:
         tr.clear(key)
@@ -197,6 +199,7 @@ async def put_off(tr: Transaction, ctx: OpContext, key: bytes) -> None:
 
 async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
     """Make GC records due at another time; damaged ones too."""
+    tr.mark_freeing()
     await tr.prefetch(keys)
     for key in keys:
         value = await tr.get(key)
@@ -210,6 +213,7 @@ async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
 
 async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
     """Drop records that have done their duty."""
+    tr.mark_freeing()
     for key in keys:
         tr.clear(key)
 
@@ -245,6 +249,7 @@ async def empty_tree(
     Raises:
         FsError: METADATA_DAMAGED; nothing is changed.
     """
+    tr.mark_freeing()
     directory_id = records.gc_inode_id(key)
     wanted = (records.inode_key(directory_id), records.file_locks_key(directory_id))
     await tr.prefetch((key, *wanted, *directory_keys(directory_id)))

@@ -49,6 +49,7 @@ async def rmdir(tr: Transaction, ctx: OpContext, request: meta.RmdirReq) -> meta
     if not await is_empty(tr, inode.inode_id):
         raise FsError(Status.NOT_EMPTY, f"directory {inode.inode_id:#x}")
     require_unleased(ctx, parent)
+    tr.mark_freeing()
     clear_dentry(tr, request.parent_inode_id, request.name)
     changes = await drop_link(tr, ctx, inode, request.parent_inode_id, request.name)
     await charge(tr, ctx, *changes, is_limited=False)

@@ -171,6 +171,7 @@ async def move_to_trash(
 
 async def expire(tr: Transaction, ctx: OpContext, key: bytes) -> bool:
     """Remove for good what a TRSH key is about; return whether it was still there, and of that mark."""
+    tr.mark_freeing()
     if await tr.get(key) is None:
         return False  # another service was quicker
     tr.clear(key)

@@ -35,6 +35,7 @@ async def take_name(
         NamesLeasedError: another client may take the name for there.
     """
     require_unleased(ctx, parent)
+    tr.mark_freeing()
     clear_dentry(tr, parent.inode_id, name)
     changes = await drop_link(tr, ctx, inode, parent.inode_id, name)
     await charge(tr, ctx, *changes, is_limited=False)

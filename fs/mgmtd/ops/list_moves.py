@@ -25,6 +25,7 @@ def moves_of(primary: Primary) -> ListMovesRsp:
         ],
         is_rebalancing=book.is_rebalancing,
         problems=primary.mover.problems,
+        store_trouble=primary.store_trouble,
     )
 
 

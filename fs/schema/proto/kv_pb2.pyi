@@ -92,22 +92,26 @@ class KvStorePb(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     BOOT_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the snapshots: another one after a restart of the process"""
     boot: _builtins.int
     """of the machine: another one means that commits which were not synced may be lost"""
     newest_version: _builtins.int
     """of the newest commit"""
+    trouble: _builtins.str
+    """what is wrong with the store and what to do about it; empty: nothing"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         boot: _builtins.int = ...,
         newest_version: _builtins.int = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot", b"boot", "epoch", b"epoch", "newest_version", b"newest_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot", b"boot", "epoch", b"epoch", "newest_version", b"newest_version", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,10 +319,13 @@ class KvCommitReq(_message.Message):
     STAMPED_KEYS_FIELD_NUMBER: _builtins.int
     CONFLICT_KEYS_FIELD_NUMBER: _builtins.int
     ENDED_IDS_FIELD_NUMBER: _builtins.int
+    IS_FREEING_FIELD_NUMBER: _builtins.int
     has_read: _builtins.bool
     """epoch and read_version are those of the reads"""
     epoch: _builtins.int
     read_version: _builtins.int
+    is_freeing: _builtins.bool
+    """of the last room on a full disk it may have more than others"""
     @_builtins.property
     def read_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
@@ -350,10 +357,11 @@ class KvCommitReq(_message.Message):
         stamped_keys: _abc.Iterable[Global___KvStampedKeyPb] | None = ...,
         conflict_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         ended_ids: _abc.Iterable[_builtins.int] | None = ...,
+        is_freeing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "conflict_keys", b"conflict_keys", "ended_ids", b"ended_ids", "epoch", b"epoch", "has_read", b"has_read", "read_keys", b"read_keys", "read_ranges", b"read_ranges", "read_version", b"read_version", "stamped_keys", b"stamped_keys", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "conflict_keys", b"conflict_keys", "ended_ids", b"ended_ids", "epoch", b"epoch", "has_read", b"has_read", "is_freeing", b"is_freeing", "read_keys", b"read_keys", "read_ranges", b"read_ranges", "read_version", b"read_version", "stamped_keys", b"stamped_keys", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

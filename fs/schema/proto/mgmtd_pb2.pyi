@@ -1625,7 +1625,10 @@ class ListMovesRsp(_message.Message):
     DRAINS_FIELD_NUMBER: _builtins.int
     IS_REBALANCING_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    STORE_TROUBLE_FIELD_NUMBER: _builtins.int
     is_rebalancing: _builtins.bool
+    store_trouble: _builtins.str
+    """what is wrong with the store of metadata and what to do about it; empty: nothing"""
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MovePb]: ...
     @_builtins.property
@@ -1641,10 +1644,11 @@ class ListMovesRsp(_message.Message):
         drains: _abc.Iterable[Global___DrainStatusPb] | None = ...,
         is_rebalancing: _builtins.bool = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        store_trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "is_rebalancing", b"is_rebalancing", "moves", b"moves", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "is_rebalancing", b"is_rebalancing", "moves", b"moves", "problems", b"problems", "store_trouble", b"store_trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
