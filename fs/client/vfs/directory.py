@@ -9,17 +9,19 @@ missed nor doubled while others come and go, nor what this mount renames meanwhi
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from ...rpc.api import UnderWay
 from ...schema import services
 from ...schema.ids import InodeId
-from ...schema.inode import Inode
-from ...schema.proto import meta_pb2
+from ...schema.inode import Inode, inode_from_pb
+from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
 from .handles import TakesTaskError
+from .listed_file import ListedFile, listed_file
 from .looking_up import lacks_length
 from .moved_names import MovedNames
 from .ports import Caller
@@ -35,10 +37,16 @@ class DirectoryEntry(NamedTuple):
     """One entry of a listing; `cookie` resumes the listing after it."""
 
     name: bytes
-    inode: Inode
+    told: Inode | ListedFile
     cookie: int
     told_s: float
     """When meta told of it, by the monotonic clock; -inf: it may have changed since."""
+
+    @property
+    def inode(self) -> Inode:
+        """All of its attributes."""
+        told = self.told
+        return told.inode if isinstance(told, ListedFile) else told
 
 
 class _AskedList(NamedTuple):
@@ -114,7 +122,7 @@ class Directories:
         directory = self._turned_to(handle_id, cookie, waited_s)
         rest = self._rest_of_page(directory, cookie, count_max)
         if rest is not None:
-            await self._settle([entry.inode.inode_id for entry in rest])
+            await self._settle([entry.told.inode_id for entry in rest])
             if not self._are_outdated(directory, rest):
                 return self._newest(rest)
         ask_count = count_max if is_short else PAGE_ENTRY_COUNT
@@ -130,7 +138,7 @@ class Directories:
         if rest is None:
             return None
         states = self._core.states
-        if any(lacks_length(states.get(entry.inode.inode_id)) for entry in rest):
+        if states and any(lacks_length(states.get(entry.told.inode_id)) for entry in rest):
             return None
         return None if self._are_outdated(directory, rest) else self._newest(rest)
 
@@ -188,8 +196,15 @@ class Directories:
         return [] if position == len(directory.page) and not directory.has_more else None
 
     def _are_outdated(self, directory: _OpenDirectory, entries: list[DirectoryEntry]) -> bool:
+        # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
+        age_s_max = self._core.section.attr_timeout_s
+        since_s = self._core.now_s() - age_s_max if age_s_max > 0.0 else -math.inf
+        if any(entry.told_s < since_s for entry in entries):
+            return True
         mark = directory.mark
-        return any(self._is_old(e) or self._is_changed(directory, e, mark) for e in entries)
+        return mark != self._core.changes.mark() and any(
+            self._is_changed(directory, entry.name, entry.told.inode_id, mark) for entry in entries
+        )
 
     def shown_by(self, handle_id: int) -> ShownNames:
         """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
@@ -213,21 +228,15 @@ class Directories:
         """Return how long ago meta told of an entry."""
         return self._core.now_s() - entry.told_s
 
-    def _is_old(self, entry: DirectoryEntry) -> bool:
-        # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
-        age_s_max = self._core.section.attr_timeout_s
-        return 0.0 < age_s_max < self.age_s(entry)
-
     def _is_changed(
-        self, directory: _OpenDirectory, entry: DirectoryEntry | meta_pb2.DentryPb, mark: int
+        self, directory: _OpenDirectory, name: bytes, inode_id: InodeId, mark: int
     ) -> bool:
         """Return whether what meta told of an entry that was asked for at `mark` may be from before a change of this mount."""
         changes = self._core.changes
         if mark == changes.mark():
             return False
-        if changes.is_name_since(mark, directory.inode_id, entry.name):
+        if changes.is_name_since(mark, directory.inode_id, name):
             return True
-        inode_id = InodeId(entry.inode.inode_id)
         # What is open is shown as this mount knows it.
         return inode_id not in self._core.states and changes.is_since(mark, inode_id)
 
@@ -242,9 +251,11 @@ class Directories:
     def _newest(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
         """Return entries with what was done meanwhile to what this mount has open."""
         states = self._core.states
+        if not states:
+            return entries
         return [
-            entry._replace(inode=state.present(state.inode))
-            if (state := states.get(entry.inode.inode_id)) is not None
+            entry._replace(told=state.present(state.inode))
+            if (state := states.get(entry.told.inode_id)) is not None
             else entry
             for entry in entries
         ]
@@ -327,24 +338,33 @@ class Directories:
         asked: _AskedList,
     ) -> list[DirectoryEntry]:
         """Return what a reply lists; raises TakesTaskError where more has to be asked for before it may be shown."""
-        states, told_s, moved = self._core.states, self._core.now_s(), directory.moved
-        base, is_quiet = len(directory.names), asked.mark == self._core.changes.mark()
+        core, told_s, moved = self._core, self._core.now_s(), directory.moved
+        cookie_of, is_quiet = count(len(directory.names) + 1), asked.mark == core.changes.mark()
         page: list[DirectoryEntry] = []
         for entry in reply.entries:
             name = entry.name
             if not entry.HasField("inode"):
                 raise TakesTaskError
-            inode = self._core.absorbed(entry.inode)
-            if lacks_length(states.get(inode.inode_id)):
+            told = self._told(entry.inode)
+            if not is_quiet and self._is_changed(directory, name, told.inode_id, asked.mark):
                 raise TakesTaskError
-            if not is_quiet and self._is_changed(directory, entry, asked.mark):
-                raise TakesTaskError
-            if not moved.is_listed(name, request.after):
-                page.append(DirectoryEntry(name, inode, base + len(page) + 1, told_s))
+            if moved.is_empty or not moved.is_listed(name, request.after):
+                page.append(DirectoryEntry(name, told, next(cookie_of), told_s))
         if (not page and reply.has_more) or not reply.parent_inode_id:
             raise TakesTaskError
         self._note_told(reply, asked)
         return self._keep_page(directory, cookie, page, reply, asked)
+
+    def _told(self, message: common_pb2.InodePb) -> Inode | ListedFile:
+        """Return what a listing tells of an entry, merged with what this mount knows better; raises TakesTaskError where that is not certain."""
+        core = self._core
+        state = core.states.get(InodeId(message.inode_id))
+        if state is None:
+            return listed_file(message) or inode_from_pb(message)
+        inode = core.absorbed(message)
+        if lacks_length(state):
+            raise TakesTaskError
+        return inode
 
     @staticmethod
     def _keep_page(
@@ -395,7 +415,16 @@ class Directories:
         for tries_left in reversed(range(LOOK_AGAIN_TRIES + 1)):
             there = [entry for entry in entries if entry.HasField("inode")]
             await self._settle(self._taken_in(there))
-            changed = [e for e in there if self._is_changed(directory, e, asked.get(e.name, mark))]
+            changed = [
+                entry
+                for entry in there
+                if self._is_changed(
+                    directory,
+                    entry.name,
+                    InodeId(entry.inode.inode_id),
+                    asked.get(entry.name, mark),
+                )
+            ]
             if not changed or not tries_left:
                 break
             for entry in changed:

@@ -19,6 +19,7 @@ from typing import Final
 from ...runtime.oldest import forget_oldest
 from ...schema.ids import InodeId
 from ...schema.inode import Inode
+from .listed_file import ListedFile
 
 COUNT_MAX: Final = 16_384
 """Inodes remembered; the oldest go first, and so does what may be used no more.  Each takes about a KiB."""
@@ -31,14 +32,14 @@ class GivenAttributes:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._found: dict[InodeId, tuple[Inode, float]] = {}
+        self._found: dict[InodeId, tuple[Inode | ListedFile, float]] = {}
         self._look_s = -math.inf
         """When it is looked again for what may be used no more."""
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def note(self, inode: Inode, left_s: float, now_s: float | None = None) -> None:
+    def note(self, inode: Inode | ListedFile, left_s: float, now_s: float | None = None) -> None:
         """The kernel is given attributes that it may use for `left_s`; `now_s`: the time, if it has just been looked at."""
         found = self._found
         if now_s is None:
@@ -72,7 +73,9 @@ class GivenAttributes:
             return None
         inode, until_s = found
         left_s = until_s - self._now_s()
-        return (inode, left_s) if left_s > 0.0 else None
+        if left_s <= 0.0:
+            return None
+        return (inode.inode if isinstance(inode, ListedFile) else inode), left_s
 
     def forget(self, inode_id: InodeId) -> None:
         """What the kernel was given may hold no more, or nobody will ask for it."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import common_pb2
+from .listed_file import ListedFile
 from .shown_names import ShownNames
 from .told_lengths import ToldLengths
 
@@ -110,7 +111,7 @@ class Known(ToldLengths):
         return Shown(inode_id, *self.given_rights, self.own_length, mtime_ns)
 
     def note_content(
-        self, inode: Inode | Shown, now_s: float, valid_s: float, *, is_own: bool
+        self, inode: Inode | ListedFile | Shown, now_s: float, valid_s: float, *, is_own: bool
     ) -> None:
         """Note length and time of change in attributes that are about to be handed out and may be used for `valid_s`.
 
@@ -130,7 +131,7 @@ class Known(ToldLengths):
         self.given_count += 1
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
 
-    def note_first(self, inode: Inode | Shown, now_s: float, valid_s: float) -> None:
+    def note_first(self, inode: Inode | ListedFile | Shown, now_s: float, valid_s: float) -> None:
         """Do what `note_told` and `note_content` do where none were handed out before: nothing that the kernel shows can be something else."""
         self.given_length = self.own_length = self.told_length = inode.length
         self.is_own_length_sure = True
@@ -151,7 +152,7 @@ class Known(ToldLengths):
         is_known = self.given_length == -1 or mtime_ns in (self.given_mtime_ns, self.own_mtime_ns)
         return not is_known and now_s < self.given_until_s + TAKEN_LATER_S
 
-    def note_lacks(self, inode: Inode, now_s: float, age_s_max: float) -> None:
+    def note_lacks(self, inode: Inode | ListedFile, now_s: float, age_s_max: float) -> None:
         """Take in what attributes from meta say is not there: access control lists, other extended attributes."""
         until_s = now_s + age_s_max
         is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s

@@ -45,14 +45,18 @@ class ListedNames:
         """
         if inode.is_dir:
             return True
-        if inode.type is InodeType.SYMLINK:
-            return False
-        if inode.nlink != 1 or self.is_otherwise(parent, name, inode.inode_id):
+        if inode.type is InodeType.SYMLINK or inode.nlink != 1:
             return False
         known = self._core.known.get(inode.inode_id)
-        if known is None or known.looked_up_s < listed_s:
-            return True
-        return known.looked_up_as in (None, (parent, name))
+        return known is None or self.may_use_known((parent, name), known, listed_s)
+
+    def may_use_known(
+        self, place: tuple[InodeId, bytes], known: Known, listed_s: float = math.inf
+    ) -> bool:
+        """As `may_use`, of the only name of what is no directory, and which the kernel holds already."""
+        if known.listed_as not in (None, place) and self._may_be_used(known):
+            return False
+        return known.looked_up_s < listed_s or known.looked_up_as in (None, place)
 
     def note_looked_up(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
         """A look-up is about to be answered."""
@@ -70,16 +74,22 @@ class ListedNames:
         now_s: float | None = None,
     ) -> None:
         """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""
-        valid_s = self._core.section.listed_timeout_s
-        if inode.is_dir or valid_s <= 0:
+        if inode.is_dir:
             return
         if now_s is None:
             now_s = self._core.now_s()
         if shown is None:
-            shown = ShownNames(now_s, valid_s)
+            shown = ShownNames(now_s, self._core.section.listed_timeout_s)
             shown.note_taken_in(now_s)
-        known = self._core.known[inode.inode_id]
-        known.listed_as = (parent, name)
+        self.note_known((parent, name), self._core.known[inode.inode_id], shown, now_s)
+
+    def note_known(
+        self, place: tuple[InodeId, bytes], known: Known, shown: ShownNames, now_s: float
+    ) -> None:
+        """As `note`, of what is no directory."""
+        if self._core.section.listed_timeout_s <= 0:
+            return
+        known.listed_as = place
         before = known.listed_in
         known.listed_in = (
             (*(s for s in before if s.may_be_used(now_s)), shown) if before else (shown,)

@@ -18,6 +18,7 @@ from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .handles import TakesTaskError
 from .known import TAKEN_LATER_S, Known, Shown
+from .listed_file import ListedFile
 from .open_file import InodeState
 from .ports import Caller
 from .shown_names import ShownNames
@@ -106,6 +107,39 @@ class LookingUp(ExtendedAttributes):
         self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s, now_s=now_s)
         if may_use:
             self.listed.note(parent, name, inode, shown, now_s)
+
+    def give_listed_file(
+        self,
+        place: tuple[InodeId, bytes],
+        told: ListedFile,
+        shown: ShownNames,
+        *,
+        age_s: float,
+        now_s: float,
+    ) -> bool:
+        """Do as `give_listed` with a regular file that no program of this mount has open, at `place`: directory and name.
+
+        Returns:
+            What `ListedNames.may_use` says of it.
+        """
+        core, inode_id = self._core, told.inode_id
+        known = core.known.get(inode_id)
+        may_use = told.nlink == 1
+        if known is None:
+            known = core.known[inode_id] = Known()
+        else:
+            may_use = may_use and self.listed.may_use_known(place, known, shown.listed_s)
+        known.lookup_count += 1
+        if not told.nlink or known.nameless is not None:
+            known.note_names(told.message)
+        left_s = max(0.0, core.section.attr_timeout_s - age_s)
+        core.note_given(known, told, left_s, shown.asked_s, now_s)
+        known.note_lacks(told, now_s, left_s)
+        if not known.is_birth_told:
+            core.given.note(told, left_s, now_s)
+        if may_use:
+            self.listed.note_known(place, known, shown, now_s)
+        return may_use
 
     def forget(self, inode_id: InodeId, lookup_count: int) -> None:
         """The kernel drops `lookup_count` references; unknown inodes and too many are ignored."""

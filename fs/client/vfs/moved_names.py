@@ -22,6 +22,11 @@ class MovedNames:
         """The same of what was renamed since the last request: which names of the reply before the kernel has shown, that tells."""
 
     @property
+    def is_empty(self) -> bool:
+        """True while `is_listed` is true of nothing."""
+        return not self._listed
+
+    @property
     def is_undecided(self) -> bool:
         """True when `decide` has something to do."""
         return bool(self._undecided)

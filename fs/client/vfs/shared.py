@@ -33,6 +33,7 @@ from .given import GivenAttributes
 from .inline_bytes import InlineBytes
 from .known import Known, Rights, Shown
 from .leased_names import LeasedNames
+from .listed_file import ListedFile
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
@@ -334,7 +335,7 @@ class Shared:
     def note_given(
         self,
         known: Known,
-        inode: Inode | Shown,
+        inode: Inode | ListedFile | Shown,
         valid_s: float,
         asked_s: float = math.inf,
         now_s: float | None = None,
@@ -354,7 +355,12 @@ class Shared:
         self._touch(known, now_s)
 
     def _note_given_again(
-        self, known: Known, inode: Inode | Shown, valid_s: float, asked_s: float, now_s: float
+        self,
+        known: Known,
+        inode: Inode | ListedFile | Shown,
+        valid_s: float,
+        asked_s: float,
+        now_s: float,
     ) -> None:
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
@@ -375,7 +381,7 @@ class Shared:
         if may_be_overlooked and is_news:
             known.is_own_length_sure = False
 
-    def _kept_rights(self, inode: Inode | Shown) -> Rights:
+    def _kept_rights(self, inode: Inode | ListedFile | Shown) -> Rights:
         # Most files have those of many others.
         if len(self._rights) > RIGHTS_COUNT_MAX:
             self._rights.clear()

@@ -10,6 +10,7 @@ from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
 from ...vfs.directory import DirectoryEntry
 from ...vfs.handles import TakesTaskError
+from ...vfs.listed_file import ListedFile
 from ...vfs.vfs import Vfs
 from . import protocol as p
 from . import records
@@ -144,23 +145,28 @@ class DirectoryRequests(NameRequests):
         names = self._names
         # Nothing is waited for from here on.
         shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
+        give_file, file_entry = names.give_listed_file, records.direntplus_of_file
         told_s, age_s, times = math.nan, 0.0, None
         for found in page:
-            name, inode = found.name, found.inode
+            name, told = found.name, found.told
             if times is None or found.told_s != told_s:  # hardly ever but for the first
                 told_s = found.told_s
                 age_s = now_s - told_s
                 times = self._replies.listed_times(age_s)
-            may_use = names.listed.may_use(parent, name, inode, shown.listed_s)
             cookie = found.cookie + len(_DOTS)
-            part = records.direntplus(inode, cookie, name, times, may_use=may_use)
-            size -= len(part)
+            size -= records.direntplus_bytes(name)
             if size < 0:
                 break
-            parts.append(part)
+            if type(told) is ListedFile:
+                may_use = give_file((parent, name), told, shown, age_s=age_s, now_s=now_s)
+                parts.append(file_entry(told, cookie, name, times, may_use=may_use))
+                continue
+            inode = found.inode
+            may_use = names.listed.may_use(parent, name, inode, shown.listed_s)
             names.give_listed(
                 parent, name, inode, age_s=age_s, shown=shown, may_use=may_use, now_s=now_s
             )
+            parts.append(records.direntplus(inode, cookie, name, times, may_use=may_use))
         return parts
 
     def _asked(self, request: Request) -> _Asked:
@@ -172,7 +178,9 @@ class DirectoryRequests(NameRequests):
             start == 0 and request.opcode == Opcode.READDIRPLUS and self._peeks.is_peek(handle_id)
         )
         # One page is enough for one reply: the kernel asks again until it gets nothing.
-        count_max = PEEK_ENTRY_COUNT if is_peek else size // p.DIRENT.size + 1
+        is_plus = request.opcode == Opcode.READDIRPLUS
+        entry_bytes_min = (p.DIRENTPLUS if is_plus else p.DIRENT).size + p.NAME_ALIGNMENT
+        count_max = PEEK_ENTRY_COUNT if is_peek else size // entry_bytes_min + 1
         return _Asked(handle_id, start, max(start - len(_DOTS), 0), size, count_max, is_peek)
 
     async def _dots(self, asked: _Asked, dot: Dot) -> tuple[list[bytes], int]:

@@ -7,6 +7,7 @@ from ....schema.config import ClientSection
 from ....schema.inode import Inode
 from ...vfs.changing_attributes import AttrChange
 from ...vfs.known import Shown
+from ...vfs.listed_file import ListedFile
 from ..answers import (
     BLOCK_BYTES,
     IO_BLOCK_BYTES,
@@ -213,6 +214,66 @@ def direntplus(
         valid_ns,
         attr_ns,
         *_attr_fields(inode),
+        inode_id,
+        cookie,
+        name_bytes,
+        st_mode >> _TYPE_SHIFT,
+    )
+    return head + name + _PADDING[name_bytes % p.NAME_ALIGNMENT]
+
+
+def direntplus_bytes(name: bytes) -> int:
+    """Return the size of an entry of a READDIRPLUS reply."""
+    return p.DIRENTPLUS.size + len(name) + len(_PADDING[len(name) % p.NAME_ALIGNMENT])
+
+
+def direntplus_of_file(
+    told: ListedFile, cookie: int, name: bytes, times: ListedTimes, *, may_use: bool
+) -> bytes:
+    """As `direntplus`, of a regular file."""
+    (
+        inode_id,
+        st_mode,
+        uid,
+        gid,
+        nlink,
+        length,
+        mtime_ns,
+        ctime_ns,
+        atime_ns,
+        stored_bytes,
+        chunk_bytes,
+        *_,
+    ) = told
+    valid_s, valid_ns = times.usable if may_use else times.other
+    attr_s, attr_ns = times.attr
+    mtime_s, mtime_ns = divmod(mtime_ns, _S)
+    ctime_s, ctime_ns = divmod(ctime_ns, _S)
+    atime_s, atime_ns = divmod(atime_ns, _S)
+    name_bytes = len(name)
+    head = p.DIRENTPLUS.pack(
+        inode_id,
+        0,
+        valid_s,
+        attr_s,
+        valid_ns,
+        attr_ns,
+        inode_id,
+        length,
+        -(-stored_bytes // STAT_BLOCK_BYTES),
+        atime_s & _U64,
+        mtime_s & _U64,
+        ctime_s & _U64,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        st_mode,
+        nlink,
+        uid,
+        gid,
+        0,
+        chunk_bytes,
+        0,
         inode_id,
         cookie,
         name_bytes,

@@ -1,0 +1,67 @@
+"""What a listing tells of a regular file that no program of this mount has open.  Pure.
+
+A listing tells of many files, and of most the kernel is shown a few numbers and nothing else is ever asked: so those numbers are taken out of meta's
+message once, and an `Inode` is made of it only where somebody wants one.  An `Inode` takes longer than all else that is done with a name that is listed.
+"""
+
+from typing import Final, NamedTuple
+
+from ...schema.ids import InodeId
+from ...schema.inode import Inode, InodeType, inode_from_pb, is_bare, type_bits
+from ...schema.proto import common_pb2
+
+_FILE_BITS: Final = type_bits(InodeType.FILE)
+_new: Final = tuple.__new__
+
+
+class ListedFile(NamedTuple):
+    """Named as in `Inode`, which says more."""
+
+    inode_id: InodeId
+    st_mode: int
+    uid: int
+    gid: int
+    nlink: int
+    length: int
+    mtime_ns: int
+    ctime_ns: int
+    atime_ns: int
+    stored_bytes: int
+    """That its chunks hold."""
+    chunk_bytes: int
+    """Of its layout."""
+    has_acl: bool
+    is_bare: bool
+    message: common_pb2.InodePb
+
+    @property
+    def inode(self) -> Inode:
+        """All that was told."""
+        return inode_from_pb(self.message)
+
+
+def listed_file(message: common_pb2.InodePb) -> ListedFile | None:
+    """Return what meta tells of a regular file; None: it is of something else."""
+    if message.type != common_pb2.FILE or not message.HasField("file"):
+        return None
+    part = message.file
+    length = part.length
+    return _new(  # as the class itself, in half the time
+        ListedFile,
+        (
+            message.inode_id,
+            _FILE_BITS | message.mode,
+            message.uid,
+            message.gid,
+            message.nlink,
+            length,
+            message.mtime_ns,
+            message.ctime_ns,
+            message.atime_ns,
+            message.used_bytes if part.has_holes else length,
+            part.layout.chunk_size_bytes,
+            message.HasField("acl"),
+            is_bare(message),
+            message,
+        ),
+    )
