@@ -1,4 +1,4 @@
-/* Has a disk read several places at once; direct_twin.py says what the function promises.
+/* Has a disk read several places at once; direct_twin.py says what the functions promise.
  *
  * By the kernel's own asynchronous reads (io_submit), which containers are allowed where io_uring is not.  A context of these takes long to be given
  * back, so those that are not in use are kept; the interpreter's lock guards them.  Where there is none to be had, as in the child of a fork with
@@ -10,13 +10,15 @@
 #include <Python.h>
 #include <errno.h>
 #include <linux/aio_abi.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define INTERFACE 1
-#define PLACE_COUNT_MAX 64 /* read at once; more than that in several goes */
+#define INTERFACE 2
+#define PLACE_COUNT_MAX 64 /* read at once; further ones when some of these have ended */
 #define KEPT_MAX 16
+#define LINE_NAME "fs.kernels._direct.line"
 
 typedef struct {
     int fd;
@@ -56,49 +58,118 @@ static int read_one(const Place *place) {
     return 1;
 }
 
-/* Waits until one of some reads has ended, or several; returns how many, and in `is_whole` 0 if one is not whole.  0: it cannot be waited for so. */
-static int wait_for_some(aio_context_t context, int under_way, int *is_whole) {
-    struct io_event events[PLACE_COUNT_MAX];
-    long count;
-    do count = syscall(SYS_io_getevents, context, 1L, (long)under_way, events, NULL);
-    while (count < 0 && errno == EINTR);
-    for (long n = 0; n < count; n++)
-        if (events[n].res != (int64_t)events[n].data) *is_whole = 0;
-    return count > 0 ? (int)count : 0;
+/* ---------------------------------------------------------------------------------------------------------------- lines */
+
+/* Who reads from one disk, one behind the other: the next one's first place is handed to it while the last ones of who is in front are there. */
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t bytes_max, under_way; /* handed to the disk, and not back */
+    uint64_t come, gone;           /* so many have taken a place in the line, and have handed over all of theirs */
+} Line;
+
+/* Waits until all who came before have handed over what they have. */
+static void enter(Line *line) {
+    if (line == NULL) return;
+    pthread_mutex_lock(&line->lock);
+    uint64_t number = line->come++;
+    while (line->gone != number) pthread_cond_wait(&line->changed, &line->lock);
+    pthread_mutex_unlock(&line->lock);
 }
 
-/* Reads up to PLACE_COUNT_MAX places; returns whether all came whole.  The context is lost, and 0 then, if the kernel does not know it. */
-static int read_at_once(aio_context_t *context, const Place *places, int count) {
-    struct iocb blocks[PLACE_COUNT_MAX], *pointers[PLACE_COUNT_MAX];
-    memset(blocks, 0, sizeof blocks);
-    for (int n = 0; n < count; n++) {
-        blocks[n].aio_lio_opcode = IOCB_CMD_PREAD;
-        blocks[n].aio_fildes = (uint32_t)places[n].fd;
-        blocks[n].aio_buf = (uintptr_t)places[n].view.buf;
-        blocks[n].aio_nbytes = (uint64_t)places[n].view.len;
-        blocks[n].aio_offset = (int64_t)places[n].offset;
-        blocks[n].aio_data = (uint64_t)places[n].view.len; /* what its event is compared with */
-        pointers[n] = &blocks[n];
-    }
-    int sent = 0, under_way, is_whole = 1;
-    while (*context && sent < count) {
-        long taken = syscall(SYS_io_submit, *context, (long)(count - sent), pointers + sent);
-        if (taken <= 0) break; /* a place that it refuses, or all of them: what is wrong the ordinary call says */
-        sent += (int)taken;
-    }
-    under_way = sent;
-    while (under_way > 0) {
-        int ended = wait_for_some(*context, under_way, &is_whole);
-        if (!ended) { /* it has to be ended for the memory to be free */
-            syscall(SYS_io_destroy, *context);
-            *context = 0;
-            is_whole = 0;
-            break;
+static void leave(Line *line) {
+    if (line == NULL) return;
+    pthread_mutex_lock(&line->lock);
+    line->gone++;
+    pthread_cond_broadcast(&line->changed);
+    pthread_mutex_unlock(&line->lock);
+}
+
+/* Takes room for so many bytes, which whoever reads more than that has for himself; returns 0 if there is none, and then waits for some if it may. */
+static int take_room(Line *line, uint64_t bytes, int may_wait) {
+    if (line == NULL) return 1;
+    pthread_mutex_lock(&line->lock);
+    int has_room = line->under_way == 0 || (bytes <= line->bytes_max && line->under_way <= line->bytes_max - bytes);
+    if (has_room) line->under_way += bytes;
+    else if (may_wait) pthread_cond_wait(&line->changed, &line->lock);
+    pthread_mutex_unlock(&line->lock);
+    return has_room;
+}
+
+static void give_room(Line *line, uint64_t bytes) {
+    if (line == NULL || bytes == 0) return;
+    pthread_mutex_lock(&line->lock);
+    line->under_way -= bytes;
+    pthread_cond_broadcast(&line->changed);
+    pthread_mutex_unlock(&line->lock);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- reading */
+
+typedef struct {
+    aio_context_t context; /* 0: places are read one after the other */
+    Line *line;
+    int under_way, is_whole;
+    uint64_t bytes; /* under way */
+} Reader;
+
+/* Waits until one of the reads under way has ended, or several. */
+static void wait_for_some(Reader *reader) {
+    struct io_event events[PLACE_COUNT_MAX];
+    long count;
+    uint64_t bytes = 0;
+    do count = syscall(SYS_io_getevents, reader->context, 1L, (long)reader->under_way, events, NULL);
+    while (count < 0 && errno == EINTR);
+    if (count > 0) {
+        for (long n = 0; n < count; n++) {
+            bytes += events[n].data;
+            if (events[n].res != (int64_t)events[n].data) reader->is_whole = 0;
         }
-        under_way -= ended;
+        reader->under_way -= (int)count;
+    } else { /* it cannot be waited for so: the context has to be ended for the memory to be free */
+        syscall(SYS_io_destroy, reader->context);
+        reader->context = 0;
+        reader->is_whole = 0;
+        reader->under_way = 0;
+        bytes = reader->bytes;
     }
-    for (; is_whole && sent < count; sent++) is_whole = read_one(&places[sent]);
-    return is_whole;
+    reader->bytes -= bytes;
+    give_room(reader->line, bytes);
+}
+
+/* Hands a place to the disk, or reads it; `is_last`: who is next in the line may hand over what he has then. */
+static void read_place(Reader *reader, const Place *place, int is_last) {
+    uint64_t bytes = (uint64_t)place->view.len;
+    if (reader->under_way == PLACE_COUNT_MAX) wait_for_some(reader);
+    while (!take_room(reader->line, bytes, reader->under_way == 0))
+        if (reader->under_way > 0) wait_for_some(reader);
+    struct iocb block, *pointer = &block;
+    memset(&block, 0, sizeof block);
+    block.aio_lio_opcode = IOCB_CMD_PREAD;
+    block.aio_fildes = (uint32_t)place->fd;
+    block.aio_buf = (uintptr_t)place->view.buf;
+    block.aio_nbytes = bytes;
+    block.aio_offset = (int64_t)place->offset;
+    block.aio_data = bytes; /* what its event is compared with */
+    int is_sent = reader->context && syscall(SYS_io_submit, reader->context, 1L, &pointer) == 1;
+    if (is_last) leave(reader->line);
+    if (is_sent) {
+        reader->under_way++;
+        reader->bytes += bytes;
+        return;
+    }
+    /* refused, or nothing to hand it to: what is wrong with it the ordinary call says */
+    if (!read_one(place)) reader->is_whole = 0;
+    give_room(reader->line, bytes);
+}
+
+/* Reads places; all came whole if `is_whole` says so then. */
+static void read_all(Reader *reader, const Place *places, Py_ssize_t count) {
+    Py_ssize_t done = 0;
+    enter(reader->line);
+    for (; reader->is_whole && done < count; done++) read_place(reader, &places[done], done == count - 1);
+    if (done < count || count == 0) leave(reader->line);
+    while (reader->under_way > 0) wait_for_some(reader);
 }
 
 /* Takes a tuple (descriptor, offset, buffer) apart; returns -1 with an error set, and then holds nothing. */
@@ -118,34 +189,58 @@ static int take_place(PyObject *item, Place *place) {
     return 0;
 }
 
+static void end_line(PyObject *capsule) {
+    Line *line = PyCapsule_GetPointer(capsule, LINE_NAME);
+    pthread_mutex_destroy(&line->lock);
+    pthread_cond_destroy(&line->changed);
+    PyMem_Free(line);
+}
+
+static PyObject *new_line(PyObject *module, PyObject *args) {
+    (void)module;
+    long long bytes_max;
+    if (!PyArg_ParseTuple(args, "L", &bytes_max)) return NULL;
+    if (bytes_max < 1) return PyErr_Format(PyExc_ValueError, "a line for %lld bytes", bytes_max);
+    Line *line = PyMem_Calloc(1, sizeof *line);
+    if (line == NULL) return PyErr_NoMemory();
+    line->bytes_max = (uint64_t)bytes_max;
+    pthread_mutex_init(&line->lock, NULL);
+    pthread_cond_init(&line->changed, NULL);
+    PyObject *capsule = PyCapsule_New(line, LINE_NAME, end_line);
+    if (capsule == NULL) PyMem_Free(line);
+    return capsule;
+}
+
 static PyObject *read_places(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *list;
-    if (!PyArg_ParseTuple(args, "O", &list)) return NULL;
+    PyObject *list, *capsule = Py_None;
+    Reader reader = {.is_whole = 1};
+    if (!PyArg_ParseTuple(args, "O|O", &list, &capsule)) return NULL;
+    if (capsule != Py_None && (reader.line = PyCapsule_GetPointer(capsule, LINE_NAME)) == NULL) {
+        PyErr_SetString(PyExc_TypeError, "no line");
+        return NULL;
+    }
     PyObject *items = PySequence_Tuple(list); /* holds them, whatever becomes of the list */
     if (items == NULL) return NULL;
     Py_ssize_t count = PyTuple_Size(items), taken = 0;
     Place *places = PyMem_Calloc((size_t)count + 1, sizeof *places);
     if (places == NULL) PyErr_NoMemory();
     while (places != NULL && taken < count && take_place(PyTuple_GetItem(items, taken), &places[taken]) == 0) taken++;
-    int is_whole = 1;
     if (!PyErr_Occurred()) {
-        aio_context_t context = count > 1 ? take_context() : 0;
+        reader.context = count > 1 ? take_context() : 0;
         Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t start = 0; is_whole && start < count; start += PLACE_COUNT_MAX) {
-            Py_ssize_t some = count - start < PLACE_COUNT_MAX ? count - start : PLACE_COUNT_MAX;
-            is_whole = read_at_once(&context, places + start, (int)some);
-        }
+        read_all(&reader, places, count);
         Py_END_ALLOW_THREADS
-        keep_context(context);
+        keep_context(reader.context);
     }
     while (taken > 0) PyBuffer_Release(&places[--taken].view);
     PyMem_Free(places);
     Py_DECREF(items);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_whole);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(reader.is_whole);
 }
 
 static PyMethodDef methods[] = {
+    {"new_line", new_line, METH_VARARGS, NULL},
     {"read_places", read_places, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

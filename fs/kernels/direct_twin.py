@@ -1,7 +1,9 @@
 """The twin of direct.c: the same in Python, one place after the other.  It says what the function promises."""
 
+import threading
 from collections.abc import Sequence
-from typing import Final
+from contextlib import nullcontext
+from typing import Any, Final
 
 from .reads_twin import ReadNow, fill
 
@@ -11,24 +13,64 @@ Place = tuple[int | ReadNow, int, bytearray | memoryview]
 _OFFSET_MAX: Final = 2**63 - 1
 
 
-def read_places(places: Sequence[Place], /) -> bool:
+class _Line:
+    """One reader at a time, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._come = self._gone = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            number, self._come = self._come, self._come + 1
+            while self._gone != number:
+                self._changed.wait()
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._gone += 1
+            self._changed.notify_all()
+
+
+def new_line(bytes_max: int, /) -> Any:
+    """Return a line for those who read from one disk, for `read_places`; in the child of a fork it is of no use.
+
+    The disk has places of `bytes_max` bytes to read at most, or one larger one, in the order in which readers came: it begins with those of who is
+    next while it still has some of who is in front, so it never waits for them to take turns.
+
+    Raises:
+        ValueError: that is less than 1.
+    """
+    if not 1 <= bytes_max <= _OFFSET_MAX:
+        raise ValueError("no bytes")
+    return _Line()
+
+
+def read_places(places: Sequence[Place], line: Any = None, /) -> bool:
     """Fill buffers with what files have at some places, waiting for the disk, which may have all of them to read at once.
+
+    Args:
+        places: what is to be read.
+        line: in which they wait for those in front; None: for nobody.
 
     Returns:
         Whether all of them came whole.  If not, each may hold anything; why is not said: reading one in the ordinary way tells.
 
     Raises:
-        TypeError: a place is no such tuple, or its buffer cannot be written to.
+        TypeError: a place is no such tuple, or its buffer cannot be written to; or it is no line.
         ValueError: a place beyond any file.
     """
+    if not isinstance(line, _Line | None):
+        raise TypeError("no line")
     taken = [_taken(*place) for place in places]
-    try:
-        return all(
-            not target or fill(source, target, offset) == len(target)
-            for source, offset, target in taken
-        )
-    except OSError:
-        return False
+    with line or nullcontext():
+        try:
+            return all(
+                not target or fill(source, target, offset) == len(target)
+                for source, offset, target in taken
+            )
+        except OSError:
+            return False
 
 
 def _taken(

@@ -3,7 +3,8 @@
 For ranges of lent replies that the disk has yet to read (lent_ranges.py): in memory of their server they would only be copied.
 
 Invariants:
-    - One reader is at a disk after the other (fs/runtime/turns.py), whichever processes lend: each keeps it at work by itself.
+    - A disk has what readers want one after the other, whichever processes lend, and is never without work while one of them waits
+      (`new_line`, fs/kernels/direct_twin.py): who is next needs no interpreter for that, which the event loop may have.
     - Descriptors are copied by pidfd_getfd(2), as for what is cached, and closed when the read has ended: as long as a disk hangs they are open.
     - Nothing returns while the kernel may still write into the buffers (fs/kernels/direct_twin.py).
 
@@ -18,17 +19,16 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from ..kernels.direct import read_places
+from ..kernels.direct import new_line, read_places
 from ..kernels.direct_twin import Place
 from ..kernels.lent import RANGE
 from ..kernels.lent_twin import copied
 from ..runtime.ports import Buffer
-from ..runtime.turns import Turns
 
-TURN_BYTES: Final = 4 << 20
-"""At one disk at the same time; what is more than that is there alone."""
+LINE_BYTES: Final = 8 << 20
+"""At one disk at the same time: what keeps it at work."""
 
 
 def read_past_cache(pid: int, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
@@ -54,10 +54,7 @@ def read_past_cache(pid: int, ranges: Buffer, buffers: Sequence[memoryview]) -> 
         if any(rest):
             raise ValueError("ranges shorter than the buffers")
         for device, places in by_device.items():
-            size = sum(len(buffer) for _, _, buffer in places)
-            with _turns_of(device).of(size):
-                is_whole = read_places(places)
-            if not is_whole:
+            if not read_places(places, _line_of(device)):
                 raise OSError(errno.EIO, "not all of it came from the disk")
 
 
@@ -78,7 +75,7 @@ def _places(fd: int, offset: int, length: int, rest: deque[memoryview]) -> list[
 
 
 @cache
-def _turns_of(device: int) -> Turns:
-    """Return the turns at a disk of this machine, for all of this process."""
+def _line_of(device: int) -> Any:
+    """Return the line of a disk of this machine, for all of this process."""
     del device
-    return Turns(TURN_BYTES)
+    return new_line(LINE_BYTES)

@@ -4,8 +4,10 @@ Were all of them read at once, everybody would have his bytes at the same time, 
 copied: readers that wait for each other's disk go in step, and it rests for half of the time.  In turn the first one has his bytes while the disk
 reads for the next.
 
+Who is called up needs the interpreter for that; where an event loop has it mostly, `new_line` (fs/kernels/direct_twin.py) does without.
+
 Invariant: who has a turn waits for nothing but the disk, so turns come round; those of a disk that hangs are given up with its other
-calls (fs/storage/disk_calls.py), or left behind (fs/client/direct_threads.py).
+calls (fs/storage/disk_calls.py).
 Concurrency: thread-safe; who has no turn yet waits in his thread.
 Decision: specs/decisions/0164-large-reads-in-turn.md.
 """

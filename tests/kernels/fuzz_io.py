@@ -282,13 +282,14 @@ class DirectFuzzer(Fuzzer):
         """Call both once."""
         rng = self._rng
         wanted = [self._place() for _ in range(rng.choice([0, 1, 3, 30, 150]))]
-        is_read_only = rng.random() < 0.03
+        is_read_only, bytes_max = rng.random() < 0.03, rng.choice([None, 1, 4096, self._number()])
         found = []
         for kernel in self._both:
+            line = None if bytes_max is None else outcome(kernel.new_line, bytes_max)
             into = [bytearray(length) for _, _, length in wanted]
             given = [*map(bytes, into)] if is_read_only else into
             places = [(fd, at, to) for (fd, at, _), to in zip(wanted, given, strict=True)]
-            found.append((outcome(kernel.read_places, places), into))
+            found.append((outcome(kernel.read_places, places, line), into))
         assert found[0][0] == found[1][0], (wanted, [said for said, _ in found])
         if found[0][0] is True:
             assert found[0][1] == found[1][1]

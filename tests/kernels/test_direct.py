@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -16,6 +17,9 @@ if direct.IS_COMPILED:
     from fs.kernels import _direct as compiled
 else:
     compiled = None
+
+PATIENCE_S = 60.0
+"""Of a test that would hang otherwise."""
 
 CONTENT = random.Random(1).randbytes(300_000)
 
@@ -63,6 +67,58 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(kernel, fd):
     into.append(1)  # nobody holds it
 
 
+@pytest.mark.parametrize("bytes_max", [1, 5000, 1 << 30])
+def test_those_in_a_line_all_read_what_they_want(kernel, fd, bytes_max):
+    """Places that are refused, or not whole, give their room back, too: one that needs all of it would wait for ever."""
+    line, wrong, reader_count = kernel.new_line(bytes_max), [], 8
+
+    def read(seed):
+        rng = random.Random(seed)
+        for number in range(40):
+            wanted = [
+                (rng.randrange(200_000), rng.choice([0, 1, 4096, 70_000]))
+                for _ in range(rng.choice([0, 1, 5, 70]))
+            ]
+            buffers = [bytearray(length) for _, length in wanted]
+            places = [(fd, at, into) for (at, _), into in zip(wanted, buffers, strict=True)]
+            is_bad = number % 10 == seed
+            if is_bad:
+                places.insert(rng.randrange(len(places) + 1), (fd, 299_999, bytearray(2)))
+            if kernel.read_places(places, line) is is_bad:
+                wrong.append((seed, number))
+            elif not is_bad and buffers != [CONTENT[at : at + n] for at, n in wanted]:
+                wrong.append((seed, number, "bytes"))
+
+    readers = [threading.Thread(target=read, args=(n,), daemon=True) for n in range(reader_count)]
+    for one in readers:
+        one.start()
+    for one in readers:
+        one.join(PATIENCE_S)
+        assert not one.is_alive()
+    assert not wrong
+    whole = bytearray(len(CONTENT))
+    assert kernel.read_places([(fd, 0, whole)], line) and whole == CONTENT
+
+
+def test_what_is_no_line_is_refused(kernel, fd):
+    for count in (0, -1, 2**63):
+        with pytest.raises((ValueError, OverflowError)):
+            kernel.new_line(count)
+    into = bytearray(10)
+    for line in (0, "line", object()):
+        with pytest.raises(TypeError):
+            kernel.read_places([(fd, 0, into)], line)
+    assert into == bytes(10)
+    assert kernel.read_places([(fd, 0, into)], None) and into == CONTENT[:10]
+
+
+def test_who_makes_no_sense_takes_no_place_in_a_line(kernel, fd):
+    line = kernel.new_line(100)
+    with pytest.raises(ValueError, match="beyond any file"):
+        kernel.read_places([(fd, 2**64 - 1, bytearray(1))], line)
+    assert kernel.read_places([(fd, 0, bytearray(10))], line)
+
+
 FORKS = """
 import os, sys
 from importlib import import_module
@@ -92,6 +148,8 @@ def test_nothing_stays(kernel, fd):
     buffers = [bytearray(100) for _ in range(70)]
 
     def once():
+        line = kernel.new_line(1000)
+        kernel.read_places([(fd, 0, one) for one in buffers], line)
         kernel.read_places([(fd, 0, one) for one in buffers])
         kernel.read_places([(fd, 299_999, one) for one in buffers])
         with pytest.raises(TypeError):

@@ -171,19 +171,20 @@ def test_ranges_and_buffers_of_other_sizes_are_refused(storage):
             peer_files.read_past_cache(os.getpid(), packed, [buffer])
 
 
-def test_one_reader_is_at_a_disk_after_the_other(storage, monkeypatch):
+def test_those_who_read_from_one_disk_are_in_one_line(storage, monkeypatch):
     """Not those of one process of storage alone: a machine for trials has several on one disk."""
-    turns = peer_files._turns_of(os.fstat(storage.direct).st_dev)
-    under_way = []
+    lines = []
 
-    def read_places(places):
-        under_way.append(turns._under_way)
+    def read_places(places, line):
+        lines.append(line)
         return bool(places)
 
     monkeypatch.setattr(peer_files, "read_places", read_places)
-    packed = RANGE.pack(storage.direct, 0, PAGE)
-    peer_files.read_past_cache(os.getpid(), packed, [in_pages(bytes(PAGE))])
-    assert under_way == [PAGE] and not turns._under_way
+    for fd in (storage.direct, os.dup(storage.direct)):
+        packed = RANGE.pack(fd, 0, PAGE)
+        peer_files.read_past_cache(os.getpid(), packed, [in_pages(bytes(PAGE))])
+    os.close(fd)
+    assert lines[0] is not None and lines[0] is lines[1]
 
 
 # ---- either side by hand, also of another release --------------------------------------------------

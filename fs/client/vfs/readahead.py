@@ -4,6 +4,9 @@ A reader is sequential when its reads follow each other, give or take SLACK_BYTE
 sends the reads of one stream concurrently and slightly out of order.  The window begins with two reads, or WINDOW_BYTES_MIN,
 doubles with each sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
 
+Who begins at the start of the file with START_BYTES at once is one who reads it all, as far as can be known: his window begins with that read, at
+four times its bytes, and is four times as large with each further one.
+
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.
     - `held_bytes` is the sum of their lengths.
@@ -20,6 +23,9 @@ BLOCK_BYTES_MAX = 8 * MIB
 SLACK_BYTES = 1 * MIB
 SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""
+START_BYTES = 1 * MIB
+"""Of one read: as much as the kernel asks for at once where the program itself wants hundreds of KiB.  Headers are read in smaller pieces."""
+START_GROWTH = 4
 BlockT = TypeVar("BlockT")
 
 
@@ -43,6 +49,7 @@ class Readahead(Generic[BlockT]):
         "_dropped",
         "blocks",
         "held_bytes",
+        "is_from_start",
         "next_offset",
         "sequential_count",
         "window_bytes",
@@ -55,16 +62,24 @@ class Readahead(Generic[BlockT]):
         self.next_offset = 0
         self.window_bytes = 0
         self.sequential_count = 0
+        self.is_from_start = False
+        """He who reads has begun at the start of the file, with a large read."""
 
     def note_read(self, offset: int, end: int, window_bytes_max: int) -> None:
         """Learn from a read of [offset, end): adapt the window, drop blocks that lie behind."""
+        is_start = offset == 0 and end >= START_BYTES
         if abs(offset - self.next_offset) > SLACK_BYTES:
             self.clear()
             self.next_offset = end
-            return
+            if not is_start:
+                return
         self.sequential_count += 1
         self.next_offset = max(self.next_offset, end)
-        if self.sequential_count >= SEQUENTIAL_READ_COUNT:
+        if is_start and self.sequential_count == 1:
+            self.is_from_start = True
+        if self.is_from_start:
+            self.window_bytes = START_GROWTH * max(self.window_bytes, end - offset)
+        elif self.sequential_count >= SEQUENTIAL_READ_COUNT:
             fetched_end = self.blocks[-1].end if self.blocks else end
             if self.window_bytes == 0 or fetched_end - end <= self.window_bytes // 2:
                 self.window_bytes = max(self.window_bytes * 2, WINDOW_BYTES_MIN, 2 * (end - offset))
@@ -134,6 +149,7 @@ class Readahead(Generic[BlockT]):
         self.clear_blocks()
         self.window_bytes = 0
         self.sequential_count = 0
+        self.is_from_start = False
 
     def _drop_first(self) -> None:
         block = self.blocks.popleft()

@@ -371,7 +371,7 @@ class Reading(Handles):
             # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
             room = core.section.readahead_total_bytes_max - core.readahead_bytes
             for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
-                block = Block(start, stop, FetchedBlock(core.memory.take(stop - start)))
+                block = Block(start, stop, FetchedBlock(core.ahead_memory.take(stop - start)))
                 ahead.add(block)
                 core.readahead_bytes += stop - start
                 core.fetched_ahead_bytes += stop - start

@@ -58,6 +58,9 @@ UNEXPECTED_HOLE_PAUSE_S = 1.0
 IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
 
+AHEAD_IDLE_BYTES_MAX = 40 * 1024 * 1024
+"""Of memory kept for what will be read ahead: what one stream has at a time, with the smaller blocks that it begins with."""
+
 TOGETHER_ALL_BYTES_MAX = 8 * 1024 * 1024
 """Under way together, from which on reads of several pages through the page cache take their turn among the large ones."""
 
@@ -127,6 +130,8 @@ class Shared:
         """Those with mode and owner that wait."""
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
+        self.ahead_memory = RecycledMemory(AHEAD_IDLE_BYTES_MAX)
+        """For what is read ahead: its own, since what is written before would push its blocks, of other sizes, out."""
         self.large_reads = QuickSemaphore(section.max_background)
         """Through the page cache, of several pages, each with memory of its own while storage is asked."""
         self.together_bytes = 0

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from fs.client.vfs.readahead import (
     BLOCK_BYTES_MAX,
     SLACK_BYTES,
+    START_BYTES,
     WINDOW_BYTES_MIN,
     Block,
     Readahead,
@@ -49,6 +50,26 @@ def test_large_reads_are_not_fetched_in_part_ahead_of_themselves():
     step(ahead, 0, MIB, 64 * MIB)
     step(ahead, MIB, 2 * MIB, 64 * MIB)
     assert ahead.covering(2 * MIB, 3 * MIB)
+
+
+def test_who_begins_at_the_start_with_a_large_read_has_all_fetched_soon():
+    ahead = Readahead()
+    assert step(ahead, 0, MIB, 256 * MIB, window_max=24 * MIB) == [(MIB, 5 * MIB)]
+    fetched = step(ahead, MIB, 2 * MIB, 256 * MIB, window_max=24 * MIB)
+    assert fetched == [(5 * MIB, 8 * MIB), (8 * MIB, 16 * MIB)]
+    assert step(ahead, 2 * MIB, 3 * MIB, 256 * MIB, window_max=24 * MIB) == [(16 * MIB, 24 * MIB)]
+
+
+def test_so_does_who_comes_back_to_the_start():
+    ahead = Readahead()
+    step(ahead, 200 * MIB, 201 * MIB, 256 * MIB)
+    assert step(ahead, 0, MIB, 256 * MIB) == [(MIB, 5 * MIB)]
+
+
+def test_who_begins_elsewhere_or_with_little_is_no_stream_yet():
+    """A header, or one piece of many that are read in any order."""
+    for offset, count in ((0, START_BYTES - 1), (8 * MIB, 8 * MIB), (4096, START_BYTES)):
+        assert step(Readahead(), offset, offset + count, 256 * MIB) == []
 
 
 def test_a_jump_forgets_everything():

@@ -43,3 +43,22 @@ async def test_what_is_on_its_way_counts_though_the_reader_has_jumped(autojump_c
         assert m.vfs._core.readahead_bytes == held
         await m.close(handle_id)
         assert m.vfs._core.readahead_bytes == 0
+
+
+async def test_what_is_written_between_two_streams_leaves_the_memory_of_the_first_to_the_second(
+    autojump_clock, mounts
+):
+    """Else each stream after a write has fresh memory, each page of which is cleared first."""
+    async with mounts(readahead_bytes_max=8 * MIB) as m:
+        await m.write_file(b"f", bytes(16 * MIB))
+        core, kept = m.vfs._core, []
+        for _ in range(2):
+            handle_id = (await m.open(b"f")).handle_id
+            for number in range(16):
+                await m.files.read(handle_id, number * MIB, MIB)
+            await m.close(handle_id)
+            await trio.testing.wait_all_tasks_blocked()
+            kept.append(core.ahead_memory.idle_bytes)
+            written = [core.memory.take(MIB) for _ in range(100)]
+            written.clear()
+        assert kept[0] == kept[1] == core.ahead_memory.idle_bytes >= 8 * MIB
