@@ -2,14 +2,18 @@
 
 A commit adds what it wrote under its version; a later commit asks whether anything it read was
 written after its snapshot.  The window forgets commits older than WINDOW_S and, when it would grow
-beyond its bounds, the older half: a snapshot from before `horizon` can no longer be judged and is
+beyond its bounds, the oldest ones: a snapshot from before `horizon` can no longer be judged and is
 too old.
+
+Point writes lie in stretches of commits, each of MARK_INTERVAL_S and of a bounded number of writes, that are forgotten whole: taken out one by
+one, keys that nobody has touched for seconds took more of a commit's time than all else here, and stopped the event loop for tens of ms.
 
 Invariants:
     - For every read version >= horizon, `check` is exact: no missed conflict, no invented one.
     - At most POINTS_MAX logged point writes and RANGES_MAX logged range writes are kept.
+    - No commit is in two stretches.
 
-Cost: a point read is one dictionary lookup; a range read looks either at the writes since its
+Cost: a point read is one dictionary lookup in each stretch since its snapshot, mostly one; a range read looks in each at the writes since its
 snapshot or at the written keys inside the range, whichever are fewer; nothing at all is looked at
 when no commit happened since the snapshot.
 
@@ -37,6 +41,9 @@ WINDOW_S: Final = TRANSACTION_AGE_S_MAX + 1.0
 MARK_INTERVAL_S: Final = 0.25
 """Granularity of forgetting by age."""
 
+STRETCH_SHARE: Final = 16
+"""A stretch ends with one of so many of the point writes that are kept at the most."""
+
 POINTS_MAX: Final = 200_000
 RANGES_MAX: Final = 4_096
 
@@ -44,7 +51,72 @@ SCAN_MAX: Final = 256
 """So many recent point writes are compared one by one before the sorted index is brought in."""
 
 assert WINDOW_S > TRANSACTION_AGE_S_MAX
-assert SCAN_MAX < POINTS_MAX
+assert SCAN_MAX < POINTS_MAX // STRETCH_SHARE
+
+
+class _Stretch:
+    """The point writes of commits that came one after the other."""
+
+    __slots__ = (
+        "_index",
+        "_indexed_count",
+        "_starts",
+        "_versions",
+        "end_version",
+        "ended_s",
+        "keys",
+        "version_of",
+    )
+
+    def __init__(self) -> None:
+        self.version_of: dict[bytes, int] = {}
+        """The last commit of each key."""
+        self.keys: list[bytes] = []
+        self._versions: list[int] = []
+        self._starts: list[int] = []
+        """Of each commit, its version and where its keys begin."""
+        self.end_version, self.ended_s = 0, math.inf
+        """Of its last commit, also of one that wrote no keys, and when that came; inf: there may be more."""
+        # Built when first needed: most windows never see a range read across many commits.
+        self._index: SortedSet[bytes] | None = None
+        self._indexed_count = 0
+
+    def add(self, version: int, keys: Sequence[bytes]) -> None:
+        """Remember what one more commit wrote."""
+        self.version_of.update(dict.fromkeys(keys, version))
+        self._versions.append(version)
+        self._starts.append(len(self.keys))
+        self.keys += keys
+
+    @property
+    def last(self) -> int:
+        """The version of its last commit; 0: it has none."""
+        return self._versions[-1] if self._versions else 0
+
+    def is_any_since(self, read_version: int, keys: Collection[bytes]) -> bool:
+        """Return whether any of these keys was written after `read_version`."""
+        version_of = self.version_of
+        return any(version_of.get(key, 0) > read_version for key in keys)
+
+    def is_written_since(self, read_version: int, begin: bytes, end: bytes) -> bool:
+        """Return whether anything between these was written after `read_version`."""
+        first = bisect_right(self._versions, read_version)
+        start = self._starts[first] if first < len(self._starts) else len(self.keys)
+        recent_count = len(self.keys) - start
+        if recent_count > SCAN_MAX:
+            index = self._current_index()
+            if index.bisect_left(end) - index.bisect_left(begin) < recent_count:
+                inside = index.irange(begin, end, inclusive=(True, False))
+                return any(self.version_of[key] > read_version for key in inside)
+        return any(begin <= key < end for key in self.keys[start:])
+
+    def _current_index(self) -> "SortedSet[bytes]":
+        if self._index is None:
+            self._index = SortedSet(self.version_of)
+        else:
+            self._index.update(self.keys[self._indexed_count :])
+        self._indexed_count = len(self.keys)
+        return self._index
 
 
 class ConflictWindow:
@@ -56,24 +128,17 @@ class ConflictWindow:
         """Start empty after the commit `version`: older snapshots are too old."""
         self.horizon = version
         """The oldest read version that can still be judged."""
+        self.point_count = 0
+        """Point writes kept."""
         self._latest = version
         self._points_max = points_max
         self._ranges_max = ranges_max
-        self._version_of: dict[bytes, int] = {}
-        self._log_keys: list[bytes] = []
-        self._log_versions: list[int] = []
+        self._stretch_count_max = points_max // STRETCH_SHARE
+        self._stretches = deque([_Stretch()])
+        """The last one takes what comes next."""
         self._ranges: list[tuple[int, bytes, bytes]] = []
-        self._marks: deque[tuple[float, int]] = deque()
         self._look_s = -math.inf
-        """When the next mark is due, and with it a look for what is old."""
-        # Built when first needed: most windows never see a range read across many commits.
-        self._index: SortedSet[bytes] | None = None
-        self._indexed_count = 0
-
-    @property
-    def point_count(self) -> int:
-        """Point writes kept, for tests and metrics."""
-        return len(self._log_keys)
+        """When the last stretch ends, and it is looked for what is old."""
 
     def check(
         self, read_version: int, keys: Collection[bytes], ranges: Collection[KeyRange]
@@ -88,13 +153,17 @@ class ConflictWindow:
         if read_version >= self._latest:
             return True
         assert read_version >= self.horizon, (read_version, self.horizon)
-        version_of = self._version_of
-        for key in keys:
-            if version_of.get(key, 0) > read_version:
-                return False
         if self._ranges and self._is_cleared_since(read_version, keys, ranges):
             return False
-        return not any(self._is_written_since(read_version, *key_range) for key_range in ranges)
+        for stretch in reversed(self._stretches):
+            if stretch.keys:
+                if stretch.last <= read_version:
+                    break
+                if stretch.is_any_since(read_version, keys):
+                    return False
+                if any(stretch.is_written_since(read_version, *bounds) for bounds in ranges):
+                    return False
+        return True
 
     def add(
         self, version: int, now_s: float, keys: Sequence[bytes], ranges: Sequence[KeyRange]
@@ -109,15 +178,16 @@ class ConflictWindow:
         """
         assert version > self._latest, (version, self._latest)
         self._latest = version
-        self._version_of.update(dict.fromkeys(keys, version))
-        self._log_keys += keys
-        self._log_versions += [version] * len(keys)
+        stretch = self._stretches[-1]
+        if keys:
+            stretch.add(version, keys)
+            self.point_count += len(keys)
         if ranges:
             self._ranges += [(version, begin, end) for begin, end in ranges]
-        if now_s >= self._look_s:
-            self._forget_old(now_s, version)
-        if len(self._log_keys) > self._points_max or len(self._ranges) > self._ranges_max:
-            self._forget_excess()
+            if len(self._ranges) > self._ranges_max:
+                self._forget(self._ranges[len(self._ranges) // 2][0])
+        if now_s >= self._look_s or len(stretch.keys) > self._stretch_count_max:
+            self._end_stretch(stretch, version, now_s)
 
     def _is_cleared_since(
         self, read_version: int, keys: Collection[bytes], ranges: Collection[KeyRange]
@@ -130,50 +200,22 @@ class ConflictWindow:
                 return True
         return False
 
-    def _is_written_since(self, read_version: int, begin: bytes, end: bytes) -> bool:
-        first = bisect_right(self._log_versions, read_version)
-        recent_count = len(self._log_keys) - first
-        if recent_count > SCAN_MAX:
-            index = self._current_index()
-            if index.bisect_left(end) - index.bisect_left(begin) < recent_count:
-                inside = index.irange(begin, end, inclusive=(True, False))
-                return any(self._version_of[key] > read_version for key in inside)
-        return any(begin <= key < end for key in self._log_keys[first:])
-
-    def _current_index(self) -> "SortedSet[bytes]":
-        if self._index is None:
-            self._index = SortedSet(self._version_of)
-        else:
-            self._index.update(self._log_keys[self._indexed_count :])
-        self._indexed_count = len(self._log_keys)
-        return self._index
-
-    def _forget_old(self, now_s: float, version: int) -> None:
-        marks = self._marks
-        marks.append((now_s, version))
+    def _end_stretch(self, stretch: _Stretch, version: int, now_s: float) -> None:
+        """Begin another stretch, and forget what there is no room for, or no need of."""
         self._look_s = now_s + MARK_INTERVAL_S
-        forget = self.horizon
-        while marks and marks[0][0] < now_s - WINDOW_S:
-            forget = marks.popleft()[1]
-        if forget > self.horizon:
-            self._forget(forget)
-
-    def _forget_excess(self) -> None:
-        if len(self._log_keys) > self._points_max:
-            self._forget(self._log_versions[len(self._log_keys) // 2])
-        if len(self._ranges) > self._ranges_max:
-            self._forget(self._ranges[len(self._ranges) // 2][0])
+        stretch.end_version, stretch.ended_s = version, now_s
+        stretches = self._stretches
+        stretches.append(_Stretch())
+        while (
+            self.point_count > self._points_max - self._stretch_count_max
+            or stretches[0].ended_s < now_s - WINDOW_S
+        ):
+            self._forget(stretches[0].end_version)
 
     def _forget(self, version: int) -> None:
-        """Drop all writes up to and including `version`."""
+        """Forget all writes up to and including `version`; keys of a stretch that goes on behind it stay there, and are older than any snapshot."""
         self.horizon = version
-        gone_count = bisect_right(self._log_versions, version)
-        gone = self._log_keys[:gone_count]
-        del self._log_keys[:gone_count], self._log_versions[:gone_count]
-        for key in gone:
-            if self._version_of.get(key, version + 1) <= version:
-                del self._version_of[key]
-                if self._index is not None:
-                    self._index.discard(key)
-        self._indexed_count = max(0, self._indexed_count - gone_count)
+        stretches = self._stretches
+        while len(stretches) > 1 and stretches[0].end_version <= version:
+            self.point_count -= len(stretches.popleft().keys)
         del self._ranges[: bisect_right(self._ranges, version, key=itemgetter(0))]

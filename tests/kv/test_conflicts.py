@@ -1,5 +1,7 @@
 """The conflict window against a list of everything that was ever written."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,5 +107,42 @@ def test_forgotten_keys_leave_no_trace():
         window.add(version, version * 0.01, [b"%d" % version], [])
         if version % 700 == 0:
             window.check(window.horizon, [], [(b"x", b"y")])  # builds the index
-    assert len(window._version_of) == window.point_count < 700
-    assert len(window._index) <= window.point_count
+    kept = [key for stretch in window._stretches for key in stretch.version_of]
+    assert len(kept) == window.point_count < 700
+
+
+def test_a_window_that_is_full_forgets_some_and_not_half():
+    """A snapshot that is young stays good, and no commit takes long to forget what others wrote."""
+    window = ConflictWindow(0, points_max=1600)
+    for version in range(1, 1001):
+        window.add(version, 0.0, [b"%d %d" % (version, i) for i in range(8)], [])
+        assert window.point_count <= 1600
+        assert version - window.horizon >= min(version, 1600 // 8 * 7 // 8)
+    assert not window.check(window.horizon, [b"1000 0"], [])
+    assert not window.check(
+        window.horizon, [], [(b"%d " % (window.horizon + 1), b"%d!" % (window.horizon + 1))]
+    )
+    assert window.check(window.horizon, [b"1 0"], [])
+
+
+@pytest.mark.parametrize("ranges_max", [3, 1000])
+def test_histories_of_many_stretches_stay_exact(ranges_max):
+    source = random.Random(ranges_max)
+    window, everything = ConflictWindow(0, points_max=3000, ranges_max=ranges_max), Everything()
+
+    def bounds():
+        start = source.randrange(300)
+        return b"%03d" % start, b"%03d" % (start + source.randint(1, 9))
+
+    now_s = 0.0
+    for version in range(1, 1500):
+        now_s += source.choice((0.01, 0.03))
+        written = [b"%03d" % source.randrange(300) for _ in range(source.randrange(4))]
+        cleared = [bounds()] if source.random() < 0.02 else []
+        window.add(version, now_s, written, cleared)
+        everything.add(version, written, cleared)
+        if version % 8 == 0:
+            read_version = source.randint(max(window.horizon, version - 100), version)
+            read = [b"%03d" % source.randrange(300)], [bounds()][: source.randrange(2)]
+            assert window.check(read_version, *read) is everything.check(read_version, *read)
+    assert window.horizon > 0
