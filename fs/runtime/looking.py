@@ -13,6 +13,8 @@ Looked is only where it is likely to be worth it, and nobody else's time:
 
 Not for storage processes, of which a machine runs many, and which a write passes one after the other: they would want each other's cores.
 
+What nobody waits for may be left (`leave`) until no event has come for a moment, or the loop is about to sleep: while another process works, it is done in no one's way.
+
 Does not know what the events are, nor whose.
 """
 
@@ -31,6 +33,9 @@ REST_S_MIN: Final = 0.1
 REST_S_MAX: Final = 10.0
 """For so long none is looked for then."""
 
+LEFT_AFTER_S: Final = 0.000015
+"""What is left is done once no event has come for so long: a program that has its answer asks the next thing within some 10 us."""
+
 Events = list[tuple[int, int]]
 Poll = Callable[[float, int], Events]
 """Waits for so many seconds at most, and returns as many events at most."""
@@ -42,6 +47,7 @@ class Looking:
     __slots__ = (
         "_enough",
         "_event_count_max",
+        "_left",
         "_poll",
         "_rest_s",
         "_rested_s",
@@ -73,12 +79,24 @@ class Looking:
         self._rest_s = REST_S_MIN
         self._rested_s = -REST_S_MAX
         """When the last rest is over, or was."""
+        self._left: list[Callable[[], None]] = []
+
+    def leave(self, function: Callable[[], None]) -> None:
+        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps; it neither waits nor raises."""
+        self._left.append(function)
+
+    def _do_left(self) -> None:
+        left, self._left = self._left, []
+        for function in left:
+            function()
 
     def wait(self, timeout_s: float) -> Events:
         """Wait for events for so long at most; none came: an empty list."""
         limit_s = self.limit_s
-        if timeout_s <= 0.0 or not limit_s:
+        if timeout_s <= 0.0:
             return self._poll(timeout_s, self._event_count_max)
+        if not limit_s:
+            return self._sleep(timeout_s)
         began_s = self._time_s()
         if self._short_count >= self._enough and began_s >= self._rested_s:
             events = self._look(began_s, min(limit_s, timeout_s))
@@ -87,14 +105,22 @@ class Looking:
                 return events
             self._enough = min(2 * self._enough, ENOUGH_MAX)
             timeout_s = max(0.0, timeout_s - (self._time_s() - began_s))
-        events = self._poll(timeout_s, self._event_count_max)
+        events = self._sleep(timeout_s)
         is_short = events and self._time_s() - began_s < limit_s
         self._short_count = self._short_count + 1 if is_short else 0
         return events
 
+    def _sleep(self, timeout_s: float) -> Events:
+        if self._left:
+            events = self._poll(0.0, self._event_count_max)
+            if events:
+                return events
+            self._do_left()
+        return self._poll(timeout_s, self._event_count_max)
+
     def _look(self, now_s: float, limit_s: float) -> Events:
         poll, count_max, time_s = self._poll, self._event_count_max, self._time_s
-        end_s = now_s + limit_s
+        end_s, left_s = now_s + limit_s, now_s + LEFT_AFTER_S
         while True:
             events = poll(0.0, count_max)
             if events:
@@ -104,6 +130,8 @@ class Looking:
             if now_s - before_s >= CROWDED_S:
                 self._rest(now_s)
                 return []
+            if self._left and now_s >= left_s:
+                self._do_left()
             if now_s >= end_s:
                 return []
 

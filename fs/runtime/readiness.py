@@ -160,6 +160,12 @@ def look_before_sleep(limit_s: float) -> None:
         poller.looking.limit_s = limit_s
 
 
+def leave() -> Callable[[Callable[[], None]], None] | None:
+    """Return what has a function called once nothing has come for a moment, before the loop sleeps (`Looking.leave`); None: this event loop has no such thing."""
+    poller = _poller.get()
+    return None if poller is None else poller.looking.leave
+
+
 def _has_plain_clock(runner: Any) -> bool:
     return isinstance(runner.clock, _run.SystemClock) and not runner.is_guest
 

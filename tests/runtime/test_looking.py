@@ -1,6 +1,14 @@
 """Looking before sleeping: where events come soon, as long as nobody else wants the core."""
 
-from fs.runtime.looking import CROWDED_S, ENOUGH, ENOUGH_MAX, REST_S_MAX, REST_S_MIN, Looking
+from fs.runtime.looking import (
+    CROWDED_S,
+    ENOUGH,
+    ENOUGH_MAX,
+    LEFT_AFTER_S,
+    REST_S_MAX,
+    REST_S_MIN,
+    Looking,
+)
 
 LIMIT_S = 0.0003
 LOOK_S = 0.00001
@@ -187,3 +195,36 @@ def test_where_they_want_it_no_more_the_next_rest_is_short():
         machine.wait(looking, LIMIT_S / 2)
     machine.now_s = began_s + 1.5 * REST_S_MIN
     assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+
+
+def test_what_is_left_is_done_once_nothing_has_come_for_a_moment():
+    machine, done = Machine(), []
+    looking = machine.looking()
+    settled(machine, looking)
+    looking.leave(lambda: done.append(machine.now_s))
+    began_s = machine.now_s
+    assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+    assert len(done) == 1 and LEFT_AFTER_S <= done[0] - began_s < LIMIT_S / 2
+    assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+    assert len(done) == 1
+
+
+def test_what_comes_soon_goes_before_what_is_left():
+    machine, done = Machine(), []
+    looking = machine.looking()
+    settled(machine, looking)
+    looking.leave(lambda: done.append(machine.now_s))
+    for _ in range(5):
+        assert machine.wait(looking, LOOK_S / 2) == (EVENT, False)
+    assert not done
+
+
+def test_what_is_left_is_done_before_the_loop_sleeps_and_behind_what_is_there():
+    for limit_s in (0.0, LIMIT_S):
+        machine, done = Machine(), []
+        looking = machine.looking(limit_s)
+        looking.leave(lambda done=done: done.append(1))
+        assert machine.wait(looking, 0.0) == (EVENT, False)
+        assert looking.wait(0.0) == [] and not done  # somebody has a turn next
+        assert machine.wait(looking, None, timeout_s=1.0) == ([], True)
+        assert done == [1]

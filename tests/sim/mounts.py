@@ -371,7 +371,9 @@ class MountWorker:
             )
             if isinstance(reply, meta_pb2.InodeRsp):
                 with suppress(TakesTaskError):
-                    return mount.names.looked_up(ROOT_INODE_ID, name, reply, mark).inode_id
+                    inode = mount.names.looked_up(ROOT_INODE_ID, name, reply, mark)
+                    mount.names.note_entry(ROOT_INODE_ID, name, inode, mark)
+                    return inode.inode_id
         return (await mount.names.lookup(ROOT_INODE_ID, name, OWN)).inode_id
 
     async def _open(self, mount: Mount, inode_id: InodeId) -> Opened:

@@ -161,10 +161,15 @@ class LookingUp(ExtendedAttributes):
         return self._entry_of(parent, name, self._core.absorbed(message), asked_s)
 
     def _entry_of(
-        self, parent: InodeId, name: bytes, inode: Inode, asked_s: float = math.inf
+        self,
+        parent: InodeId,
+        name: bytes,
+        inode: Inode,
+        asked_s: float = math.inf,
+        lookup_count: int = 1,
     ) -> Inode:
         self.remember_dentry(parent, name, inode.inode_id)
-        self.give(inode, lookup_count=1, asked_s=asked_s)
+        self.give(inode, lookup_count=lookup_count, asked_s=asked_s)
         self.listed.note_looked_up(parent, name, inode.inode_id)
         return inode
 
@@ -290,7 +295,7 @@ class LookingUp(ExtendedAttributes):
     def looked_up(
         self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, asked: Moment
     ) -> Inode:
-        """Return what a name refers to, as the reply to a look-up says that was begun at `asked`.
+        """Return what a name refers to, as the reply to a look-up says that was begun at `asked`; once it is handed to the kernel call `note_entry`.
 
         Raises:
             TakesTaskError: it may be from before a change of this mount, the kernel may take the inode by another name, or the chains
@@ -304,7 +309,21 @@ class LookingUp(ExtendedAttributes):
             raise TakesTaskError
         if self._lacks_length(reply.inode) is not None:
             raise TakesTaskError
-        return self._entry(parent, name, reply.inode, asked.at_s)
+        inode = self._core.absorbed(reply.inode)
+        known = self._core.known.get(inode_id)
+        if known is None:
+            known = self._core.known[inode_id] = Known()
+        known.lookup_count += 1
+        return inode
+
+    def note_entry(self, parent: InodeId, name: bytes, inode: Inode, asked: Moment) -> None:
+        """Note that the kernel has been handed what `looked_up` returned, before anything else is done."""
+        try:
+            self._entry_of(parent, name, inode, asked.at_s, lookup_count=0)
+        except BaseException:
+            # For want of memory: what the kernel shows is not known then, so the next open has it forget that.
+            self._core.known[inode.inode_id].unsure_until_s = math.inf
+            raise
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
         """Return attributes, with what this mount wrote and has not reported yet.

@@ -291,3 +291,25 @@ async def test_what_fails_while_the_mount_ends_is_not_begun_again(cluster, late_
         device.send(Opcode.LOOKUP, 1, b"f\0", lambda *_: None)
         await begun_at(cluster, 1)
         nursery.cancel_scope.cancel()
+
+
+async def test_an_entry_that_is_told_and_cannot_be_noted_counts_as_not_known(
+    kernel,  # noqa: F811
+    cluster,
+    monkeypatch,
+):
+    """The kernel has it: the next open has what it shows forgotten."""
+    inode_id, _ = await kernel.make(b"f")
+    names = kernel.vfs.namespace
+
+    def failing(*_, **__):
+        raise MemoryError("injected")
+
+    monkeypatch.setattr(names, "give", failing)
+    asked = await kernel.send(Opcode.LOOKUP, b"f\0")
+    with pytest.raises(MemoryError):
+        await (await begun_at(cluster, 1)).serve()
+    assert (await kernel.receive())[:2] == (asked, 0)
+    known = kernel.vfs._core.known[inode_id]
+    assert known.lookup_count == 2
+    assert known.may_show_other(known.given_length, known.given_mtime_ns, 0.0)

@@ -47,6 +47,10 @@ class WantsErrno(Exception):  # noqa: N818 - no failure of the system: what the 
         self.errno = error_number
 
 
+def _nothing() -> None:
+    """Nothing was left."""
+
+
 def names_in(body: bytes, start: int, count: int) -> list[bytes]:
     """Return `count` strings that end with a zero byte each."""
     names = body[start:].split(b"\0")
@@ -93,6 +97,8 @@ class NameRequests:
         self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
         self.setxattr_head = p.SETXATTR_IN.size
         """Length of the head of SETXATTR, which INIT settles."""
+        self.end_releases: Callable[[], None] = _nothing
+        """Does what was left of files that are closed; see `late_releases`."""
 
     def forget(self, request: Request) -> None:
         """FORGET: the kernel drops references."""
@@ -116,6 +122,7 @@ class NameRequests:
             return (self._replies.no_entry(),) if self._keeps_negatives else NO_ENTRY
         if not self._purposes.is_removal(request.pid, (parent, name)):
             return None
+        self.end_releases()  # of what is open here nothing is at hand
         shown = self._names.entry_at_hand(parent, name, caller)
         return None if shown is None else (self._replies.entry_shown(shown),)
 
@@ -147,11 +154,14 @@ class NameRequests:
                     on_end(NO_BYTES, error)
                 return
             try:
-                reply = self._replies.entry(self._names.looked_up(parent, name, found, asked))
+                inode = self._names.looked_up(parent, name, found, asked)
+                reply = self._replies.entry(inode)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(NO_BYTES, failure)
             else:
                 on_end((reply,), None)
+                # The program goes on meanwhile, and what it asks next is looked at after this.
+                self._names.note_entry(parent, name, inode, asked)
 
         return self._names.begin_lookup(parent, name, self._caller(request), end)
 

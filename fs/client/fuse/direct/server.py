@@ -17,7 +17,7 @@ from time import perf_counter
 import trio
 
 from ....kernels.device import READ_REQUEST
-from ....runtime import tracing
+from ....runtime import readiness, tracing
 from ....runtime.followers import Followers
 from ....runtime.ports import Runtime
 from ....runtime.readiness import current_time
@@ -33,6 +33,7 @@ from .answering import Answering
 from .begun import WITH_EFFECT, BegunRequest
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
+from .late_releases import AHEAD, LateReleases
 from .name_requests import NO_ENTRY, Begin, Reply
 from .operations import Operations
 from .protocol import Opcode
@@ -44,6 +45,7 @@ from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, SIZE, ReadsTogether, 
 
 _log = logging.getLogger(__name__)
 
+_RELEASE = int(Opcode.RELEASE)
 _MOVERS = frozenset(map(int, (Opcode.READ, Opcode.WRITE)))
 """Whose bytes are counted."""
 
@@ -85,6 +87,8 @@ class Server:
         """One of these has, since that was last looked for."""
         self._left: deque[Request] = deque()
         """What was received and comes next."""
+        self._late = LateReleases(self._release)
+        self._operations.end_releases = self._late.do_all
         self._followers = Followers()
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
@@ -111,6 +115,7 @@ class Server:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._late.leave = readiness.leave()
                 nursery.start_soon(self._work)
                 try:
                     with self._watching:
@@ -120,6 +125,7 @@ class Server:
                 finally:
                     self._reads.is_over = True
         finally:
+            self._late.abandon()
             for begun in list(self._begun.values()):
                 begun.abandon()
             self._reads.abandon()
@@ -189,6 +195,7 @@ class Server:
         return has_waited
 
     def _end(self) -> None:
+        self._late.do_all()
         # Whoever could wait for an answer is gone, but a file that is being closed must be.
         self._is_gone = self._reads.is_gone = True
         self._watching.cancel()
@@ -237,18 +244,33 @@ class Server:
         receive_now = self._device.receive_now
         while not self._left:  # so comes most of what is no read: alone
             rows, request = receive_now(enough)
+            if self._late.left and (rows or (request is not None and request.opcode not in AHEAD)):
+                self._late.do_all()
             if rows:
                 reads = ReadsTogether()
                 left_count -= self._sort(rows, request, reads)
                 return self._look_on(reads, left_count)
             if request is None:
                 return None
-            if not self._is_done_at_once(request):
+            if request.opcode == _RELEASE:
+                self._late.take(request)
+            elif not self._is_done_at_once(request):
                 return request
             left_count -= 1
             if not left_count:
                 return None  # there may be more, of which the device will tell
         return self._look_on(ReadsTogether(), left_count)
+
+    def _release(self, request: Request) -> None:
+        """Do a RELEASE, by a task if something has to be waited for."""
+        try:
+            if not self._is_done_at_once(request):
+                self._spawn(self._serving.serve_again, request, trio.CancelScope())
+        except Exception as error:  # noqa: BLE001 - an edge, see errno_of
+            try:
+                self._refuse(request, error)
+            except Exception:  # noqa: BLE001 - whoever calls this could not handle it
+                _log.exception("a RELEASE that cannot be answered")
 
     def _look_on(self, reads: ReadsTogether, left_count: int) -> Request | ReadsTogether | None:
         """Go on with what was left, and with reads."""

@@ -1,0 +1,61 @@
+"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and who has closed a file asks the next thing at once.
+
+The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may count as open here a moment longer.
+So what a program asks next goes first, and the RELEASE is done while metadata works on that.
+
+Invariants:
+    - Only look-ups, attributes, creations and opens overtake a RELEASE (`AHEAD`): before anything else is looked at it is done, so that what
+      is removed, locked or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
+    - One is done at the latest before the event loop sleeps, and before the mount ends.
+
+Does not: choose what is received, or know what a RELEASE does.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from .device import Request
+from .protocol import Opcode
+
+AHEAD: Final = frozenset(
+    map(int, (Opcode.LOOKUP, Opcode.GETATTR, Opcode.CREATE, Opcode.OPEN, Opcode.RELEASE))
+)
+COUNT_MAX: Final = 32
+"""Left at most; with more the first one is done."""
+
+Leave = Callable[[Callable[[], None]], None]
+
+
+class LateReleases:
+    """Of one mount."""
+
+    def __init__(self, do: Callable[[Request], None]) -> None:
+        """Have `do`, which neither waits nor raises, do each."""
+        self._do = do
+        self.left: deque[Request] = deque()
+        """To be read only."""
+        self.leave: Leave | None = None
+        """Has a function called when nothing else is to be done; None: each RELEASE is done when it comes."""
+
+    def take(self, request: Request) -> None:
+        """Leave a RELEASE for later."""
+        if self.leave is None:
+            self._do(request)
+            return
+        if not self.left:
+            self.leave(self.do_all)
+        self.left.append(request)
+        if len(self.left) > COUNT_MAX:
+            self._do(self.left.popleft())
+
+    def do_all(self) -> None:
+        """Do what was left."""
+        left = self.left
+        while left:
+            self._do(left.popleft())
+
+    def abandon(self) -> None:
+        """Leave none any more, and do none: there is nobody to answer."""
+        self.leave = None
+        self.left.clear()
