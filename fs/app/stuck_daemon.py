@@ -5,8 +5,12 @@ A notice to the kernel waits, in a thread and beyond the reach of any signal, fo
 the last thread has let go of it: neither the process would ever end, nor whoever uses the mount.  So whoever finds such a process has
 the kernel end the connection: all that waits gets an error, the process ends, and its mount is a dead one like any other.
 
+A thread may also wait for a disk that does not answer (fs/client/direct_threads.py), for as long as that takes, whatever ends its process.  Then
+what is left of it has no mount and answers nobody, and nobody waits for it any longer (`look_after`).
+
 Invariants:
     - A connection is ended only once the main thread of the process that serves it is gone: what is left of that process answers nobody.
+    - Where another daemon serves the mount point again, its connection is not taken for that of the one before.
     - What stands on the mount point stays there, dead, until the next daemon mounts: nobody writes to the directory beneath.
 
 Needs /sys/fs/fuse/connections, or root, who may mount it elsewhere.  Finds nobody in another namespace of processes.
@@ -25,7 +29,7 @@ from typing import Final
 import trio
 
 from ..runtime.config_file import readable_config
-from .running import PROC, parse_command
+from .running import PROC, mount_daemon_at, parse_command
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +37,24 @@ CONNECTIONS: Final = Path("/sys/fs/fuse/connections")
 MOUNTS: Final = Path("/proc/self/mountinfo")
 LOOK_S: Final = 0.5
 """Between two looks at a process."""
+LEFT_AFTER_S: Final = 5.0
+"""What is left of a process for so long without its main thread is not waited for: it ends with the disk's answer."""
 
 _CONNECTION: Final = re.compile(r"^fuse_connection:\s*(\d+)$", re.MULTILINE)
 _MNT_DETACH: Final = 2
+_FLAGS: Final = 6
+"""Of what /proc/PID/stat has behind the name."""
+_PF_EXITING: Final = 0x4
 
 
-async def free_if_killed(pid: int, mount_point: Path) -> None:
-    """Look after a mount daemon until cancelled, so that it ends when it is killed."""
-    while True:
+async def look_after(pid: int, mount_point: Path) -> None:
+    """Look after a mount daemon, so that it ends when it is killed; return when it cannot, or until cancelled."""
+    left_s = 0.0
+    while left_s < LEFT_AFTER_S:
         await trio.sleep(LOOK_S)
         await trio.to_thread.run_sync(free, pid, mount_point)
+        left_s = left_s + LOOK_S if is_stuck(pid) else 0.0
+    log.error("%s: what is left of its daemon, process %d, waits in the kernel", mount_point, pid)
 
 
 def free_all(mount_point: Path) -> None:
@@ -55,16 +67,21 @@ def free(pid: int, mount_point: Path) -> None:
     """Let a process end if it is a daemon of that mount point that was killed; does nothing to one that lives."""
     if not is_stuck(pid):
         return
-    for number in _held_by(pid) or _mounted_at(mount_point):
+    numbers = _held_by(pid)
+    if not numbers and mount_daemon_at(mount_point) is None:
+        numbers = _mounted_at(mount_point)
+    for number in numbers:
         if _end_connection(number):
             log.error("%s: its daemon, process %d, was killed and could not end", mount_point, pid)
 
 
 def is_stuck(pid: int) -> bool:
-    """Tell whether the main thread of a process has ended, and others have not yet."""
+    """Tell whether the main thread of a process has ended, and others have not yet; or is at its end, and does not come to it."""
     try:
-        state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-        return state == "Z" and any(True for _ in _others(pid))
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        if fields[0] != "Z":
+            return bool(int(fields[_FLAGS]) & _PF_EXITING)
+        return any(True for _ in _others(pid))
     except OSError:  # it has ended
         return False
 

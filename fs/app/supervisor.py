@@ -35,11 +35,11 @@ from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
+from .process_end import ENDED, LEFT_BEHIND, describe_exit, wait_daemon_end, wait_end
 from .process_id import ProcessId, open_pidfd, parse_process_id, process_id, send_signal
 from .quiet import tell_of_stop
 from .readiness import READY_VARIABLE
 from .running import left_running
-from .stuck_daemon import free_if_killed
 from .supervisor_link import last_line
 
 log = logging.getLogger(__name__)
@@ -66,17 +66,6 @@ def service_command(role: str, config_path: Path) -> list[str]:
     return [sys.executable, "-P", "-m", f"{__package__}.{role}", str(config_path)]
 
 
-async def wait_end(identity: ProcessId) -> None:
-    """Wait until that very process has ended."""
-    pidfd = open_pidfd(identity)
-    if pidfd is None:
-        return
-    try:
-        await trio.lowlevel.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
-
-
 @dataclass(slots=True)
 class Service:
     """One supervised process."""
@@ -95,6 +84,8 @@ class Service:
     complaint: str = ""
     """What an orderly stop could not do."""
     wanted: bool = True
+    was_killed: bool = False
+    """It did not end when it was asked to."""
     metrics_address: str = ""
     """Where it serves its metrics; empty: nowhere."""
     pause: trio.CancelScope | None = None
@@ -117,13 +108,12 @@ class Service:
         }
 
 
-async def _wait_end(service: Service, identity: ProcessId) -> None:
-    """Wait for the end of a service's process; a mount daemon that is killed may need help with that."""
-    async with trio.open_nursery() as nursery:
-        if service.role == "mountd":
-            nursery.start_soon(free_if_killed, identity.pid, Path(service.mount_point))
-        await wait_end(identity)
-        nursery.cancel_scope.cancel()
+async def _wait_end(service: Service, identity: ProcessId) -> bool:
+    """Wait for the end of a service's process; False: as `wait_daemon_end`."""
+    if service.role == "mountd":
+        return await wait_daemon_end(identity, Path(service.mount_point))
+    await wait_end(identity)
+    return True
 
 
 class Supervisor:
@@ -215,11 +205,13 @@ class Supervisor:
         self._set_state(service, "starting")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_ready, service, ready_read)
-            await _wait_end(service, service.identity)
+            has_ended = await _wait_end(service, service.identity)
             nursery.cancel_scope.cancel()
         service.identity = None
+        if not has_ended:
+            return None, LEFT_BEHIND
         code = child.wait()
-        return code, _describe_exit(code)
+        return code, describe_exit(code)
 
     async def _run_service(self, service: Service) -> None:
         """Keep one service running until it is not wanted any more."""
@@ -228,8 +220,9 @@ class Supervisor:
             started_s = trio.current_time()
             if service.identity is not None:  # adopted
                 self._set_state(service, "running")
-                await _wait_end(service, service.identity)
-                service.identity, code, service.last_exit = None, None, ENDED
+                has_ended = await _wait_end(service, service.identity)
+                service.identity, code = None, None
+                service.last_exit = ENDED if has_ended else LEFT_BEHIND
             else:
                 code, service.last_exit = await self._run_once(service)
             is_done = service.role == "mountd" and code == 0  # unmounted by hand
@@ -266,9 +259,10 @@ class Supervisor:
                 is_mount = service.role == "mountd"
                 timeout_s = MOUNT_STOP_TIMEOUT_S if is_mount else STOP_TIMEOUT_S
                 with trio.move_on_after(timeout_s) as scope:
-                    await trio.lowlevel.wait_readable(pidfd)
+                    await service.ended.wait()
                 if scope.cancelled_caught:
                     log.error("%s did not stop in time and is killed", service.name)
+                    service.was_killed = True
                     send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)
@@ -283,9 +277,11 @@ class Supervisor:
         if service.last_exit in _GOOD_EXITS:
             return ""
         said = last_line(self._directory.log_path(service.name))
-        if service.last_exit == _describe_exit(-signal.SIGKILL):
+        if service.was_killed or service.last_exit == describe_exit(-signal.SIGKILL):
             said = f"its daemon did not end in {MOUNT_STOP_TIMEOUT_S:g} s and was killed"
         _, _, lost = said.partition(f"{Status.NOT_FLUSHED.name}: ")
+        if service.last_exit == LEFT_BEHIND and not (lost or service.was_killed):
+            return ""  # it had come to its end: all that it had to do was done
         detail = lost.partition(" (")[2].removesuffix(")")  # what it means is said by who asked
         return f"{service.mount_point}: {detail or said}"
 
@@ -378,15 +374,7 @@ class Supervisor:
         self._save()
 
 
-ENDED: Final = "ended"
-"""Of a process that an earlier supervisor had started nobody knows more."""
 _GOOD_EXITS: Final = {"exit code 0", ENDED}
-
-
-def _describe_exit(code: int) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
 
 
 async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -> None:

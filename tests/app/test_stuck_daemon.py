@@ -100,9 +100,17 @@ def test_a_dead_mount_is_asked_only_once_its_daemon_can_end(
     assert ended == [48]
 
 
+def test_a_daemon_that_serves_again_keeps_its_connection(daemon, mount_point, ended, monkeypatch):
+    """What is left of the one before, without a connection, may wait for a disk for long."""
+    end_main_thread(daemon)
+    monkeypatch.setattr(stuck_daemon, "mount_daemon_at", lambda _: "another one")
+    stuck_daemon.free_all(mount_point)
+    assert ended == []
+
+
 async def test_who_is_looked_after_is_freed_once_it_is_killed(daemon, mount_point, ended):
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stuck_daemon.free_if_killed, daemon.pid, mount_point)
+        nursery.start_soon(stuck_daemon.look_after, daemon.pid, mount_point)
         await trio.sleep(2 * stuck_daemon.LOOK_S)
         assert ended == []
         await trio.to_thread.run_sync(end_main_thread, daemon)

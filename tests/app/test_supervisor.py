@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from fs.app import stuck_daemon
 from fs.app import supervisor as module
 from fs.app.cluster_dir import ClusterDir
+from fs.app.process_end import LEFT_BEHIND
 from fs.app.process_id import ProcessId, is_alive, process_id
 from fs.app.running import read_state
 from fs.app.supervisor import Supervisor, serve, take_lock
@@ -30,6 +32,17 @@ os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
 while True:
     signal.pause()
 """
+LEAVES_A_THREAD = """
+import ctypes, os, signal, threading, time
+end = ctypes.CDLL(None).pthread_exit
+for number in signal.SIGTERM, signal.SIGUSR1:
+    signal.signal(number, lambda *_: end(None))
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
+while True:
+    signal.pause()
+"""
+"""Its main thread ends when it is asked to; another one goes on, as if the kernel kept it waiting."""
 DIES = "import sys; sys.exit(3)"
 
 
@@ -85,6 +98,66 @@ async def test_without_restarts_a_dead_service_stays_dead(directory):
         found = service(supervisor, "control")
         assert (found["restart_count"], found["last_exit"]) == (0, "exit code 3")
         await supervisor.stop()
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """The processes that cannot be killed: a signal would not reach a thread that waits for a disk."""
+    monkeypatch.setattr(stuck_daemon, "LOOK_S", 0.05)
+    monkeypatch.setattr(stuck_daemon, "LEFT_AFTER_S", 0.2)
+    monkeypatch.setattr(module, "MOUNT_STOP_TIMEOUT_S", 30.0)
+    pids, send = [], module.send_signal
+
+    def send_but_kill(pidfd, number):
+        if number != signal.SIGKILL:
+            send(pidfd, number)
+
+    monkeypatch.setattr(module, "send_signal", send_but_kill)
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_mount_daemon_of_which_a_thread_waits_for_a_disk_is_not_waited_for(directory, left):
+    """It waited for as long as the disk did not answer, and with it whoever had it stop."""
+    supervisor = Supervisor(directory, command=command(LEAVES_A_THREAD))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("mount-1", "mountd", str(directory.path / "m"))
+        await wait_until(lambda: service(supervisor, "mount-1")["state"] == "running")
+        left.append(service(supervisor, "mount-1")["pid"])
+        with trio.fail_after(20):
+            await supervisor.stop()
+    found = service(supervisor, "mount-1")
+    assert (found["state"], found["last_exit"]) == ("stopped", LEFT_BEHIND)
+    assert not supervisor._services["mount-1"].complaint, "it had come to its end"
+    os.kill(left[0], 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_mount_is_served_again_while_a_thread_of_its_daemon_waits_for_a_disk(
+    directory, left
+):
+    supervisor = Supervisor(directory, command=command(LEAVES_A_THREAD))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("mount-1", "mountd", str(directory.path / "m"))
+        for count in (0, 1):
+            await wait_until(
+                lambda count=count: (
+                    service(supervisor, "mount-1")["state"] == "running"
+                    and service(supervisor, "mount-1")["restart_count"] == count
+                )
+            )
+            left.append(service(supervisor, "mount-1")["pid"])
+            if not count:
+                os.kill(left[0], signal.SIGUSR1)
+        assert left[0] != left[1]
+        os.kill(left[0], 0)
+        with trio.fail_after(20):
+            await supervisor.stop()
 
 
 @pytest.mark.slow
