@@ -131,8 +131,14 @@ def _mounts(directory: ClusterDir) -> list[dict[str, Any]]:
     return [service for service in services if service["role"] == "mountd"]
 
 
-def mount(directory: ClusterDir, mount_point: Path, *, recovers: bool = False) -> None:
-    """Mount a running cluster at one more place; with `recovers` also where a mount stands, which is to be served again.
+def mount(
+    directory: ClusterDir,
+    mount_point: Path,
+    *,
+    recovers: bool = False,
+    has_hf3fs_tree: bool = False,
+) -> None:
+    """Mount a running cluster at one more place; with `recovers` also where a mount stands, which is to be served again, as it was.
 
     Raises:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED.
@@ -147,7 +153,7 @@ def mount(directory: ClusterDir, mount_point: Path, *, recovers: bool = False) -
             check_fuse()
             check_mount_point(mount_point)
             name = free
-            begin_mount(directory, record, name, mount_point)
+            begin_mount(directory, record, name, mount_point, has_hf3fs_tree=has_hf3fs_tree)
         wait_running(directory, name)
     except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
         if name:

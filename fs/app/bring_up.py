@@ -87,6 +87,8 @@ class UpOptions:
     restarts: bool = True
     until: ProcessId | None = None
     """A process whose end stops the cluster."""
+    has_hf3fs_tree: bool = False
+    """The mount offers `3fs-virt`."""
 
 
 def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
@@ -275,9 +277,17 @@ def add_service(directory: ClusterDir, name: str, role: str, mount_point: str = 
             raise
 
 
-def begin_mount(directory: ClusterDir, record: ClusterRecord, name: str, mount_point: Path) -> None:
+def begin_mount(
+    directory: ClusterDir,
+    record: ClusterRecord,
+    name: str,
+    mount_point: Path,
+    *,
+    has_hf3fs_tree: bool = False,
+) -> None:
     """Start a mount daemon."""
-    write_config(directory.config_path(name), mount_config(directory, record, mount_point))
+    config = mount_config(directory, record, mount_point, has_hf3fs_tree=has_hf3fs_tree)
+    write_config(directory.config_path(name), config)
     add_service(directory, name, "mountd", str(mount_point))
 
 
@@ -333,7 +343,13 @@ def start_services(
         return [*notes, str(why)]
     if options.has_mount:
         progress.step(f"mounting {record.mount_point}")
-        begin_mount(directory, record, MOUNT, Path(record.mount_point))
+        begin_mount(
+            directory,
+            record,
+            MOUNT,
+            Path(record.mount_point),
+            has_hf3fs_tree=options.has_hf3fs_tree,
+        )
         wait_running(directory, MOUNT)
     if missing:
         return notes

@@ -173,7 +173,11 @@ def _process(directory: ClusterDir, record: ClusterRecord, name: str) -> Process
 
 
 def mount_config(
-    directory: ClusterDir, record: ClusterRecord, mount_point: PurePath
+    directory: ClusterDir,
+    record: ClusterRecord,
+    mount_point: PurePath,
+    *,
+    has_hf3fs_tree: bool = False,
 ) -> ProcessConfig:
     """Return the configuration of one mount daemon."""
     return ProcessConfig(
@@ -183,5 +187,5 @@ def mount_config(
             metrics_address=METRICS_ADDRESS,
         ),
         auth=auth_of(directory, record),
-        client=ClientSection(mount_point=str(mount_point)),
+        client=ClientSection(mount_point=str(mount_point), hf3fs_tree=has_hf3fs_tree),
     )

@@ -17,7 +17,14 @@ from ..schema.status import FsError, Status
 from . import developer_commands, groups, service_commands, store_commands
 from .cluster_dir import ClusterDir, default_mount_point
 from .errors import check_interpreter, error_line, first_error, make_streams_usable
-from .options import ConfigOption, DirOption, MountArgument, directory_of, running_cluster
+from .options import (
+    ConfigOption,
+    DirOption,
+    Hf3fsTreeOption,
+    MountArgument,
+    directory_of,
+    running_cluster,
+)
 from .process_id import ProcessId, process_id
 
 if TYPE_CHECKING:
@@ -84,6 +91,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
         typer.Option("--closed", help="Of a new cluster: serve who has its key, or a token."),
     ] = False,
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
+    hf3fs_tree: Hf3fsTreeOption = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
     ] = False,
@@ -113,6 +121,7 @@ def up(  # noqa: PLR0917 - options, never passed by position
         has_mount=not no_mount,
         restarts=not no_restart,
         until=_process(until) if until is not None else None,
+        has_hf3fs_tree=hf3fs_tree,
     )
     if foreground:
         _run_in_foreground(options)
@@ -183,11 +192,17 @@ def mount(
             "--recover", help="Serve again a mount whose daemon has died; one that is served stays."
         ),
     ] = False,
+    hf3fs_tree: Hf3fsTreeOption = False,
 ) -> None:
     """Mount a running cluster at one more place."""
     from .bring_down import mount as mount_at  # noqa: PLC0415
 
-    mount_at(running_cluster(directory), mount_point.absolute(), recovers=recover)
+    mount_at(
+        running_cluster(directory),
+        mount_point.absolute(),
+        recovers=recover,
+        has_hf3fs_tree=hf3fs_tree,
+    )
 
 
 @app.command()

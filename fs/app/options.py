@@ -29,6 +29,12 @@ PauseOption = Annotated[
         help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
     ),
 ]
+Hf3fsTreeOption = Annotated[
+    bool,
+    typer.Option(
+        "--hf3fs-tree", help="Offer programs written for 3FS 3fs-virt/rm-rf: a link there deletes."
+    ),
+]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
 MountArgument = Annotated[
     Path,

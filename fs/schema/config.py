@@ -279,6 +279,8 @@ class ClientSection(Section, frozen=True):
     """READs of several pages of the page cache that storage is asked for at a time, but for small ones that are asked for together; further ones wait in the mount.  From three quarters of it on the kernel reads ahead less."""
     fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
+    hf3fs_tree: bool = False
+    """Offer programs written for 3FS the directory 3fs-virt in the root of the mount: a link made in its rm-rf removes what it names, at once."""
     batch_socket: str = ""
     """Where programs reach the mount for batches: a path, for containers to share; empty: a name in the kernel's own space."""
     batch_memory_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * GIB

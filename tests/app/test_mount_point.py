@@ -52,12 +52,12 @@ def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path, interrupt
         asked.append(request)
         return {"services": []}
 
-    def interrupt(*_args):
+    def interrupt(*_args, **_named):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bring_down, "need_record", lambda _: None)
     monkeypatch.setattr(bring_down, "check_fuse", lambda: None)
-    monkeypatch.setattr(bring_down, "begin_mount", lambda *_args: None)
+    monkeypatch.setattr(bring_down, "begin_mount", lambda *_args, **_named: None)
     monkeypatch.setattr(bring_down, interrupted, interrupt)
     monkeypatch.setattr(bring_down.supervisor_link, "ask", ask)
     with pytest.raises(KeyboardInterrupt):

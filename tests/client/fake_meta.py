@@ -25,7 +25,17 @@ from .fake_inline import end_inline, fetched
 from .fake_owner import with_owner
 
 ENDING = "nobody's"
-CHANGING = {"Create", "Mkdir", "Symlink", "Mknod", "Link", "Unlink", "Rmdir", "Rename"}
+CHANGING = {
+    "Create",
+    "Mkdir",
+    "Symlink",
+    "Mknod",
+    "Link",
+    "Unlink",
+    "Rmdir",
+    "RemoveTree",
+    "Rename",
+}
 PARENTS = "parent_inode_id", "old_parent_inode_id", "new_parent_inode_id"
 DIRECTORY_LOCK_NAME = b"ember.lock"
 USAGE_PREFIX = b"ember.usage."
@@ -189,6 +199,25 @@ class FakeMeta:
         del c.inodes[inode.inode_id]
         c.touch(r.parent_inode_id, -1)
         return meta_pb2.RemoveRsp(removed=inode_to_pb(replace(inode, nlink=0)))
+
+    async def remove_tree(self, r):
+        c = self.cluster
+        inode = c.child(r.parent_inode_id, r.name)
+        if inode.inode_id != r.inode_id:
+            raise FsError(Status.NOT_FOUND, repr(r.name))
+        if r.caller.uid not in (0, inode.uid):
+            raise FsError(Status.NOT_PERMITTED, repr(r.name))
+        self._empty(inode.inode_id)
+        return await self.rmdir(r)
+
+    def _empty(self, directory_id):
+        names = self.cluster.names
+        for inode_id in names[directory_id].values():
+            if inode_id in names:
+                self._empty(inode_id)
+                del names[inode_id]
+            del self.cluster.inodes[inode_id]
+        names[directory_id].clear()
 
     async def rename(self, r):
         c = self.cluster

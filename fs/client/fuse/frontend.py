@@ -16,7 +16,6 @@ import trio
 from ...runtime.figures import Figures
 from ...runtime.ports import OnEnd, Runtime
 from ...schema.ids import InodeId
-from ..vfs.ports import KernelCache
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ class Frontend(Protocol):
     """One mount, from mounting to closing; each of these is called once, in this order."""
 
     @property
-    def kernel_cache(self) -> KernelCache:
+    def kernel_cache(self) -> "KernelNotifier":
         """The caches that the vfs has to keep honest."""
 
     def mount(self, mount_point: Path, cluster_id: str) -> None:
@@ -68,13 +67,19 @@ class KernelNotifier:
     what the kernel was not told to forget it would show for ever.
     """
 
-    def __init__(self, invalidate: Callable[[InodeId, int, int], None], runtime: Runtime) -> None:
-        """`invalidate(inode_id, start, length)` blocks, and raises OSError.
+    def __init__(
+        self,
+        invalidate: Callable[[InodeId, int, int], None],
+        runtime: Runtime,
+        invalidate_name: Callable[[InodeId, bytes], None] | None = None,
+    ) -> None:
+        """`invalidate(inode_id, start, length)` and `invalidate_name(directory, name)` block, and raise OSError.
 
         `start` is ATTRIBUTES_ALONE, or where the content to be forgotten begins; its `length` is 0 for all that follows.
         """
         assert runtime.own_threads is not None, "notices are sent by processes with threads only"
         self._invalidate = invalidate
+        self._invalidate_name = invalidate_name
         _, self._begin = runtime.own_threads()
 
     async def invalidate_attributes(self, inode_id: InodeId) -> None:
@@ -85,7 +90,15 @@ class KernelNotifier:
         """See KernelCache."""
         await self._notify(inode_id, start, length)
 
+    async def forget_name(self, parent: InodeId, name: bytes) -> None:
+        """Have the kernel forget a name in a directory; waits for whatever it has under way there."""
+        assert self._invalidate_name is not None, "no way to have names forgotten"
+        await self._send(parent, partial(self._invalidate_name, parent, name))
+
     async def _notify(self, inode_id: InodeId, start: int, length: int) -> None:
+        await self._send(inode_id, partial(self._invalidate, inode_id, start, length))
+
+    async def _send(self, inode_id: InodeId, send: Callable[[], None]) -> None:
         """Send a notice; who is cancelled leaves it to its thread, whatever the kernel makes it wait for."""
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
 
@@ -98,7 +111,6 @@ class KernelNotifier:
             task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        send = partial(self._invalidate, inode_id, start, length)
         await self._give_to_thread(inode_id, send, ended)
         error = await trio.lowlevel.wait_task_rescheduled(abort)
         try:

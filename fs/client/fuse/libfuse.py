@@ -15,7 +15,7 @@ from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
 from .frontend import ATTRIBUTES_ALONE, KernelNotifier
 from .mount_point import common_options
-from .operations import Operations
+from .tree_operations import operations_of
 
 _TASK_COUNT_MIN = 99
 
@@ -25,12 +25,16 @@ def _invalidate(inode_id: InodeId, start: int, _length: int) -> None:
     pyfuse3.invalidate_inode(pyfuse3.InodeT(inode_id), start == ATTRIBUTES_ALONE)
 
 
+def _invalidate_name(parent: InodeId, name: bytes) -> None:
+    pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), pyfuse3.FileNameT(name))
+
+
 class LibfuseFrontend:
     """See Frontend."""
 
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
-        self.kernel_cache = KernelNotifier(_invalidate, runtime)
-        self._operations = Operations(vfs, runtime)
+        self.kernel_cache = KernelNotifier(_invalidate, runtime, _invalidate_name)
+        self._operations = operations_of(vfs, runtime)
         self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
 
     def mount(self, mount_point: Path, cluster_id: str) -> None:

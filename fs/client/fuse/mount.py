@@ -8,6 +8,7 @@ Orderly unmount, in this order, so that nothing written is lost:
 """
 
 import logging
+import os
 from pathlib import Path
 
 import trio
@@ -22,6 +23,7 @@ from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
 from .mount_point import check_mount_point, mark_mount_point, set_read_ahead, umount
+from .mounted_paths import MountedPaths
 
 _log = logging.getLogger(__name__)
 _OF_MOUNT = Caller(0, 0)
@@ -78,6 +80,13 @@ async def run_mount(
                 await trio.to_thread.run_sync(
                     set_read_ahead, mount_point, kernel_bytes, abandon_on_cancel=True
                 )
+                if vfs.tree is not None:
+                    seen = await trio.to_thread.run_sync(
+                        os.stat, mount_point, abandon_on_cancel=True
+                    )
+                    vfs.tree.removal.attach(
+                        MountedPaths(seen.st_dev, frontend.kernel_cache.forget_name)
+                    )
                 if (
                     section.fuse_frontend == "direct"
                 ):  # pyfuse3 has no hook for the ioctl of tickets

@@ -24,17 +24,18 @@ from .killed import KilledCallers
 _log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+S = TypeVar("S", bound="Operations")
 T = TypeVar("T")
 _DOT_COOKIES = 2
 _ACL_PREFIX = b"system.posix_acl_"
 
 
 def handler(
-    function: Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
+    function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Map what a handler raises to an errno; a bug becomes EIO and a traceback in the log."""
 
-    async def mapped(self: "Operations", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def mapped(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await function(self, *args, **kwargs)
         except pyfuse3.FUSEError:

@@ -276,8 +276,20 @@ class Namespace(ChangingAttributes):
     ) -> Change[meta_pb2.RmdirReq, meta_pb2.RemoveRsp, None]:
         """Return the change that `rmdir` makes."""
         request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
-        place = parent, name
+        return self._taking_away(services.META_RMDIR, request, (parent, name), caller)
 
+    def removing_tree(
+        self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller
+    ) -> Change[meta_pb2.RemoveTreeReq, meta_pb2.RemoveRsp, None]:
+        """Return the change that removes a directory with all below it, if the name still leads to it."""
+        request = meta_pb2.RemoveTreeReq(
+            caller=caller.to_pb(), parent_inode_id=parent, name=name, inode_id=inode_id
+        )
+        return self._taking_away(services.META_REMOVE_TREE, request, (parent, name), caller)
+
+    def _taking_away(
+        self, method: Method[ReqT, meta_pb2.RemoveRsp], request: ReqT, place: Place, caller: Caller
+    ) -> Change[ReqT, meta_pb2.RemoveRsp, None]:
         # Quoted: it would be evaluated for every change.
         def take(reply: "meta_pb2.RemoveRsp") -> None:
             self._core.told.note_changed(InodeId(reply.removed.inode_id))
@@ -285,7 +297,7 @@ class Namespace(ChangingAttributes):
             self._note_gone(reply.removed)
             self._dentries.pop(place, None)
 
-        return self._change(services.META_RMDIR, request, caller, (place,), take, leads_to=_removed)
+        return self._change(method, request, caller, (place,), take, leads_to=_removed)
 
     async def rmdir(self, parent: InodeId, name: bytes, caller: Caller) -> None:
         """Remove an empty directory."""

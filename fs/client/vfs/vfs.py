@@ -30,6 +30,9 @@ from .copying import Copying
 from .core import VfsCore
 from .directory import Directories
 from .files import Files
+from .hf3fs_hiding import HidingDirectories
+from .hf3fs_removal import Removal
+from .hf3fs_tree import Hf3fsTree
 from .locks import Locks
 from .namespace import Namespace
 from .open_file import InodeState
@@ -114,7 +117,13 @@ class Vfs:
         self._core.spans = SpanKeeper(self.tracer)
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
-        self.directories = Directories(self._core)
+        self.tree = self._tree(runtime) if section.hf3fs_tree else None
+        """What programs written for 3FS expect of a mount, where it is offered."""
+        self.directories = (
+            Directories(self._core)
+            if self.tree is None
+            else HidingDirectories(self._core, self.tree)
+        )
         self.allocation = Allocation(self._core, self.files)
         self.batches = Batches(self._core, self.files, self.namespace, self.tracer)
         self.copying = Copying(self._core, self.files, self.allocation)
@@ -123,6 +132,9 @@ class Vfs:
         self._stop = trio.Event()
         self._space: SpaceInfo | None = None
         self._space_until_s = 0.0
+
+    def _tree(self, runtime: Runtime) -> Hf3fsTree:
+        return Hf3fsTree(Removal(self._core, self.namespace), runtime.clock.wall_ns())
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; what the kernel was told, and what belongs to its mount, must be the same."""

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import threading
 from datetime import timedelta
 from multiprocessing.shared_memory import SharedMemory
@@ -232,3 +233,12 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
     assert sorted(item.result for item in ring.submit().wait(min_results=2)) == [-errno.ENODATA, 10]
     deregister_fd(fd)
     os.close(fd)
+
+
+def test_a_mount_offers_no_tree_unless_told_to(mnt):
+    """A folder of that name leads some programs to 3FS's own library; and a link must delete nothing."""
+    assert not os.path.lexists(f"{mnt}/3fs-virt")
+    os.makedirs(f"{mnt}/3fs-virt/rm-rf")
+    os.symlink(f"{mnt}/3fs-virt", f"{mnt}/3fs-virt/rm-rf/link")
+    assert os.listdir(f"{mnt}/3fs-virt/rm-rf") == ["link"]
+    shutil.rmtree(f"{mnt}/3fs-virt")

@@ -21,7 +21,7 @@ class DirectFrontend:
     """See Frontend."""
 
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
-        self.kernel_cache = KernelNotifier(self._invalidate, runtime)
+        self.kernel_cache = KernelNotifier(self._invalidate, runtime, self._invalidate_name)
         self._vfs = vfs
         self._runtime = runtime
         self._scope = trio.CancelScope()
@@ -65,3 +65,8 @@ class DirectFrontend:
         assert self._device is not None
         body = p.NOTIFY_INVAL_INODE_OUT.pack(inode_id, start, length)
         self._device.notify(p.NOTIFY_INVAL_INODE, body)
+
+    def _invalidate_name(self, parent: InodeId, name: bytes) -> None:
+        assert self._device is not None
+        body = p.NOTIFY_INVAL_ENTRY_OUT.pack(parent, len(name), 0) + name + b"\0"
+        self._device.notify(p.NOTIFY_INVAL_ENTRY, body)

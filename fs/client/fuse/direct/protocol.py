@@ -116,6 +116,7 @@ class SetattrField(IntFlag):
 
 
 NOTIFY_INVAL_INODE: Final = 2
+NOTIFY_INVAL_ENTRY: Final = 3
 
 IN_HEADER: Final = Struct("=IIQQIIIHH")
 """len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding."""
@@ -240,6 +241,8 @@ DIRENTPLUS: Final = Struct("=QQQQIIQQQQQQIIIIIIIIIIQQII")
 """ENTRY_OUT, ATTR and DIRENT; then the name, padded to 8 bytes."""
 NOTIFY_INVAL_INODE_OUT: Final = Struct("=Qqq")
 """node, offset (negative: attributes only), length (0: to the end)."""
+NOTIFY_INVAL_ENTRY_OUT: Final = Struct("=QII")
+"""node of the directory, length of the name, flags; then the name and a zero byte."""
 
 NAME_ALIGNMENT: Final = 8
 

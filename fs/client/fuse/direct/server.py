@@ -35,13 +35,13 @@ from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
 from .late_releases import AHEAD, LateReleases
 from .name_requests import NO_ENTRY, Begin, Reply
-from .operations import Operations
 from .protocol import Opcode
 from .read_answers import ReadAnswers
 from .read_requests import ReadRequests
 from .serving import Serving
 from .times import OperationTimes
 from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, SIZE, ReadsTogether, request_of
+from .tree_requests import operations_of
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Server:
         self._reply, self._refuse = answering.reply, answering.refuse
         self._reply_error = answering.reply_error
         self._tracer = vfs.tracer
-        self._operations = operations = Operations(vfs, runtime)
+        self._operations = operations = operations_of(vfs, runtime)
         interrupts = Interrupts(runtime.clock.monotonic_s, is_killed, is_told_to_end)
         self._interrupts = interrupts
         self._serving = Serving(operations, answering, interrupts, self._times, vfs.tracer)
