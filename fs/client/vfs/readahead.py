@@ -4,8 +4,8 @@ A reader is sequential when its reads follow each other, give or take SLACK_BYTE
 sends the reads of one stream concurrently and slightly out of order.  The window begins with two reads, or WINDOW_BYTES_MIN,
 doubles with each sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
 
-Who begins at the start of the file with START_BYTES at once is one who reads it all, as far as can be known: his window begins with that read, at
-four times its bytes, and is four times as large with each further one.
+Who begins at the start of a larger file with START_BYTES at once is one who reads it all, as far as can be known: a block of BLOCK_BYTES_MAX is fetched for
+that read and what is behind it, first a part that comes soon, and the window is three times as large with each further one.
 
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.
@@ -25,7 +25,9 @@ SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""
 START_BYTES = 1 * MIB
 """Of one read: as much as the kernel asks for at once where the program itself wants hundreds of KiB.  Headers are read in smaller pieces."""
-START_GROWTH = 4
+START_BLOCK_BYTES = 2 * START_BYTES
+"""Of the first block then: a larger one comes later, a smaller one takes another way (storage lends a MiB in its own memory)."""
+START_GROWTH = 3
 BlockT = TypeVar("BlockT")
 
 
@@ -67,7 +69,7 @@ class Readahead(Generic[BlockT]):
 
     def note_read(self, offset: int, end: int, window_bytes_max: int) -> None:
         """Learn from a read of [offset, end): adapt the window, drop blocks that lie behind."""
-        is_start = offset == 0 and end >= START_BYTES
+        is_start = offset == 0 and START_BYTES <= end <= START_BLOCK_BYTES
         if abs(offset - self.next_offset) > SLACK_BYTES:
             self.clear()
             self.next_offset = end
@@ -78,7 +80,8 @@ class Readahead(Generic[BlockT]):
         if is_start and self.sequential_count == 1:
             self.is_from_start = True
         if self.is_from_start:
-            self.window_bytes = START_GROWTH * max(self.window_bytes, end - offset)
+            grown = START_GROWTH * max(self.window_bytes, end - offset)
+            self.window_bytes = grown if self.sequential_count > 1 else BLOCK_BYTES_MAX - end
         elif self.sequential_count >= SEQUENTIAL_READ_COUNT:
             fetched_end = self.blocks[-1].end if self.blocks else end
             if self.window_bytes == 0 or fetched_end - end <= self.window_bytes // 2:
@@ -96,6 +99,8 @@ class Readahead(Generic[BlockT]):
         """
         if self.window_bytes == 0:
             return []
+        if self.is_from_start and self.sequential_count == 1 and length > START_BLOCK_BYTES:
+            return self._first_ranges(length, room_bytes)
         start = self.blocks[-1].end if self.blocks else self.next_offset
         if start < self.next_offset:  # the reader overtook its readahead
             self.clear_blocks()
@@ -113,6 +118,13 @@ class Readahead(Generic[BlockT]):
             room_bytes -= stop - start
             start = stop
         return ranges
+
+    def _first_ranges(self, length: int, room_bytes: int) -> list[tuple[int, int]]:
+        """Return what is fetched for who begins at the start, with what he has asked for himself."""
+        end = min(self.next_offset + self.window_bytes, length)
+        if self.blocks or not START_BLOCK_BYTES < end <= room_bytes:
+            return []
+        return [(0, START_BLOCK_BYTES), (START_BLOCK_BYTES, end)]
 
     def add(self, block: Block[BlockT]) -> None:
         """Append a block that follows the last one."""

@@ -370,19 +370,22 @@ class Reading(Handles):
         if not state.is_dirty:
             # What was buffered meanwhile is not on storage yet, so nothing is fetched beside it.
             room = core.section.readahead_total_bytes_max - core.readahead_bytes
-            for start, stop in ahead.ranges_to_fetch(length, max(room, 0)):
+            for turn, (start, stop) in enumerate(ahead.ranges_to_fetch(length, max(room, 0))):
                 block = Block(start, stop, FetchedBlock(core.ahead_memory.take(stop - start)))
                 ahead.add(block)
                 core.readahead_bytes += stop - start
                 core.fetched_ahead_bytes += stop - start
-                core.spawn(self._fetch, state.ref, block)
+                core.spawn(self._fetch, state.ref, block, turn)
             core.forget_ahead(ahead)  # what the reader has overtaken
 
-    async def _fetch(self, ref: FileRef, block: Block[FetchedBlock]) -> None:
+    async def _fetch(self, ref: FileRef, block: Block[FetchedBlock], turn: int = 0) -> None:
+        """Fetch a block, `turn` others that were begun with it being asked for before: whoever reads needs them sooner."""
         content = block.content
         # Whatever ends this task early, a bug or the end of the mount, nobody may take zeros for the content.
         content.error = FsError(Status.IO_ERROR, "the mount stopped while it read")
         try:
+            for _ in range(turn):  # tasks that are begun together run in any order
+                await trio.lowlevel.checkpoint()
             read = ReadAhead(ref, block.offset, content.view)
             await self._core.read_stored([read])
             content.error = None

@@ -54,21 +54,39 @@ def test_large_reads_are_not_fetched_in_part_ahead_of_themselves():
 
 def test_who_begins_at_the_start_with_a_large_read_has_all_fetched_soon():
     ahead = Readahead()
-    assert step(ahead, 0, MIB, 256 * MIB, window_max=24 * MIB) == [(MIB, 5 * MIB)]
+    fetched = step(ahead, 0, MIB, 256 * MIB, window_max=24 * MIB)
+    assert fetched == [(0, 2 * MIB), (2 * MIB, 8 * MIB)]
+    assert ahead.covering(0, MIB), "also what he waits for"
     fetched = step(ahead, MIB, 2 * MIB, 256 * MIB, window_max=24 * MIB)
-    assert fetched == [(5 * MIB, 8 * MIB), (8 * MIB, 16 * MIB)]
+    assert fetched == [(8 * MIB, 16 * MIB)]
     assert step(ahead, 2 * MIB, 3 * MIB, 256 * MIB, window_max=24 * MIB) == [(16 * MIB, 24 * MIB)]
+    assert step(ahead, 3 * MIB, 4 * MIB, 256 * MIB, window_max=24 * MIB) == []
 
 
 def test_so_does_who_comes_back_to_the_start():
     ahead = Readahead()
     step(ahead, 200 * MIB, 201 * MIB, 256 * MIB)
-    assert step(ahead, 0, MIB, 256 * MIB) == [(MIB, 5 * MIB)]
+    assert step(ahead, 0, MIB, 256 * MIB, window_max=8 * MIB) == [(0, 2 * MIB), (2 * MIB, 8 * MIB)]
+
+
+def test_of_a_short_file_no_more_is_fetched_than_there_is():
+    assert step(Readahead(), 0, MIB, 3 * MIB) == [(0, 2 * MIB), (2 * MIB, 3 * MIB)]
+    assert step(Readahead(), 0, MIB, 2 * MIB) == [(MIB, 2 * MIB)]
+    assert step(Readahead(), 0, MIB, MIB) == []
+
+
+def test_a_start_is_fetched_whole_or_as_anything_else():
+    """Where there is no room for it, or not so much is to be read ahead."""
+    assert step(Readahead(), 0, MIB, 256 * MIB, room=8 * MIB - 1) == []
+    assert step(Readahead(), 0, MIB, 256 * MIB, window_max=MIB) == []
+    ahead = Readahead()
+    assert step(ahead, 0, MIB, 256 * MIB, window_max=0) == []
+    assert step(ahead, MIB, 2 * MIB, 256 * MIB, window_max=4 * MIB) == [(2 * MIB, 5 * MIB)]
 
 
 def test_who_begins_elsewhere_or_with_little_is_no_stream_yet():
     """A header, or one piece of many that are read in any order."""
-    for offset, count in ((0, START_BYTES - 1), (8 * MIB, 8 * MIB), (4096, START_BYTES)):
+    for offset, count in ((0, START_BYTES - 1), (8 * MIB, 2 * MIB), (4096, START_BYTES)):
         assert step(Readahead(), offset, offset + count, 256 * MIB) == []
 
 
