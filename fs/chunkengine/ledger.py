@@ -238,10 +238,11 @@ class Ledger:
     def _change_all(self, changes: Sequence[Change]) -> None:
         batch: list[tuple[bytes, bytes | None]] = []
         for key, record, pending, has_written, note in changes:
-            self._stage_target(target_of_key(key), batch)
+            target_id = target_of_key(key)
+            self._stage_target(target_id, batch)
             self._stage_change(key, record, pending, batch)
             if note is not None:
-                batch.append((note_key(target_of_key(key), note.key), note.value))
+                batch.append((note_key(target_id, note.key), note.value))
             made = pending.record if pending is not None else record
             if has_written and made is not None and made.position != NO_POSITION:
                 self.epoch.dirty[place_of(made.position)[0]] = None

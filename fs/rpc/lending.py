@@ -27,6 +27,7 @@ Invariants:
 import logging
 import struct
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import trio
@@ -52,6 +53,7 @@ LEND_BYTES_MAX: Final = 64
 """Of the message of a lend frame."""
 
 _COUNT: Final = struct.Struct("<I")
+_length_of: Final = itemgetter(1)
 
 
 class Lender:
@@ -196,6 +198,6 @@ def split_pieces(header: Header, message: Buffer, rest_bytes_min: int) -> tuple[
     if count > PIECE_COUNT_MAX or end + rest_bytes_min > len(message):
         raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id}: {count} pieces")
     pieces = bytes(message[_COUNT.size : end])
-    if sum(length for _, length in PIECE.iter_unpack(pieces)) != header.payload_bytes:
+    if sum(map(_length_of, PIECE.iter_unpack(pieces))) != header.payload_bytes:
         raise FsError(Status.RPC_BAD_FRAME, f"request {header.request_id} lends something else")
     return pieces, message[end:]

@@ -15,6 +15,7 @@ from ..runtime import tracing
 from ..runtime.followers import Followers
 from ..runtime.ports import Buffer, Stream
 from ..runtime.readiness import current_time
+from ..runtime.time_limits import set_deadline
 from ..runtime.until_wait import until_wait
 from ..schema.status import FsError, Status
 from .answers_at_once import AnswersAtOnce
@@ -242,7 +243,7 @@ class ServerConnection:
             return False
         if not work.is_over:  # what is left is to answer: nobody ends the scope any more
             self._scopes[work.header.request_id] = NOBODYS
-            turn.scope.deadline = math.inf
+            set_deadline(turn.scope, math.inf)
             await self._finish(work)
         turn.work = None
         return len(self._followers) < FOLLOWER_COUNT_MAX
@@ -317,7 +318,7 @@ class ServerConnection:
             # Once the method has ended nobody may cancel what is left, which is to answer.
             self._scopes[header.request_id] = NOBODYS if work.is_run else turn.scope
             if not work.is_run:
-                turn.scope.deadline = work.deadline_s
+                set_deadline(turn.scope, work.deadline_s)
             self._hand_over()
 
         await until_wait(self._execute(work, message, turn), note_wait)

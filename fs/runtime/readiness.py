@@ -35,6 +35,7 @@ import outcome
 import trio
 from trio._core import _run
 
+from .instruments import PlainInstruments
 from .looking import Looking
 
 log = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ def install() -> bool:
         return False
     poller = _Poller(runner, manager)
     runner.io_manager = poller  # type: ignore[assignment]
+    runner.instruments = PlainInstruments(runner.instruments.data)  # type: ignore[assignment]
     _poller.set(poller)
     return True
 

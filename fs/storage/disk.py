@@ -81,7 +81,7 @@ class Disk:
         self.used_bytes = 0
         self._section = section
         self.read_limiter = QuickSemaphore(section.read_concurrency)
-        self.write_limiter = trio.Semaphore(section.write_concurrency)
+        self.write_limiter = QuickSemaphore(section.write_concurrency)
         self.watermarking = trio.Lock()
         """Held by who writes watermarks: threads may overtake each other, and a lower number never follows a higher one."""
         self.pace = DiskPace()
@@ -101,7 +101,7 @@ class Disk:
         if section.read_concurrency != self._section.read_concurrency:
             self.read_limiter = QuickSemaphore(section.read_concurrency)
         if section.write_concurrency != self._section.write_concurrency:
-            self.write_limiter = trio.Semaphore(section.write_concurrency)
+            self.write_limiter = QuickSemaphore(section.write_concurrency)
         self._section = section
         self.calls.judge.hang_s = section.disk_hang_s
 
@@ -214,14 +214,12 @@ class Disk:
     ) -> T:
         """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
         limiter = self.write_limiter
-        try:
-            limiter.acquire_nowait()
-        except trio.WouldBlock:
-            await limiter.acquire()
+        if not limiter.take_now():
+            await limiter.take()
         try:
             return await self.run_timed(byte_count, function, part_count=part_count)
         finally:
-            limiter.release()
+            limiter.give_back()
 
     def may_write_at_once(self, byte_count: int) -> bool:
         """Return whether a write that only goes to memory of the kernel may be made on the event loop.

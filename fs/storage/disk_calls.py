@@ -77,7 +77,8 @@ class DiskCalls:
         self._under_way: dict[_Call, None] = {}
         """Oldest first."""
         self._in_place_count = 0
-        self._one_has_ended = trio.Event()
+        self._one_has_ended: trio.Event | None = None
+        """There only while somebody waits for that."""
 
     @property
     def inside_count(self) -> int:
@@ -135,7 +136,8 @@ class DiskCalls:
     def _ended(self, call: _Call, error: BaseException | None) -> None:
         if call in self._under_way:
             del self._under_way[call]
-            self._one_has_ended.set()
+            if self._one_has_ended is not None:
+                self._tell_of_end()
             call.end(error)
             return
         self.lost_count -= 1
@@ -145,9 +147,14 @@ class DiskCalls:
     async def settle(self) -> None:
         """Wait until no call is under way, but for those that were given up: also for those that were begun."""
         while self._under_way:
-            if self._one_has_ended.is_set():  # else another one waits for it, too
+            if self._one_has_ended is None:  # else another one waits for it, too
                 self._one_has_ended = trio.Event()
             await self._one_has_ended.wait()
+
+    def _tell_of_end(self) -> None:
+        if self._one_has_ended is not None:
+            self._one_has_ended.set()
+            self._one_has_ended = None
 
     # ---------------------------------------------------------------- the watch
 
@@ -162,7 +169,7 @@ class DiskCalls:
 
     def _give_up(self, age_s: float) -> None:
         lost, self._under_way = self._under_way, {}
-        self._one_has_ended.set()
+        self._tell_of_end()
         self.lost_count += len(lost)
         detail = (
             f"{self.judge.path} does not answer: {len(lost)} calls under way, for {age_s:.0f} s"

@@ -32,9 +32,8 @@ def _say_disk(disk: Disk, figures: Figures) -> None:
         (metrics.DISK_INSIDE, disk.inside_count),
     ):
         figures.note(metric, value, disk.index)
-    writes = disk.write_limiter.statistics()
     figures.note(metrics.DISK_WAITING, disk.read_limiter.waiting_count, disk.index, "read")
-    figures.note(metrics.DISK_WAITING, writes.tasks_waiting, disk.index, "write")
+    figures.note(metrics.DISK_WAITING, disk.write_limiter.waiting_count, disk.index, "write")
 
 
 def _say_target(target: LocalTarget, chain_id: int, figures: Figures) -> None:

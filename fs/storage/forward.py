@@ -23,6 +23,7 @@ from ..chunkengine.books import StuckError
 from ..rpc.api import ConnectionRefused, UnderWay
 from ..rpc.frame import decode_error
 from ..runtime.ports import Buffer
+from ..runtime.readiness import current_time
 from ..schema import services
 from ..schema.ids import ChunkId, NodeId, TargetId
 from ..schema.method import Method, ReqT, RspT
@@ -296,7 +297,7 @@ async def _ask(
     """
     is_over = False
     trouble: FsError | None = FsError(Status.RPC_CANCELLED, "given up")
-    now_s = trio.current_time()
+    now_s = current_time()
     calls = calls_to(target, successor.target_id, now_s)
     try:
         received = await context.channel_to(successor.target_id).call(
@@ -343,7 +344,7 @@ def note_end(
         or isinstance(trouble, NotSuccessorError)
     ):
         # Whoever else waits for the successor begins to wait now.
-        target.unanswered_since_s = trio.current_time() if target.forwards else 0.0
+        target.unanswered_since_s = current_time() if target.forwards else 0.0
     if not is_over:
         target.epoch += 1
 

@@ -12,7 +12,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None
+        """There only while somebody waits: it is set with nearly every update."""
 
     def enter(self, chain_version: int) -> None:
         """Count an update in."""
@@ -25,8 +26,9 @@ class InFlight:
             self._counts[chain_version] = left
             return
         del self._counts[chain_version]
-        self._changed.set()
-        self._changed = trio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     @property
     def count(self) -> int:
@@ -36,4 +38,6 @@ class InFlight:
     async def wait_older_left(self, chain_version: int) -> None:
         """Wait until no update is inside that came in under a version below `chain_version`."""
         while any(version < chain_version for version in self._counts):
+            if self._changed is None:
+                self._changed = trio.Event()
             await self._changed.wait()

@@ -128,10 +128,10 @@ async def test_a_stopped_or_slow_neighbour_is_no_cut_link(mock_clock):
         await client.write(0, b"before")
         limiter = cluster.nodes[3].target.disk.write_limiter
         while limiter.value:
-            await limiter.acquire()
+            await limiter.take()
         with pytest.raises(FsError):
             await client.attempt(client.write_request(0, b"x"), b"x", timeout_s=25.0)
         assert len(cluster.history) == 1
-        limiter.release()
+        limiter.give_back()
         await client.write(0, b"after-")
         assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after-"}

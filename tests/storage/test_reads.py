@@ -4,6 +4,7 @@
 import trio
 import xxhash
 
+from fs.runtime.quick_semaphore import QuickSemaphore
 from fs.schema import services
 from fs.schema.ids import TargetId
 from fs.schema.proto import storage_pb2 as pb
@@ -57,7 +58,7 @@ async def test_a_reader_is_shown_nothing_that_a_target_above_could_lose(mock_clo
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"old")
         cluster.nodes[1].disk.is_quick = lambda: False
-        limiter = cluster.nodes[1].target.disk.write_limiter = trio.CapacityLimiter(1)
+        limiter = cluster.nodes[1].target.disk.write_limiter = QuickSemaphore(1)
         async with limiter:
             request = client.write_request(0, b"new")
             status = await status_of(client.attempt, request, b"new", timeout_s=1.0)
