@@ -242,7 +242,7 @@ class SizeClass:
     def finish_retire(self, numbers: list[int]) -> None:
         """Allow the numbers to be used again."""
         self._retiring.difference_update(numbers)
-        self._lowest_unused = min([self._lowest_unused, *numbers])
+        self._lowest_unused = min(self._lowest_unused, min(numbers, default=self._lowest_unused))
 
     def _run_mask(self, first: int) -> int:
         return (1 << self.reserve_step) - 1 << first

@@ -8,7 +8,7 @@ thread, only for STUCK_S.
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -55,7 +55,7 @@ class Books:
         """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
         self.is_closed = False
         self._disk_uuid = disk_uuid
-        self._to_unpin: deque[ChunkRecord] = deque()
+        self._to_unpin: deque[Sequence[ChunkRecord]] = deque()
         self._is_stuck = False
         """The last time that the event loop wanted the lock it did not get it."""
 
@@ -96,18 +96,25 @@ class Books:
             self._unpin()
         return self.ledger
 
-    def unpin_soon(self, records: Iterable[ChunkRecord]) -> None:
+    def unpin_soon(self, records: Sequence[ChunkRecord]) -> None:
         """Unpin versions, now if nobody has the books, else whoever has them next; waits for nothing."""
-        self._to_unpin.extend(records)
-        if self.lock.acquire(False):
-            try:
-                self._unpin()
-            finally:
-                self.lock.release()
+        if not self.lock.acquire(False):
+            self._to_unpin.append(records)  # all of them, or an error
+            if not self.lock.acquire(False):
+                return
+            records = ()
+        try:
+            self._unpin(records)
+        finally:
+            self.lock.release()
 
-    def _unpin(self) -> None:
-        while self._to_unpin:
-            self.ledger.unpin(self._to_unpin.popleft())
+    def _unpin(self, records: Sequence[ChunkRecord] = ()) -> None:
+        while True:
+            for record in records:
+                self.ledger.unpin(record)
+            if not self._to_unpin:
+                return
+            records = self._to_unpin.popleft()
 
     def _wait(self) -> None:
         """Take the lock; raises StuckError on the event loop when that takes too long."""

@@ -331,6 +331,21 @@ class Ledger:
             readers.count += 1
             readers.length_max = max(readers.length_max, record.length)
 
+    def pin_all(self, records: Sequence[ChunkRecord]) -> None:
+        """Pin several, all or none."""
+        count = 0
+        try:
+            for record in records:
+                self.pin(record)
+                count += 1
+        except BaseException:  # no memory
+            for record in records:
+                if not count:
+                    break
+                count -= 1
+                self.unpin(record)
+            raise
+
     def unpin(self, record: ChunkRecord) -> None:
         """End of `pin`."""
         position = record.position

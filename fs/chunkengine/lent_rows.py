@@ -55,10 +55,9 @@ class RowLender:
             found = self._found(chunks, rows, loan, is_direct=is_direct)
             if found is None:
                 return None
-            for record in records:
-                assert record is not None
-                ledger.pin(record)
-                loan.pinned.append(record)
+            pinned = [record for record in records if record is not None]
+            ledger.pin_all(pinned)
+            loan.pinned = pinned
         if is_direct:
             pairs = zip(rows.numbers, rows.offsets, strict=True)
             reads = [(chunks[number], offset) for number, offset in pairs]
@@ -118,6 +117,8 @@ class _Loan:
 
     def give_back(self) -> None:
         """End it; called once."""
-        self._books.unpin_soon(self.pinned)
-        for file in self.files.values():
-            file.give_back()
+        try:
+            self._books.unpin_soon(self.pinned)
+        finally:
+            for file in self.files.values():
+                file.give_back()

@@ -43,8 +43,7 @@ class Reads:
             keys = [(io.target_id, io.chunk_id, io.version) for io in ios]
             wanted = [found.get(key) or _look_up(found, ledger, key) for key in keys]
             pinned = [one.record for one in found.values() if isinstance(one, Located)]
-            for record in pinned:
-                ledger.pin(record)
+            ledger.pin_all(pinned)
         try:
             if len(ios) > 1:
                 self._begin_reads(ios, wanted)

@@ -136,11 +136,10 @@ class Rows:
         wanted = dict.fromkeys(rows.numbers)
         with self._books as ledger:
             records = ledger.records([keys[number] for number in wanted])
+            known = dict(zip(wanted, records, strict=True))
+            lend = partial(self._files.lend, may_wait=True)
             pinned = [record for record in records if record is not None]
-            for record in pinned:
-                ledger.pin(record)
-        known = dict(zip(wanted, records, strict=True))
-        lend = partial(self._files.lend, may_wait=True)
+            ledger.pin_all(pinned)
         try:
             direct = self._direct.choose(known, rows, view) if may_pass_cache else []
             if not direct:

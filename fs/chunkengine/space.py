@@ -150,10 +150,12 @@ class BlockSpace:
                 allocator = self._books.ledger.allocator
                 surplus = allocator.reusable_bytes() - self._kept_bytes(allocator, free)
                 numbers = allocator.classes[size_class].take_empty(surplus)
-            for number in numbers:
-                punch_group(self._files, size_class, number)
-            with self._books.lock:
-                allocator.classes[size_class].finish_retire(numbers)
+            try:
+                for number in numbers:
+                    punch_group(self._files, size_class, number)
+            finally:  # also where memory is short: what was not given back is claimed anew
+                with self._books.lock:
+                    allocator.classes[size_class].finish_retire(numbers)
         self._spare.set_aside()
 
     def has_surplus(self) -> bool:

@@ -201,9 +201,11 @@ class LogRoom:
 
     def _allocates(self, length: int) -> bool:
         size = os.fstat(self._fd).st_size
+        number = errno.EINTR
         with self._watched("setting room aside"):
-            is_refused = _libc.fallocate(self._fd, _FALLOC_KEEP_SIZE, size, length)
-            number = ctypes.get_errno() if is_refused else 0
+            while number == errno.EINTR:
+                is_refused = _libc.fallocate(self._fd, _FALLOC_KEEP_SIZE, size, length)
+                number = ctypes.get_errno() if is_refused else 0
         if not number:
             self._room_end, self._left_bytes = size + length, length
         elif number not in _NO_ROOM:

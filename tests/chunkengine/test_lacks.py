@@ -11,14 +11,14 @@ import pytest
 
 from fs.chunkengine import books as books_module
 from fs.chunkengine import ledger as ledger_module
-from fs.chunkengine import open_files
+from fs.chunkengine import lent_rows, open_files, space
 from fs.chunkengine.api import ChunkWrite
 from fs.chunkengine.books import Books
 from fs.chunkengine.factory import open_engine
-from fs.chunkengine.format import FileId
+from fs.chunkengine.format import BLOCKS_PER_GROUP, FileId, chunk_key
 from fs.chunkengine.ledger import Ledger
 from fs.chunkengine.open_files import OpenFiles
-from fs.chunkengine.read_values import ReadIo
+from fs.chunkengine.read_values import ReadIo, ReadRows
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
@@ -259,3 +259,61 @@ def test_without_memory_to_begin_updates_none_of_them_counts_as_begun(
     assert not ledger._updating
     assert not ledger._readers
     engine.prepare_writes(TargetId(1), writes)
+
+
+def rows_of_both() -> tuple[list[bytes], ReadRows]:
+    size = len(CONTENT)
+    return [chunk_key(*CHUNK), chunk_key(*OTHER)], ReadRows(
+        [0, 1], [0, 0], [size, size], [size, 2 * size]
+    )
+
+
+READS = {
+    "read_batch": lambda engine: engine.read_batch(
+        [ReadIo(*chunk, 0, len(CONTENT), memoryview(bytearray(len(CONTENT)))) for chunk in (CHUNK, OTHER)]
+    ),
+    "read_rows": lambda engine: engine.read_rows(
+        *rows_of_both(), memoryview(bytearray(2 * len(CONTENT))), want_checksums=True
+    ),
+    "lend_rows": lambda engine: engine.lend_rows(*rows_of_both()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READS)
+def test_without_memory_to_begin_a_read_nothing_stays_pinned(engine, monkeypatch, read) -> None:
+    """Else the blocks would never be used again until the disk is opened anew."""
+    put(engine, OTHER, 1, CONTENT)
+    engine.sync()
+    ledger = engine._books.ledger
+    pinned, real = [], ledger.pin
+
+    def pin(record) -> None:
+        if pinned:
+            raise MemoryError
+        real(record)
+        pinned.append(record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "pin", pin)
+        patch.setattr(lent_rows, "is_cached", lambda *_: True)
+        with pytest.raises(MemoryError):
+            READS[read](engine)
+    assert pinned and not ledger._readers
+
+
+def test_without_memory_to_give_space_back_the_groups_numbers_are_used_again(
+    engine, monkeypatch
+) -> None:
+    blocks = engine._books.ledger.allocator.classes[0]
+    with engine._books.lock:
+        for _ in range(3):  # so many groups, all of them empty
+            group = blocks._fullest()
+            blocks._set(group, (1 << BLOCKS_PER_GROUP) - 1, (1 << BLOCKS_PER_GROUP) - 1)
+        for group in list(blocks.groups.values()):
+            blocks._set(group, 0, group.reserved)
+    with monkeypatch.context() as patch:
+        patch.setattr(space, "punch_group", no_memory)
+        patch.setattr(engine._space, "_kept_bytes", lambda *_: 0)
+        with pytest.raises(MemoryError):
+            engine._space.give_back([0])
+    assert len(blocks.groups) == 1 and not blocks._retiring

@@ -167,6 +167,25 @@ async def test_the_log_is_changed_once_its_tables_have_room(disk, monkeypatch, a
     await engine.aclose()
 
 
+async def test_a_signal_does_not_end_what_is_set_aside(tmp_path, monkeypatch):
+    """The call that it met was taken for one of a file system that cannot, and nothing was set aside any more."""
+    interrupted = []
+
+    class Interrupted:
+        @staticmethod
+        def fallocate(*_: int) -> int:
+            if len(interrupted) < 3:
+                interrupted.append(log_room.ctypes.set_errno(errno.EINTR))
+                return -1
+            return 0
+
+    monkeypatch.setattr(log_room, "_libc", Interrupted)
+    engine = await open_at(tmp_path)
+    await put(engine, b"x", b"INOD")
+    assert len(interrupted) == 3 and engine._room._is_offered
+    await engine.aclose()
+
+
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EIO])
 async def test_a_file_system_that_allocates_nothing_is_taken_as_it_is(
     tmp_path, monkeypatch, number
