@@ -129,9 +129,10 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
     }
     for name, (given, made) in asked.items():
         if given is not None and given != made:
+            said, is_so = ("rocksdb" if value == "" else value for value in (given, made))
             raise FsError(
                 Status.BAD_CONFIG,
-                f"{name} {given or 'rocksdb'}: this cluster was made with {made or 'rocksdb'};"
+                f"{name} {said}: this cluster was made with {is_so};"
                 " leave it out, use another --dir,"
                 " or remove the cluster with `ember down --wipe`",
             )
@@ -198,6 +199,10 @@ def _check_space(path: Path) -> None:
 def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -> None:
     """Check the mount point, unless a mount of this very cluster outlived its supervisor there."""
     check_fuse()
+    place = mount_point.parent.resolve() / mount_point.name  # itself not asked: its daemon may hang
+    if directory.path.resolve().is_relative_to(place):
+        detail = f"{mount_point}: a mount here would hide the cluster's directory, {directory.path}"
+        raise FsError(Status.BAD_MOUNT_POINT, f"{detail}; choose an empty directory beside it")
     outlived = left_running(directory).get(MOUNT, {})
     if outlived.get("mount_point") == str(mount_point):
         return

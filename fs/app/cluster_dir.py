@@ -156,7 +156,8 @@ class ClusterDir:
         for private in (self.run_path, self.path / "data"):
             found = private.lstat()
             if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
-                raise FsError(Status.BAD_CLUSTER_DIR, f"{private} belongs to somebody else")
+                detail = f"{private} belongs to somebody else: run this as its owner"
+                raise FsError(Status.BAD_CLUSTER_DIR, detail)
             private.chmod(0o700)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs.app.bring_up import UpOptions, prepare
+from fs.app.bring_up import UpOptions, check_unchanged, new_record, prepare
 from fs.app.progress import Progress
 from fs.schema.status import FsError, Status
 
@@ -32,3 +32,26 @@ def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
     with pytest.raises(FsError, match=str(directory)) as caught:
         prepare(UpOptions(directory, has_mount=False), tmp_path, Progress())
     assert caught.value.status is Status.BAD_CLUSTER_DIR
+
+
+@pytest.mark.parametrize("below", ["", "new/data"])
+def test_a_mount_that_would_hide_the_cluster_itself_is_refused_before_anything_starts(
+    tmp_path, monkeypatch, below
+):
+    """All was started, and its mount daemon failed; the cluster stayed, and its record with a mount point that never works."""
+    monkeypatch.setattr("fs.app.bring_up.check_fuse", lambda: None)
+    directory = tmp_path / below
+    directory.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(FsError, match=f"would hide .* {directory}; .* beside it") as caught:
+        prepare(UpOptions(directory, tmp_path), tmp_path, Progress())
+    assert caught.value.status is Status.BAD_MOUNT_POINT
+    assert not list(directory.iterdir())
+
+
+def test_a_size_of_zero_is_told_as_it_was_given(tmp_path):
+    """It was told as the name of the embedded store."""
+    made = new_record(UpOptions(tmp_path), "")
+    with pytest.raises(FsError, match="--nodes 0: this cluster was made with 3"):
+        check_unchanged(UpOptions(tmp_path, node_count=0), made)
+    with pytest.raises(FsError, match="--kv foundationdb:/a: this cluster was made with rocksdb"):
+        check_unchanged(UpOptions(tmp_path, kv="foundationdb:/a"), made)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import socket
 import stat
@@ -113,6 +114,15 @@ def test_a_cluster_of_somebody_else_is_not_taken_for_one_that_is_down(tmp_path, 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(FsError, match="somebody else: run this as its owner"):
         is_running(made)
+
+
+def test_who_may_not_stop_a_cluster_is_told_who_may(tmp_path, monkeypatch):
+    made = ClusterDir(tmp_path)
+    made.make_folders()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(FsError, match="somebody else: run this as its owner"):
+        made.make_folders()
 
 
 def test_a_client_of_a_stopped_cluster_is_refused_at_once(tmp_path):
