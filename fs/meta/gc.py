@@ -10,7 +10,7 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
 An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it begins with the next batch.
 
 The first two kinds wait while users ask this service for something, since on a small machine they would take the time that is the users'; no longer
-than half of gc_delay_s beyond their time, and not where the disks are nearly full.
+than half of gc_delay_s beyond their time, and not where the disks are nearly full.  There files do not wait for gc_delay_s either.
 
 A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
 
@@ -71,7 +71,13 @@ PATIENCE_S_MAX: Final = 30.0
 """What is due waits no longer for users to be gone."""
 
 FREE_FRACTION_MIN: Final = 0.1
-"""With less free space nothing waits."""
+"""With less free space nothing waits for users to be gone, and removed files no longer than FULL_DELAY_S."""
+
+FULL_DELAY_S: Final = 5.0
+"""Readers on other mounts keep a removed file for so long where the disks are nearly full, and for gc_delay_s elsewhere."""
+
+HASTEN_PAGES_MAX: Final = 16
+"""So many batches of files that are not due are looked at in each interval."""
 
 SPACE_AGE_S_MAX: Final = 10.0
 """Of what storage says about it."""
@@ -114,13 +120,16 @@ class GarbageCollector:
         self._asked_count = asked_count
         self._asked = asked_count(), -math.inf
         """How many requests there had been when that was looked at last, and when that was."""
-        self._is_space_low = True
+        self._is_space_low: bool | None = None
+        """None: nobody knows."""
         self._space_until_s = -math.inf
         self._events = events
         self.tracer: Tracer | None = None
         """Begins traces of removals; None: nobody does."""
         self._files_from = records.GC_FILE
         """Where files are looked for next: of those before, only ones whose time was set by a slower clock may be left."""
+        self._hastened_to = records.GC_FILE
+        """Up to where files that are not due have been looked at; from there on there may be more."""
         self._emptied_to: dict[bytes, bytes] = {}
         """By the key of its record, the last name that was taken out of a removed directory."""
         self._forget_cursor = records.IDEMPOTENCY
@@ -163,18 +172,24 @@ class GarbageCollector:
 
     async def _patience_s(self) -> float:
         """Return for how long what is due may wait for users to be gone."""
+        await self._look_at_space()
+        waits = self._is_space_low is False
+        return min(PATIENCE_S_MAX, self._config.gc_delay_s / 2) if waits else 0.0
+
+    async def _look_at_space(self) -> None:
+        """Find out whether the disks are nearly full, unless that has just been done."""
         now_s = trio.current_time()
-        if now_s >= self._space_until_s:
-            self._space_until_s = now_s + SPACE_AGE_S_MAX
-            try:
-                capacity_bytes, free_bytes = await self._chunks.space()
-            except FsError as error:
-                log.info("how much space is free is not known, so nothing waits: %s", error)
-                self._is_space_low = True
-            else:
-                # Of no disk at all nobody knows anything.
-                self._is_space_low = free_bytes <= FREE_FRACTION_MIN * capacity_bytes
-        return 0.0 if self._is_space_low else min(PATIENCE_S_MAX, self._config.gc_delay_s / 2)
+        if now_s < self._space_until_s:
+            return
+        self._space_until_s = now_s + SPACE_AGE_S_MAX
+        try:
+            capacity_bytes, free_bytes = await self._chunks.space()
+        except FsError as error:
+            log.info("how much space is free is not known: %s", error)
+            self._is_space_low = None
+        else:
+            is_low = free_bytes <= FREE_FRACTION_MIN * capacity_bytes
+            self._is_space_low = is_low if capacity_bytes else None
 
     def say(self, figures: Figures) -> None:
         """Say how far behind the collector is."""
@@ -199,6 +214,7 @@ class GarbageCollector:
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
+        await self._hasten()
         await self._finish_truncations()
         await self._forget_outcomes()
 
@@ -260,6 +276,36 @@ class GarbageCollector:
         if keys:
             log.warning("%d removals were put off by a clock that was ahead", len(keys))
             await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
+
+    async def _hasten(self) -> None:
+        """Where the disks are nearly full, have files go FULL_DELAY_S after their removal: who makes room must soon have it."""
+        if self._is_space_low is False and trio.current_time() < self._space_until_s:
+            return
+        delay_ns = int(self._config.gc_delay_s * 1e9)
+        now_ns = self._make_context().now_ns
+        end = records.gc_key(records.GC_FILE, now_ns + delay_ns - int(FULL_DELAY_S * 1e9), 0)
+        begin = max(self._hastened_to, records.gc_key(records.GC_FILE, now_ns + 1, 0))
+        for _ in range(HASTEN_PAGES_MAX):
+            pairs = (
+                await self._range(begin, end, self._config.gc_batch_count) if begin < end else []
+            )
+            if not pairs:
+                break
+            await self._look_at_space()
+            if not self._is_space_low or await self._is_paused():
+                break
+            keys = [
+                key
+                for key, value in pairs
+                if _removed_ns(key, value) == records.gc_due_ns(key) - delay_ns
+            ]
+            for start in range(0, len(keys), RETIRE_COUNT_MAX):
+                await self._delete_some(keys[start : start + RETIRE_COUNT_MAX])
+            self.done_count += len(keys)
+            begin = self._hastened_to = pairs[-1][0] + b"\x00"
+        else:
+            return
+        self._hastened_to = records.GC_FILE
 
     async def _empty_trees(self, patience_s: float = 0.0) -> int:
         done_count = 0
@@ -367,6 +413,18 @@ class GarbageCollector:
         if old:
             await self._driver.transact(lambda tr: forget(tr, old))
         return len(pairs), len(old) + len(unknown)
+
+
+def _removed_ns(key: bytes, value: bytes) -> int | None:
+    """Return when a file was removed; None where its record is none, or waits for something else than its time."""
+    if not records.is_gc_key(key):
+        return None
+    try:
+        record = decoded(GcRecordPb, key, value)
+    except FsError as error:
+        log.info("it is judged when it is due: %s", error)
+        return None
+    return None if record.HasField("file") else record.removed_ns
 
 
 def _tick_of(key: bytes, value: bytes) -> int:

@@ -156,7 +156,7 @@ class MetaSection(Section, frozen=True):
 
     gc_delay_s: Annotated[float, Meta(ge=0.0, le=30 * 86_400.0)] = 60.0
     """How long a removed file's chunks stay, for readers on other mounts that still have it open.  Half as long again, 30 s at most, while
-    users ask the service for something, unless less than a tenth of the space is free."""
+    users ask the service for something.  5 s at most where less than a tenth of the space is free."""
     gc_interval_s: Seconds = 1.0
     gc_batch_count: Count = 128
     session_scan_interval_s: Seconds = 10.0

@@ -4,9 +4,11 @@
 import pytest
 import trio
 
+from fs.admin.gc_pause import pause_until
 from fs.meta import records
+from fs.meta.gc import FULL_DELAY_S
 from fs.schema.status import FsError, Status
-from tests.meta.harness import ROOT
+from tests.meta.harness import ROOT, session
 
 DUE_S = 60.0
 """After a removal."""
@@ -69,6 +71,73 @@ async def test_nothing_waits_where_space_is_short(world, root, autojump_clock, n
     is_gone = await remove_one(world, root, nursery)
     nursery.start_soon(ask_on, root)
     await trio.sleep(DUE_S + 3)
+    assert is_gone()
+
+
+async def few_free():
+    return 1000, 90
+
+
+async def test_where_space_is_short_who_makes_room_soon_has_it(
+    world, root, autojump_clock, nursery
+):
+    """A full disk stayed full for a minute after files had been removed from it."""
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
+    world.chunks.space = few_free
+    nursery.start_soon(world.meta.gc.run)
+    made = [(await root.create(ROOT, b"%d" % number)).inode_id for number in range(9)]
+    for number in range(9):
+        await root.unlink(ROOT, b"%d" % number)
+    await trio.sleep(FULL_DELAY_S - 1)
+    assert not world.chunks.removed  # somebody may be at the end of it
+    await trio.sleep(3)
+    assert sorted(world.chunks.removed) == sorted(made)
+
+
+async def test_what_is_open_stays_where_space_is_short_and_holds_nothing_up(
+    world, root, autojump_clock, nursery
+):
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
+    world.chunks.space = few_free
+    nursery.start_soon(world.meta.gc.run)
+    opened = []
+    for number in range(5):
+        f = await root.create(ROOT, b"%d" % number, session=session(number))
+        opened.append(f.inode_id)
+        await root.unlink(ROOT, b"%d" % number)
+    other = await root.create(ROOT, b"other")
+    await root.unlink(ROOT, b"other")
+    await trio.sleep(FULL_DELAY_S + 2)
+    assert world.chunks.removed == [other.inode_id]
+    await root.close(opened[0], session(0).session_id)
+    await trio.sleep(world.config.meta.session_scan_interval_s + 3)
+    assert world.chunks.removed == [other.inode_id, opened[0]]
+
+
+@pytest.mark.parametrize("space", [(1000, 110), (0, 0), None])
+async def test_nothing_goes_before_its_time_where_space_is_not_known_to_be_short(
+    world, root, autojump_clock, nursery, space
+):
+    async def told():
+        if space is None:
+            raise FsError(Status.CHAIN_UNAVAILABLE, "all dead")
+        return space
+
+    world.chunks.space = told
+    is_gone = await remove_one(world, root, nursery)
+    await trio.sleep(DUE_S - 2)
+    assert not is_gone()
+    await trio.sleep(4)
+    assert is_gone()
+
+
+async def test_a_pause_holds_where_space_is_short(world, root, autojump_clock, nursery):
+    world.chunks.space = few_free
+    await pause_until(world.engine, world.runtime, world.runtime.clock.wall_ns() + 20 * 10**9)
+    is_gone = await remove_one(world, root, nursery)
+    await trio.sleep(18)
+    assert not is_gone()
+    await trio.sleep(4)
     assert is_gone()
 
 
