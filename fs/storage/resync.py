@@ -13,8 +13,9 @@ Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_pl
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain as joined
 from itertools import takewhile
 
 import trio
@@ -89,7 +90,7 @@ class RateLimit:
         return min(GROUP_BYTES_MAX, limit // 8) if limit else GROUP_BYTES_MAX
 
     async def take(self, byte_count: int, is_wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Wait until `byte_count` more bytes are allowed; 0 as the limit means no limit.
+        """Wait until `byte_count` more bytes are allowed: none are at once, as are any where the limit is 0.
 
         Args:
             byte_count: how many.
@@ -98,7 +99,7 @@ class RateLimit:
         Returns:
             Whether they are allowed; False if they are not wanted any more.
         """
-        while self._bytes_per_s_max:
+        while self._bytes_per_s_max and byte_count:
             start_s = max(trio.current_time(), self._free_at_s)
             self._free_at_s = end_s = start_s + byte_count / self._bytes_per_s_max
             changed = self._changed
@@ -128,6 +129,8 @@ class Resync:
         self._context = context
         self._rate = RateLimit(context.section.resync_bytes_per_s_max)
         self._slots = trio.Semaphore(context.section.resync_concurrency)
+        self._removal_slots = trio.Semaphore(context.section.resync_concurrency)
+        """For what has no bytes: the others may all be taken by who waits for the rate."""
         self._buffers = BufferPool(BYTES_UNDER_WAY_MAX)
         self._running: set[LocalTarget] = set()
 
@@ -139,6 +142,7 @@ class Resync:
         """Go on with other limits; chunks under way still count by the old ones."""
         self._rate.adopt(section.resync_bytes_per_s_max)
         self._slots = trio.Semaphore(section.resync_concurrency)
+        self._removal_slots = trio.Semaphore(section.resync_concurrency)
 
     async def run(self) -> None:
         """Look for syncing successors for ever."""
@@ -253,9 +257,13 @@ class Resync:
             remote[-1].chunk_id.pack() if received.message.has_more else None,
         )
         async with trio.open_nursery() as nursery:
-            wanted = _wanted(target.progress, _until(local, end), _until(remote, end))
-            for group in grouped(wanted, self._rate.group_bytes_max):
-                slots = self._slots
+            here = {state.chunk_id: state for state in _until(local, end)}
+            items = list(merge(_until(local, end), _until(remote, end)))
+            removals = [Group((item,), 0) for item in items if item.need is Need.REMOVE]
+            wanted = _wanted(target.progress, items, here)
+            # First what waits for no rate.
+            for group in joined(removals, grouped(wanted, self._rate.group_bytes_max)):
+                slots = self._slots if group.byte_count else self._removal_slots
                 await slots.acquire()
                 nursery.start_soon(self._bring_in_slot, place, group, slots)
                 if target.progress.failed_count and not self._is_current(place):
@@ -391,16 +399,15 @@ class Resync:
 
 
 def _wanted(
-    progress: ResyncProgress, local: Sequence[ChunkState], remote: Sequence[ChunkState]
+    progress: ResyncProgress, items: Iterable[Item], here: Mapping[ChunkId, ChunkState]
 ) -> Iterator[tuple[Item, ChunkState | None]]:
-    """Yield what is to be done, with the chunk here; count what is not."""
-    states = {state.chunk_id: state for state in local}
-    for item in merge(local, remote):
-        state = states.get(item.chunk_id)
+    """Yield what is to be brought, with the chunk here; count what is not."""
+    for item in items:
+        state = here.get(item.chunk_id)
         progress.compared_bytes += state.length if state is not None else 0
         if item.need is Need.SKIP:
             progress.skipped_count += 1
-        else:
+        elif item.need is Need.TRANSFER:
             yield item, state
 
 

@@ -342,8 +342,29 @@ async def test_who_is_not_wanted_any_more_gives_its_turn_to_those_behind(mock_cl
     allowed, ended_s = ended["large"]
     assert not allowed and ended_s <= 2 + resync.LOOK_INTERVAL_S
     assert ended["small"] == (True, pytest.approx(20.0))  # what was allowed before still counts
-    assert await limit.take(0)
+    assert await limit.take(1)
     assert trio.current_time() - began_s == pytest.approx(21.0)
+
+
+async def test_removals_wait_for_no_bytes_of_others(mock_clock):
+    """They have none, and waited for their turn behind large chunks all the same, and for one of their places."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await fill(client, range(12))
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        for index in range(11):
+            await client.write(0, b"x" * 10_000, index)
+        await client.remove(11)
+        feeder = cluster.nodes[1]
+        feeder.storage.adopt(structs.replace(feeder.section, resync_bytes_per_s_max=100))
+        await cluster.start_node(2)
+        await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
+        await trio.sleep(5.0)
+        assert content(cluster, 2, 11) is None
+        assert cluster.states()[2] == "SYNCING"
+        feeder.storage.adopt(feeder.section)
+        await cluster.wait_all_serving()
+        assert_equal(cluster, range(12))
 
 
 async def test_no_attempt_waits_for_turns_of_one_whose_chain_version_is_over(mock_clock):
