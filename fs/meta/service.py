@@ -263,6 +263,8 @@ class MetaService(RequestRunner):
 
     async def open(self, _call: Call, request: meta.OpenReq) -> meta.InodeRsp:
         """Serve Open."""
+        if not (request.is_truncate or request.HasField("session")):
+            return await self._read_content(open_, request)  # it leaves nothing behind
         reply = await self._change_content(open_, request)
         if request.is_truncate:
             await self._finish_truncation(reply.inode)

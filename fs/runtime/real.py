@@ -5,7 +5,6 @@ The network is made by `fs.rpc.transport` and handed in, because this layer is b
 
 import _thread
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from . import readiness
+from .pooled_random import PooledRandom
 from .ports import BeginBlocking, Network, OnEnd, RunBlocking, Runtime
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) 
         RealClock(),
         network,
         threads,
-        random.SystemRandom(),  # nonces and session ids must not be foretold from earlier ones
+        PooledRandom(),  # nonces and session ids must not be foretold from earlier ones
         _boot_id(),
         threads.begin,
         own_threads,

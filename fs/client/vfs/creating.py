@@ -122,19 +122,22 @@ class Creating(Handles):
         self, parent: InodeId, name: bytes, mode: int, flags: int, caller: Caller, umask: int
     ) -> meta_pb2.CreateReq:
         wants_write = flags & os.O_ACCMODE != os.O_RDONLY
-        return meta_pb2.CreateReq(
-            caller=caller.to_pb(),
-            parent_inode_id=parent,
-            name=name,
-            mode=mode & 0o7777,
-            umask=umask,
-            is_exclusive=bool(flags & os.O_EXCL),
-            is_truncate=bool(flags & os.O_TRUNC),
-            session=self._new_session(wants_write=wants_write),
-            wants_read=flags & os.O_ACCMODE != os.O_WRONLY,
-            wants_write=wants_write,
-            takes_inline=True,
-        )
+        request = meta_pb2.CreateReq()
+        caller.put(request.caller)
+        request.parent_inode_id = parent
+        request.name = name
+        request.mode = mode & 0o7777
+        request.umask = umask
+        request.is_exclusive = bool(flags & os.O_EXCL)
+        request.is_truncate = bool(flags & os.O_TRUNC)
+        if wants_write:
+            session = request.session
+            session.session_id = self._core.new_session_id()
+            session.is_write = True
+        request.wants_read = flags & os.O_ACCMODE != os.O_WRONLY
+        request.wants_write = wants_write
+        request.takes_inline = True
+        return request
 
     def _take_created(
         self,

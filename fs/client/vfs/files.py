@@ -118,12 +118,11 @@ class Files(Creating, Reading, Writing, Closing):
             return None
         if state is not None and state.set_owner is not None:
             return None
-        request = meta_pb2.OpenReq(
-            caller=caller.to_pb(),
-            inode_id=inode_id,
-            wants_read=not flags & FMODE_EXEC,
-            takes_inline=True,
-        )
+        request = meta_pb2.OpenReq()
+        caller.put(request.caller)
+        request.inode_id = inode_id
+        request.wants_read = not flags & FMODE_EXEC
+        request.takes_inline = True
         mark, asked_s = core.changes.mark(), core.now_s()
 
         def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:

@@ -281,7 +281,10 @@ class LookingUp(ExtendedAttributes):
         begins = self._core.begins
         if begins is None:
             return None
-        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        request = meta_pb2.LookupReq()
+        caller.put(request.caller)
+        request.parent_inode_id = parent
+        request.name = name
         return begins.begin(services.META_LOOKUP, request, on_end)
 
     def _note_directory(self, message: common_pb2.InodePb, asked_s: float) -> None:

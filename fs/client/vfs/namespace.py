@@ -124,14 +124,13 @@ class Namespace(ChangingAttributes):
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
     ) -> Change[meta_pb2.MkdirReq, meta_pb2.InodeRsp, Inode]:
         """Return the change that `mkdir` makes."""
-        request = meta_pb2.MkdirReq(
-            caller=caller.to_pb(),
-            parent_inode_id=parent,
-            name=name,
-            mode=mode & 0o7777,
-            umask=umask,
-            wants_name_lease=self._core.leased.is_wanted,
-        )
+        request = meta_pb2.MkdirReq()
+        caller.put(request.caller)
+        request.parent_inode_id = parent
+        request.name = name
+        request.mode = mode & 0o7777
+        request.umask = umask
+        request.wants_name_lease = self._core.leased.is_wanted
         asked = self._core.leased.ask(caller, ())
 
         # Quoted: it would be evaluated for every change.
@@ -249,7 +248,10 @@ class Namespace(ChangingAttributes):
         self, parent: InodeId, name: bytes, caller: Caller
     ) -> Change[meta_pb2.UnlinkReq, meta_pb2.RemoveRsp, None]:
         """Return the change that `unlink` makes."""
-        request = meta_pb2.UnlinkReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        request = meta_pb2.UnlinkReq()
+        caller.put(request.caller)
+        request.parent_inode_id = parent
+        request.name = name
         place = parent, name
         state = self._open_state(*place)
         if state is not None:
@@ -275,7 +277,10 @@ class Namespace(ChangingAttributes):
         self, parent: InodeId, name: bytes, caller: Caller
     ) -> Change[meta_pb2.RmdirReq, meta_pb2.RemoveRsp, None]:
         """Return the change that `rmdir` makes."""
-        request = meta_pb2.RmdirReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        request = meta_pb2.RmdirReq()
+        caller.put(request.caller)
+        request.parent_inode_id = parent
+        request.name = name
         return self._taking_away(services.META_RMDIR, request, (parent, name), caller)
 
     def removing_tree(
@@ -313,15 +318,12 @@ class Namespace(ChangingAttributes):
         exchange: bool = False,
     ) -> Change[meta_pb2.RenameReq, meta_pb2.RenameRsp, None]:
         """Return the change that `rename` makes."""
-        request = meta_pb2.RenameReq(
-            caller=caller.to_pb(),
-            old_parent_inode_id=old[0],
-            old_name=old[1],
-            new_parent_inode_id=new[0],
-            new_name=new[1],
-            no_replace=no_replace,
-            exchange=exchange,
-        )
+        request = meta_pb2.RenameReq()
+        caller.put(request.caller)
+        request.old_parent_inode_id, request.old_name = old
+        request.new_parent_inode_id, request.new_name = new
+        request.no_replace = no_replace
+        request.exchange = exchange
         state = None if exchange or no_replace else self._open_state(*new)
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))

@@ -17,7 +17,20 @@ class Caller:
 
     def to_pb(self) -> pb.CallerPb:
         """Return the wire form; client id and request id are filled in by the meta client."""
-        return pb.CallerPb(uid=self.uid, gid=self.gid, groups=self.groups)
+        message = pb.CallerPb()
+        self.put(message)
+        return message
+
+    def put(self, message: pb.CallerPb) -> None:
+        """Do as `to_pb` in a new request itself.
+
+        Requests that a program waits for are filled in field by field: with keyword arguments, of which those that are messages are
+        copied, they take three times as long.
+        """
+        message.uid = self.uid  # also if it is 0: so the message is there
+        message.gid = self.gid
+        if self.groups:
+            message.groups.extend(self.groups)
 
 
 class KernelCache(Protocol):
