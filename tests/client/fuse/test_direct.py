@@ -782,6 +782,20 @@ async def test_a_large_write_for_which_there_is_no_memory_is_told_so(kernel, han
 
 
 @pytest.mark.parametrize("count", [1, len(PLACES)])
+async def test_reads_for_which_there_is_no_memory_are_told_so(kernel, handles, monkeypatch, count):
+    """Neither where they are begun nor in the task that does them then, whose error ended the mount."""
+    with monkeypatch.context() as patch:
+
+        def take(_size):
+            raise MemoryError("injected")
+
+        patch.setattr(kernel.vfs.memory, "take", take)
+        found = await several(kernel, kernel.send_together(*reads_of(handles)[:count]))
+    assert found == [(errno.ENOMEM, b"")] * count
+    assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
+
+
+@pytest.mark.parametrize("count", [1, len(PLACES)])
 async def test_reads_that_cannot_be_begun_for_an_error_are_read(kernel, handles, cluster, count):
     """They are begun in no task: what that raises would end the mount."""
     reads, wanted = reads_of(handles)[:count], [content(place) for place in PLACES[:count]]

@@ -149,21 +149,22 @@ class ReadRequests:
 
     async def _serve_one(self, reads: ReadsTogether, scope: trio.CancelScope) -> None:
         """Do a read that nothing else arrived with."""
-        table = reads.table(self._memory)
 
         async def handler(request: Request) -> Sequence[Buffer]:
+            table = reads.table(self._memory)
             return await self._operations.read_begun(request, table, reads.mark)
 
         await self._serving.serve(request_of(reads.rows[0]), scope, handler)
 
     async def _serve_together(self, reads: ReadsTogether) -> None:
         """Do more than one; those that are given up meanwhile learn of it when the others are done."""
-        self._interrupts.hold(reads)
-        table = reads.table(self._memory)
-        span = self._serving.span(request_of(reads.rows[0]))
-        if span is not None:
-            span.attributes["together"] = len(reads)
+        span = None
         try:
+            self._interrupts.hold(reads)
+            table = reads.table(self._memory)
+            span = self._serving.span(request_of(reads.rows[0]))
+            if span is not None:
+                span.attributes["together"] = len(reads)
             if await are_read(table, self._operations.read_together):
                 self._answers.reply(reads, table, self._interrupts.is_killed)
             else:
