@@ -1,9 +1,10 @@
 """A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O, bare processes, and the same on ext4.
 
-Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, close them (which makes them durable), and the folder is
+Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, a file by one call, close them (which makes them durable), and the folder is
 renamed into place.  That takes space that was not used before, so it is compared with new local files of the same disk (`disk.py`).  Then the
 checkpoint is removed, and once storage has its space at hand another one is saved, which is compared with a local file that is written over; how
-much of it was space not used before stands below.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
+much of it was space not used before stands below.  It is loaded into memory that was used before, as the memory is into which disk and fio read; the first one is
+loaded into new memory, whose pages are taken meanwhile.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
 caches are dropped before loading, so it needs root.  What was loaded is compared; making it up and comparing it is no part of any figure.
 """
 
@@ -29,7 +30,7 @@ from xxhash import xxh3_64_hexdigest
 from fs.app.progress import Progress
 
 from . import bare
-from .cluster import Nodes, ember, fresh_cluster
+from .cluster import PATIENCE_S, Nodes, ember, fresh_cluster
 from .command import bench_command
 from .disk import held_bytes, new_file_mib_s, read_mib_s, rounds_of, written_over_mib_s
 from .fio import Large, LargeBlocks, large_blocks
@@ -40,7 +41,6 @@ from .workloads import MIB, drop_page_cache
 
 SHARDS = 8
 PROCESSES = 2
-PIECES_PER_BATCH = 32
 REPLICAS = 3
 GOAL = 0.8
 """Of the disk."""
@@ -63,9 +63,7 @@ FULL = Sizes(shard_mib=512)
 
 
 def _move(act: Callable[[list[Transfer]], Any], file: Any, view: memoryview) -> None:
-    for begin in range(0, len(view), PIECES_PER_BATCH * MIB):
-        end = min(begin + PIECES_PER_BATCH * MIB, len(view))
-        act([Transfer(file, at, view[at : at + MIB]) for at in range(begin, end, MIB)])
+    act([Transfer(file, at, view[at : at + MIB]) for at in range(0, len(view), MIB)])
 
 
 def _content(view: memoryview, shard: int) -> None:
@@ -122,12 +120,27 @@ class _Timer:
         return Part(sums, self._began[0], took - self._left_out[0], used - self._left_out[1])
 
 
+def _begin(gate: Any) -> None:
+    """Wait until all processes are ready, and until the one that measures has noted what has been used so far."""
+    gate.wait()
+    gate.wait()
+
+
+def _use(client: BatchClient, view: memoryview, path: Path) -> None:
+    """Have memory filled once by who fills it later, out of a file of nothing but holes, which goes again."""
+    path.touch()
+    os.truncate(path, len(view))
+    with client.open(str(path)) as file:
+        _move(client.read, file, view)
+    path.unlink()
+
+
 def save_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> Part:
     """Write files."""
     client, view = _client(folder, shard_mib)
     sums = []
     with client:
-        gate.wait()
+        _begin(gate)
         timer = _Timer()
         for shard in shards:
             with timer.leaving_out():
@@ -139,11 +152,24 @@ def save_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> P
 
 
 def load_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> Part:
-    """Read files."""
+    """Read files, all into the same memory, whose pages the first one takes."""
+    return _load_shards(folder, shards, shard_mib, gate, is_used=False)
+
+
+def load_shards_again(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> Part:
+    """Read files as a program that has loaded others before: into memory that has its pages."""
+    return _load_shards(folder, shards, shard_mib, gate, is_used=True)
+
+
+def _load_shards(
+    folder: Path, shards: list[int], shard_mib: int, gate: Any, *, is_used: bool
+) -> Part:
     client, view = _client(folder, shard_mib)
     sums = []
     with client:
-        gate.wait()
+        if is_used:
+            _use(client, view, folder / f"blank-{shards[0]}")
+        _begin(gate)
         timer = _Timer()
         for shard in shards:
             with client.open(str(folder / f"shard-{shard}")) as file:
@@ -153,17 +179,24 @@ def load_shards(folder: Path, shards: list[int], shard_mib: int, gate: Any) -> P
     return timer.part(sums)
 
 
-def in_processes(function: Any, folder: Path, sizes: Sizes) -> tuple[dict[int, str], float, float]:
-    """Run in all processes at once; return the checksums of the shards, the seconds of the slowest, processor seconds of all."""
+def in_processes(
+    function: Any, folder: Path, sizes: Sizes, meter: Meter
+) -> tuple[dict[int, str], float, Used]:
+    """Run in all processes at once; return the checksums of the shards, the seconds of the slowest, and what was used from when all were ready."""
     with multiprocessing.get_context("spawn").Manager() as manager:
-        gate = manager.Barrier(PROCESSES)
+        gate = manager.Barrier(PROCESSES + 1, timeout=PATIENCE_S)
         shares = [list(range(number, SHARDS, PROCESSES)) for number in range(PROCESSES)]
         with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
             arguments = [(folder, share, sizes.shard_mib, gate) for share in shares]
-            results = pool.starmap(function, arguments, chunksize=1)
-    sums = {s: d for share, part in zip(shares, results, strict=True) for s, d in zip(share, part.sums, strict=True)}  # fmt: skip
-    took = max(part.began + part.took for part in results) - min(part.began for part in results)
-    return sums, took, sum(part.used for part in results)
+            results = pool.starmap_async(function, arguments, chunksize=1)
+            gate.wait()
+            with meter.used() as used:
+                gate.wait()
+                parts = results.get()
+    sums = {s: d for share, part in zip(shares, parts, strict=True) for s, d in zip(share, part.sums, strict=True)}  # fmt: skip
+    took = max(part.began + part.took for part in parts) - min(part.began for part in parts)
+    used.program = sum(part.used for part in parts)
+    return sums, took, used
 
 
 class Paces(NamedTuple):
@@ -182,20 +215,19 @@ class Paces(NamedTuple):
         ]  # fmt: skip
 
 
-def measure_bare(mounted: Path, sizes: Sizes, meter: Meter) -> Paces:
-    """Save and load a checkpoint."""
+def measure_bare(mounted: Path, sizes: Sizes, meter: Meter, load: Any = load_shards) -> Paces:
+    """Save and load a checkpoint; `load` is what loading processes do."""
     target = mounted / "checkpoint"
     partial_folder = make_partial_folder(target)
-    with meter.used() as save_used:
-        saved, save_s, save_used_s = in_processes(save_shards, Path(partial_folder), sizes)
+    saved, save_s, save_used = in_processes(save_shards, Path(partial_folder), sizes, meter)
+    with meter.used() as publish_used:
         began = time.monotonic()
         publish_folder(partial_folder, target, overwrite=False)
         save_s += time.monotonic() - began
+    save_used.add(publish_used)
     drop_page_cache()
-    with meter.used() as load_used:
-        loaded, load_s, load_used_s = in_processes(load_shards, target, sizes)
+    loaded, load_s, load_used = in_processes(load, target, sizes, meter)
     assert loaded == saved, "what was loaded is not what was saved"
-    save_used.program, load_used.program = save_used_s, load_used_s  # not of starting processes
     return _paces(sizes, save_s, load_s, save_used, load_used)
 
 
@@ -205,7 +237,7 @@ def _paces(sizes: Sizes, save_s: float, load_s: float, *used: Used) -> Paces:
 
 
 def save_again(mounted: Path, cluster: Path, sizes: Sizes, meter: Meter) -> tuple[Paces, float]:
-    """Save and load another checkpoint when storage has the space of the first, which is removed; also return how much of it was new space, in percent."""
+    """Save another checkpoint when storage has the space of the first, which is removed, and load it into memory used before; also return how much of it was new space, in percent."""
     asked = REPLICAS * sizes.mib * MIB
     nodes = Nodes(cluster)
     ember("admin", "config", "change", "meta", "meta.gc_delay_s=1", "--dir", str(cluster))
@@ -213,7 +245,7 @@ def save_again(mounted: Path, cluster: Path, sizes: Sizes, meter: Meter) -> tupl
     shutil.rmtree(mounted / "checkpoint")
     nodes.wait_until(lambda: nodes.used_bytes() <= left)
     before = held_bytes(cluster / "data")
-    paces = measure_bare(mounted, sizes, meter)
+    paces = measure_bare(mounted, sizes, meter, load_shards_again)
     return paces, max(0, held_bytes(cluster / "data") - before) / asked * 100
 
 
@@ -277,6 +309,7 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             bare.limited_row("save", here.save, beside_row),
             Row("save after the removal of another (of a local file written over / 3)", again.save, "MiB/s", over / REPLICAS, goal=GOAL, used=again.save_used, fio=fio.mib_s(Large.OVER, REPLICAS)),
             Row("  on space not used before", grown, "%"),
+            Row("load, cold, into memory used before (of disk)", again.load, "MiB/s", read, goal=GOAL, used=again.load_used, fio=fio.mib_s(Large.READ)),
             over_row,
             bare.limited_row("save after the removal of another", again.save, over_row),
             Row("save (of the same program on the local disk / 3)", here.save, "MiB/s", there.save / REPLICAS),

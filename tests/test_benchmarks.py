@@ -445,7 +445,9 @@ def test_figures_of_checkpoints(tmp_path):
     gate = threading.Barrier(1)
     saved = checkpoint.save_shards(tmp_path, [0, 1], 1, gate)
     loaded = checkpoint.load_shards(tmp_path, [0, 1], 1, gate)
-    assert saved.sums == loaded.sums
+    again = checkpoint.load_shards_again(tmp_path, [0, 1], 1, gate)
+    assert saved.sums == loaded.sums == again.sums
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-0", "shard-1"]
     assert saved.sums[0] != saved.sums[1]
     assert saved.took > 0
     assert saved.used > 0
