@@ -52,6 +52,7 @@ def gather(directory: ClusterDir) -> dict[str, Any]:
         **services,
         "mounts": [_mount(s) for s in services["services"] if s["role"] == "mountd"],
         **known,
+        "failures": failure_texts(directory, services["services"]),
         "manager_problem": problem,
         "space": {
             "capacity_bytes": disk.f_blocks * disk.f_frsize,
@@ -65,6 +66,17 @@ def _is_healthy(services: list[dict[str, Any]], chains: list[dict[str, Any]]) ->
     """True if every process runs and every target serves."""
     runs = all(s["state"] == "running" for s in services)
     return runs and bool(chains) and all(c["is_complete"] for c in chains)
+
+
+def failure_texts(directory: ClusterDir, services: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each process that has ended and does not run again yet: what its log said last."""
+    return [
+        f"problem: {s['name']} has ended ({s['last_exit']}) and is started again; its log, {path}, ends with:"
+        f" {supervisor_link.last_line(path)}"
+        for s in services
+        if s["last_exit"] and s["state"] in {"restarting", "starting"}
+        for path in [directory.log_path(s["name"])]
+    ]
 
 
 def _mount(service: dict[str, Any]) -> dict[str, Any]:
@@ -210,6 +222,7 @@ def render(status: dict[str, Any], now_s: float) -> str:
         f"  {age_text(now_s - s['since_s']):<8} {s['last_exit']}".rstrip()
         for s in status["services"]
     )
+    lines.extend(status["failures"])
     if sum(s["role"] == "mgmtd" for s in status["services"]) > 1 and status["primary"]:
         lines.append(f"primary: {status['primary']}")
     lines.append("")

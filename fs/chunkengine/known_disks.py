@@ -26,16 +26,24 @@ class KnownDisks:
         """Read the list; a missing one is empty.
 
         Raises:
-            FsError: BAD_CONFIG if it cannot be read.
+            FsError: IO_ERROR if it cannot be read, BAD_DISK_FORMAT if it is no list: the disk that it is on, mostly that of the
+                chunks, is to blame then, not the configuration; BAD_CONFIG if this process may not read it.
         """
         self._file = file
         try:
             self._uuids = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             self._uuids = {}
-        except (OSError, msgspec.MsgspecError) as error:
+        except PermissionError as error:
+            raise FsError(Status.BAD_CONFIG, f"{file}: {error.strerror}") from error
+        except OSError as error:
             raise FsError(
-                Status.BAD_CONFIG,
+                Status.IO_ERROR,
+                f"{file}: {error.strerror}: look at the disk that it is on (smartctl, dmesg)",
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise FsError(
+                Status.BAD_DISK_FORMAT,
                 f"{file}: {error}; this list of disks may be removed when all of them are mounted",
             ) from error
 

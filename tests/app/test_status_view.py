@@ -5,7 +5,15 @@ import os
 import pytest
 
 from fs.app import status_view
-from fs.app.status_view import loss_texts, move_text, render, slow_texts, target_text
+from fs.app.cluster_dir import ClusterDir
+from fs.app.status_view import (
+    failure_texts,
+    loss_texts,
+    move_text,
+    render,
+    slow_texts,
+    target_text,
+)
 
 FINE = {"target_id": 1001, "state": "serving", "resync": None, "is_slow": False, "trouble": ""}
 
@@ -84,10 +92,29 @@ def test_a_mount_is_judged_without_being_asked(monkeypatch, is_mounted, pid, sta
     assert status_view._mount(service) == {"mount_point": "/mnt/ember", "state": state}
 
 
+def test_a_process_that_does_not_start_is_told_with_what_its_log_says(tmp_path):
+    """Only `exit code 1` was to be seen, and not where to look."""
+    directory = ClusterDir(tmp_path)
+    directory.make_folders()
+    directory.log_path("storage-2").write_text("error: IO_ERROR: disk 0\n\n")
+    services = [
+        {"name": "control", "state": "running", "last_exit": "killed by SIGKILL"},
+        {"name": "storage-1", "state": "starting", "last_exit": ""},
+        {"name": "storage-2", "state": "restarting", "last_exit": "exit code 1"},
+        {"name": "storage-3", "state": "stopped", "last_exit": "exit code 0"},
+    ]
+    (line,) = failure_texts(directory, services)
+    assert line.startswith("problem: storage-2 has ended (exit code 1) and is started again; ")
+    assert line.endswith(f"{directory.log_path('storage-2')}, ends with: error: IO_ERROR: disk 0")
+
+
 def test_trouble_of_the_store_is_shown():
     status = {
         **dict.fromkeys(("cluster_id", "directory", "primary", "manager_problem"), ""),
-        **{key: [] for key in ("services", "chains", "moves", "move_problems", "mounts")},
+        **{
+            key: []
+            for key in ("services", "failures", "chains", "moves", "move_problems", "mounts")
+        },
         "kv": "rocksdb",
         "store_trouble": "the disk is full",
         "space": {"free_bytes": 1, "capacity_bytes": 2},

@@ -1,9 +1,13 @@
 """A disk is opened where it belongs, by whom it belongs to; nothing that held data is formatted anew."""
 
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
+from fs.app.waits import DISK_STATUSES
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FORMAT_KEY, FORMAT_VERSION
 from fs.chunkengine.known_disks import LIST_NAME, KnownDisks
@@ -131,10 +135,29 @@ def test_data_without_metadata_is_never_formatted(node, has_list) -> None:
     node.refused(0, status, has_list=has_list)
 
 
-def test_a_damaged_list_is_refused(node) -> None:
-    for text in ("", "{", "[]", '{"a": 1}'):
+def test_a_damaged_list_is_refused_as_a_disk_is(node) -> None:
+    """It is on the disk of the chunks, mostly: of what others make up for, it kept the whole cluster from starting."""
+    for text in ("", "{", "[]", '{"a": 1}', "\0" * 40):
         node.list_path.write_text(text)
-        assert LIST_NAME in node.refused(0, Status.BAD_CONFIG)
+        assert LIST_NAME in node.refused(0, Status.BAD_DISK_FORMAT)
+    assert Status.BAD_DISK_FORMAT in DISK_STATUSES
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(errno.EIO, Status.IO_ERROR), (errno.EUCLEAN, Status.IO_ERROR), (errno.EACCES, Status.BAD_CONFIG)],
+)  # fmt: skip
+def test_a_list_that_cannot_be_read_tells_of_its_disk(node, monkeypatch, number, status) -> None:
+    def fail(path):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(FsError) as caught:
+        KnownDisks(node.list_path)
+    assert caught.value.status is status
+    assert os.strerror(number) in caught.value.detail
+    assert "may be removed" not in caught.value.detail
+    assert (status in DISK_STATUSES) == (number != errno.EACCES)
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1])
