@@ -30,8 +30,12 @@ def copy(source: memoryview, target: memoryview) -> None:
     count = source.nbytes
     if count < LONG_COPY_BYTES:
         target[:count] = source
-    else:  # assigned, nobody else would come to run while the kernel finds pages for `target`
-        memmove(addressof(c_char.from_buffer(target)), addressof(c_char.from_buffer(source)), count)
+        return
+    if target.nbytes < count:
+        raise ValueError(f"{count} bytes into {target.nbytes}")
+    # Assigned, nobody else would come to run while the kernel finds pages for `target`.  As long as these live nobody can let go of either.
+    to, out_of = c_char.from_buffer(target), c_char.from_buffer(source)
+    memmove(addressof(to), addressof(out_of), count)
 
 
 class Region:
