@@ -20,16 +20,18 @@ ENTRY_COUNT_DEFAULT = 512
 ENTRY_COUNT_MAX = 4096
 
 
-async def _join_inodes(tr: Transaction, entries: Sequence[meta.DentryPb]) -> None:
-    keys = [records.inode_key(entry.inode_id) for entry in entries]
-    values = await tr.get_many(keys, snapshot=True)
-    directories = (entry.inode_id for entry in entries if entry.type == pb.DIRECTORY)
-    await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))
+async def _join_inodes(
+    tr: Transaction, entries: Sequence[meta.DentryPb], inode_ids: Sequence[int]
+) -> None:
+    values = await tr.get_many(list(map(records.inode_key, inode_ids)), snapshot=True)
+    directories = [entry for entry in entries if entry.type == pb.DIRECTORY]
+    await tr.prefetch(key for entry in directories for key in directory_keys(entry.inode_id))
     for entry, value in zip(entries, values, strict=True):
         if value is not None:
             entry.inode.ParseFromString(value)
-            if entry.inode.type == pb.DIRECTORY:
-                await complete(tr, entry.inode, snapshot=True)
+    for entry in directories:
+        if entry.HasField("inode"):
+            await complete(tr, entry.inode, snapshot=True)
 
 
 async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.ListRsp:
@@ -57,15 +59,16 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     joins = request.with_inodes and permissions.is_allowed(
         ctx.caller, directory, permissions.SEARCH
     )
+    add, inode_ids = reply.entries.add, []
     for key, value in pairs[:limit]:
         record = DentryRecordPb.FromString(value)
-        entry = reply.entries.add(
-            name=records.dentry_name(key), inode_id=record.inode_id, type=record.type
-        )
+        inode_id = record.inode_id
+        inode_ids.append(inode_id)
+        entry = add(name=records.dentry_name(key), inode_id=inode_id, type=record.type)
         if record.HasField("trash"):
             entry.trash.CopyFrom(record.trash)
     if joins:
-        await _join_inodes(tr, reply.entries)
+        await _join_inodes(tr, reply.entries, inode_ids)
     if request.wants_directory:
         reply.directory.CopyFrom(await complete(tr, directory, snapshot=True))
     return reply
