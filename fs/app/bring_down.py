@@ -25,6 +25,7 @@ from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dea
 from .one_start import in_turn
 from .process_id import open_pidfd, send_signal
 from .running import Command, left_running, mount_daemon_at, read_state, supervisor_of
+from .stuck_daemon import LEFT_AFTER_S, is_stuck
 from .supervisor import Supervisor, take_over
 from .waits import wait_running
 
@@ -234,7 +235,7 @@ def _end(daemon: Command, mount_point: Path) -> None:
         return
     try:
         send_signal(pidfd, signal.SIGTERM)
-        if not select.select([pidfd], [], [], UNMOUNT_TIMEOUT_S)[0]:
+        if not _has_ended(pidfd, daemon.identity.pid):
             raise FsError(
                 Status.BAD_MOUNT_POINT,
                 f"{mount_point}: the mount daemon (pid {daemon.identity.pid}) is still flushing"
@@ -242,6 +243,19 @@ def _end(daemon: Command, mount_point: Path) -> None:
             )
     finally:
         os.close(pidfd)
+
+
+def _has_ended(pidfd: int, pid: int) -> bool:
+    """Wait for the end of a mount daemon; True also when what is left of it, which serves nothing, waits for a disk that does not answer."""
+    now_s = stuck_since_s = time.monotonic()
+    until_s = now_s + UNMOUNT_TIMEOUT_S
+    while now_s < until_s and now_s - stuck_since_s < LEFT_AFTER_S:
+        if select.select([pidfd], [], [], FOREGROUND_POLL_S)[0]:
+            return True
+        now_s = time.monotonic()
+        if not is_stuck(pid):
+            stuck_since_s = now_s
+    return now_s < until_s
 
 
 def wait_end(directory: ClusterDir) -> None:

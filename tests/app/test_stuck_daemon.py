@@ -8,8 +8,11 @@ import time
 import pytest
 import trio
 
-from fs.app import stuck_daemon
+from fs.app import bring_down, stuck_daemon
 from fs.app.mount_point import is_dead
+from fs.app.process_id import process_id
+from fs.app.running import Command
+from fs.schema.status import FsError
 
 HALF_DEAD = """
 import ctypes, signal, threading, time
@@ -118,6 +121,24 @@ async def test_who_is_looked_after_is_freed_once_it_is_killed(daemon, mount_poin
             while not ended:  # noqa: ASYNC110 - a thread tells nobody
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
+
+
+def test_whoever_unmounts_does_not_wait_for_what_is_left_of_a_daemon(
+    daemon, mount_point, monkeypatch
+):
+    """As if its last thread waited for a disk; without a supervisor nobody else looks after it."""
+    identity = process_id(daemon.pid)
+    command = Command(identity, "mountd", mount_point / "config.toml")
+    monkeypatch.setattr(bring_down, "FOREGROUND_POLL_S", 0.02)
+    monkeypatch.setattr(bring_down, "UNMOUNT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(bring_down, "send_signal", lambda *_: None)
+    with pytest.raises(FsError, match="still flushing"):
+        bring_down._end(command, mount_point)
+    monkeypatch.setattr(bring_down, "LEFT_AFTER_S", 0.1)
+    monkeypatch.setattr(bring_down, "UNMOUNT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(bring_down, "send_signal", lambda *_: end_main_thread(daemon))
+    bring_down._end(command, mount_point)
+    assert daemon.poll() is None
 
 
 def test_a_connection_that_has_ended_by_itself_is_no_trouble():
