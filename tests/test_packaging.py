@@ -148,7 +148,7 @@ def test_the_wheel_of_the_whole_system(tmp_path):
     prefix = f"{'-'.join(wheel.name.split('-')[:2])}.data/data/"
     assert "-cp311-abi3-linux_" in wheel.name
     tops = {name.split("/")[0] for name in names if not name.startswith("emberfs-")}
-    assert tops == {"emberfs", "fs", "hf3fs_fuse", "placement"}
+    assert tops == {"emberfs", "fs", "hf3fs_fuse", "hf3fs_py_usrbio", "placement"}
     assert not [name for name in names if "test" in Path(name).name]
     for top in ("fs", "placement"):
         sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / top).rglob("*.py")}
@@ -188,13 +188,13 @@ def test_the_wheel_of_the_user_library(tmp_path):
     wheel = build(USER, tmp_path)
     names = names_in(wheel)
     tops = {name.split("/")[0] for name in names if not name.startswith("emberfs_user-")}
-    assert tops == {"emberfs", "hf3fs_fuse"}
+    assert tops == {"emberfs", "hf3fs_fuse", "hf3fs_py_usrbio"}
     assert not [name for name in names if "entry_points" in name]
     assert any(name.endswith("data/include/emberfs/ember_batch.h") for name in names)
     python = installed(wheel, tmp_path / "venv")
     program = tmp_path / "program.py"
     program.write_text(
-        "import hf3fs_fuse.io, emberfs.ring\n"
+        "import hf3fs_fuse.io, hf3fs_py_usrbio, emberfs.ring\n"
         "from emberfs.batch import Transfer\n"
         "from emberfs.ffrecord import RecordReader\n"
         "from emberfs.opening import open_client\n"

@@ -32,7 +32,7 @@ PauseOption = Annotated[
 Hf3fsTreeOption = Annotated[
     bool,
     typer.Option(
-        "--hf3fs-tree", help="Offer programs written for 3FS 3fs-virt/rm-rf: a link there deletes."
+        "--hf3fs-tree", help="Offer programs written for 3FS its 3fs-virt: a link in rm-rf deletes."
     ),
 ]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]

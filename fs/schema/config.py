@@ -280,7 +280,9 @@ class ClientSection(Section, frozen=True):
     fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
     hf3fs_tree: bool = False
-    """Offer programs written for 3FS the directory 3fs-virt in the root of the mount: a link made in its rm-rf removes what it names, at once."""
+    """Offer programs written for 3FS the directory 3fs-virt in the root of the mount: a link made in its rm-rf removes what it names, at once; one in iovs registers memory."""
+    hf3fs_segments_max: Count = 1024
+    """Segments of memory that one user may have registered in 3fs-virt/iovs; all users may have four times as many.  Each takes a descriptor of the mount daemon."""
     batch_socket: str = ""
     """Where programs reach the mount for batches: a path, for containers to share; empty: a name in the kernel's own space."""
     batch_memory_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 64 * GIB

@@ -204,7 +204,8 @@ def test_hosts_compile_nothing_that_they_do_not_use():
 
 def test_the_same_code_is_the_same_release(tmp_path):
     """Of a checkout; its digest depends on content alone, and on how dependencies are had."""
-    for folder in ("fs/app", "placement", "fs/client/user/emberfs", "fs/client/user/hf3fs_fuse"):
+    users = (f"fs/client/user/{name}" for name in ("emberfs", "hf3fs_fuse", "hf3fs_py_usrbio"))
+    for folder in ("fs/app", "placement", *users):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "main.py").write_text("x = 1\n")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "7.1"\n')

@@ -19,7 +19,13 @@ from typing import Final
 from ...schema.status import FsError, Status
 from .inventory import Inventory
 
-PACKAGES: Final = {"fs": "fs", "placement": "placement", "emberfs": "fs/client/user/emberfs", "hf3fs_fuse": "fs/client/user/hf3fs_fuse"}  # fmt: skip
+PACKAGES: Final = {
+    "fs": "fs",
+    "placement": "placement",
+    "emberfs": "fs/client/user/emberfs",
+    "hf3fs_fuse": "fs/client/user/hf3fs_fuse",
+    "hf3fs_py_usrbio": "fs/client/user/hf3fs_py_usrbio",
+}
 """Of a checkout: import name and folder."""
 LEFT_OUT: Final = {"__pycache__"}
 BESIDE: Final = re.compile(r"[^/]+\.(dist-info|data)/")

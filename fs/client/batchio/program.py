@@ -32,6 +32,7 @@ from emberfs.protocol import (
 
 from ...schema.status import FsError, Status
 from ..vfs.batches import Batches
+from ..vfs.hf3fs_segments import Segments
 from .checks import Share
 from .descriptors import SPACE, Closer, received
 from .memory import Memory, is_memory_file, new_memory, shared_memory
@@ -106,12 +107,15 @@ class Program:
         turns: Turns,
         room_of: Callable[[int], Room],
         closer: Closer,
+        *,
+        segments: Segments | None = None,
     ) -> None:
-        """Take over `connection`; `room_of` returns a user's."""
+        """Take over `connection`; `room_of` returns a user's; `segments`: those of `3fs-virt`, if the mount offers it."""
         self._connection = connection
         self._batches = batches
         self._turns = turns
         self._closer = closer
+        self._segments = segments
         self._nursery: trio.Nursery
         self._files: dict[int, Share] = {}
         self._memories: dict[int, Memory] = {}
@@ -133,6 +137,7 @@ class Program:
             Call.FILE_LENGTH: self._file_length,
             Call.SYNC_FILE: self._sync_file,
             Call.DROP_FILE: self._drop_file,
+            Call.FIND_SEGMENT: self._find_segment,
         }
 
     async def run(self) -> None:
@@ -293,6 +298,13 @@ class Program:
             raise Refusal(errno.EINVAL, f"no memory {request.id}")
         self._forget(memory)
         return Answer()
+
+    async def _find_segment(self, request: Request, _: int) -> Answer:
+        if self._segments is None:
+            raise Refusal(errno.ENOENT, "this mount offers no 3fs-virt")
+        number = TICKET.pack(request.first, request.second)
+        segment = self._segments.find_by_id(number, self.uid)
+        return Answer(segment.block_size, segment.size, (os.dup(segment.fd),))
 
     # -- rings ------------------------------------------------------------------------------------
 

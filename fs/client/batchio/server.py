@@ -160,7 +160,12 @@ class BatchServer:
         """An edge of the process: a bug that one program meets must not end the mount of all others."""
         try:
             program = Program(
-                connection, self._vfs.batches, self._turns, self.room.of_user, self._closer
+                connection,
+                self._vfs.batches,
+                self._turns,
+                self.room.of_user,
+                self._closer,
+                segments=None if self._vfs.tree is None else self._vfs.tree.segments,
             )
         except OSError as error:
             _log.info("a program went away at once: %s", error)

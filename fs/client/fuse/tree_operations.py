@@ -1,6 +1,6 @@
 """The pyfuse3 side of the directory `3fs-virt`, where a mount offers it (`vfs.hf3fs_tree`); all else goes the usual way.
 
-The kernel is told to keep nothing of it: of a link that is made there, nothing stays.  An open directory of it has its inode id for a handle.
+The kernel is told to keep nothing of it: what a link shows depends on who asks, and some do not stay.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ import msgspec
 import pyfuse3
 
 from ...runtime.ports import Runtime
-from ...schema.ids import ROOT_INODE_ID, InodeId
+from ...schema.ids import ROOT_INODE_ID, VIRTUAL_INODE_ID_MIN, InodeId
 from ...schema.inode import Inode
 from ...schema.status import FsError, Status
 from ..vfs.hf3fs_tree import Hf3fsTree
+from ..vfs.ports import Caller
 from ..vfs.vfs import Vfs
 from .attributes import entry_attributes
 from .operations import Operations, handler
@@ -27,6 +28,10 @@ class TreeOperations(Operations):
     def __init__(self, vfs: Vfs, runtime: Runtime, tree: Hf3fsTree) -> None:
         super().__init__(vfs, runtime)
         self._tree = tree
+        self._opened: dict[int, tuple[InodeId, Caller]] = {}
+        self._handle_id_last = int(
+            VIRTUAL_INODE_ID_MIN
+        )  # of its directories; those of others are small
         self._kept_nowhere = msgspec.structs.replace(
             vfs.section, attr_timeout_s=0.0, dir_entry_timeout_s=0.0, entry_timeout_s=0.0
         )
@@ -49,14 +54,14 @@ class TreeOperations(Operations):
     ) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
         if self._is_there(parent_inode, name):
-            return self._shown(self._tree.lookup(InodeId(parent_inode), name))
+            return self._shown(self._tree.lookup(InodeId(parent_inode), name, self._caller(ctx)))
         return await super().lookup(parent_inode, name, ctx)
 
     @handler
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """See pyfuse3."""
         if self._is_there(inode):
-            return self._shown(self._tree.getattr(InodeId(inode)))
+            return self._shown(self._tree.getattr(InodeId(inode), self._caller(ctx)))
         return await super().getattr(inode, ctx)
 
     @handler
@@ -69,7 +74,7 @@ class TreeOperations(Operations):
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """See pyfuse3."""
         if self._is_there(inode):
-            return self._tree.getattr(InodeId(inode)).symlink_target
+            return self._tree.getattr(InodeId(inode), self._caller(ctx)).symlink_target
         return await super().readlink(inode, ctx)
 
     @handler
@@ -87,7 +92,9 @@ class TreeOperations(Operations):
     @handler
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         """See pyfuse3."""
-        self._refuse(parent_inode, name)
+        if self._is_there(parent_inode, name):
+            self._tree.unlink(InodeId(parent_inode), name, self._caller(ctx))
+            return
         await super().unlink(parent_inode, name, ctx)
 
     @handler
@@ -144,15 +151,20 @@ class TreeOperations(Operations):
     @handler
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         """See pyfuse3."""
-        return inode if self._is_there(inode) else await super().opendir(inode, ctx)
+        if not self._is_there(inode):
+            return await super().opendir(inode, ctx)
+        self._handle_id_last += 1
+        self._opened[self._handle_id_last] = InodeId(inode), self._caller(ctx)
+        return self._handle_id_last
 
     @handler
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """See pyfuse3."""
-        if not self._is_there(fh):
+        opened = self._opened.get(fh)
+        if opened is None:
             await super().readdir(fh, start_id, token)
             return
-        entries = self._tree.entries(InodeId(fh))
+        entries = self._tree.entries(*opened)
         for cookie, found in enumerate(entries[start_id:], start_id + 1):
             if not pyfuse3.readdir_reply(token, found.name, self._shown(found.inode), cookie):
                 return
@@ -160,13 +172,13 @@ class TreeOperations(Operations):
     @handler
     async def releasedir(self, fh: int) -> None:
         """See pyfuse3."""
-        if not self._is_there(fh):
+        if self._opened.pop(fh, None) is None:
             await super().releasedir(fh)
 
     @handler
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """See pyfuse3."""
-        if not self._is_there(fh):
+        if fh not in self._opened:
             await super().fsyncdir(fh, datasync)
 
     @handler

@@ -6,6 +6,7 @@ from .core import VfsCore
 from .directory import PAGE_ENTRY_COUNT, Directories, DirectoryEntry, OnListed
 from .hf3fs_removal import TREE_NAME
 from .hf3fs_tree import Hf3fsTree
+from .ports import Caller
 
 
 class HidingDirectories(Directories):
@@ -13,7 +14,7 @@ class HidingDirectories(Directories):
 
     def __init__(self, core: VfsCore, tree: Hf3fsTree) -> None:
         super().__init__(core)
-        self._top = tree.lookup(ROOT_INODE_ID, TREE_NAME)
+        self._top = tree.lookup(ROOT_INODE_ID, TREE_NAME, Caller(0, 0))
 
     async def readdir(
         self,

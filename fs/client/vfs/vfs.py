@@ -32,6 +32,7 @@ from .directory import Directories
 from .files import Files
 from .hf3fs_hiding import HidingDirectories
 from .hf3fs_removal import Removal
+from .hf3fs_segments import Segments
 from .hf3fs_tree import Hf3fsTree
 from .locks import Locks
 from .namespace import Namespace
@@ -134,7 +135,8 @@ class Vfs:
         self._space_until_s = 0.0
 
     def _tree(self, runtime: Runtime) -> Hf3fsTree:
-        return Hf3fsTree(Removal(self._core, self.namespace), runtime.clock.wall_ns())
+        removal, segments = Removal(self._core, self.namespace), Segments(self._core)
+        return Hf3fsTree(removal, segments, runtime.clock.wall_ns())
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; what the kernel was told, and what belongs to its mount, must be the same."""

@@ -8,14 +8,23 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import uuid
+from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
+from hf3fs_py_usrbio import deregister_fd, ioring, iovec, register_fd
 from trio.testing import MockClock
 
 from fs.client.fuse.mounted_paths import path_inside, seen_mounts
 from fs.client.vfs.hf3fs_removal import FORGET_S_MAX, names_of
+from fs.client.vfs.hf3fs_segments import Opened, Segments, open_segment
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
@@ -29,6 +38,7 @@ from tests.client.fakes import FakeClock, FakeCluster, run_inline
 from tests.client.user.serving import NEEDS_MOUNT, Server, eventually
 
 OTHER_UID = 12345
+ROOT = Caller(0, 0)
 
 
 @pytest.fixture(scope="module", params=["direct", "libfuse"])
@@ -121,8 +131,8 @@ class TestOfMounts:
             0o777,
         )
         assert (top.stat().st_uid, rm_rf.stat().st_uid) == (0, 0)
-        assert os.listdir(top) == ["rm-rf"] and os.listdir(rm_rf) == []
-        assert [entry.is_dir() for entry in os.scandir(top)] == [True]
+        assert sorted(os.listdir(top)) == ["iovs", "rm-rf"] and os.listdir(rm_rf) == []
+        assert [entry.is_dir() for entry in os.scandir(top)] == [True, True]
         assert not os.listxattr(top)
         assert os.statvfs(rm_rf).f_blocks == os.statvfs(mnt).f_blocks
         # Whoever walks the mount does not come upon it.
@@ -261,6 +271,299 @@ class TestOfMounts:
         (mnt / "team").rmdir()
 
 
+NUMBER = "0123abcd-0000-4000-8000-00000000000"
+REFUSED_NAMES = {
+    f"{NUMBER}": errno.EINVAL,
+    "anything": errno.EINVAL,
+    f"{NUMBER}F": errno.EINVAL,
+    f"{NUMBER}1.b0": errno.ENOTSUP,
+    f"{NUMBER}1.b9999999999": errno.EINVAL,
+    f"{NUMBER}1.b-1": errno.EINVAL,
+    f"{NUMBER}1.b4096.r8": errno.ENOTSUP,
+    f"{NUMBER}1.r0": errno.ENOTSUP,
+    f"{NUMBER}1.w128.ph.t10.f10": errno.ENOTSUP,
+    "submit-ios": errno.EINVAL,
+}
+"""Names of links in iovs, and what making them ends with."""
+
+
+@pytest.fixture
+def iovs(mnt):
+    yield mnt / "3fs-virt/iovs"
+    assert os.listdir(mnt / "3fs-virt/iovs") == []
+
+
+@pytest.fixture
+def segment():
+    segment = SharedMemory(size=64 << 10, create=True)
+    yield segment
+    segment.close()
+    with suppress(FileNotFoundError):
+        segment.unlink()
+
+
+def open_segments(server):
+    """Return how many segments the daemon has open."""
+    found = 0
+    for fd in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(fd.readlink()).startswith("/dev/shm/")
+    return found
+
+
+def as_other(script, directory):
+    """Run a script of Python as another user, who knows a directory by a descriptor."""
+    return subprocess.run(
+        [sys.executable, "-S", "-c", f"import os; iovs = {directory}\n" + script],
+        pass_fds=[directory],
+        user=OTHER_UID,
+        group=OTHER_UID,
+        extra_groups=[],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
+
+
+class TestOfSegments:
+    pytestmark = NEEDS_MOUNT
+
+    @pytest.mark.parametrize("number", [str(uuid.uuid4()), uuid.uuid4().hex])
+    @pytest.mark.parametrize("block", ["", ".b4096"])
+    def test_a_link_registers_until_it_is_removed(self, server, iovs, segment, number, block):
+        target = f"/dev/shm/{segment.name}"
+        link = iovs / f"{number}{block}"
+        link.symlink_to(target)
+        segment.unlink()  # as programs do at once
+        assert os.readlink(link) == target and os.listdir(iovs) == [link.name]
+        found = link.lstat()
+        assert stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o400
+        assert (found.st_uid, found.st_size) == (os.getuid(), len(target))
+        assert open_segments(server) == 1
+        assert refusal(link.symlink_to, target) == errno.EEXIST
+        link.unlink()
+        assert not is_there(link) and refusal(link.unlink) == errno.ENOENT
+        eventually(lambda: open_segments(server) == 0, "it stays open")
+
+    def test_what_is_no_segment_of_the_user_is_refused(self, iovs, tmp_path):
+        place = Path("/dev/shm")
+        link, name = iovs / f"{NUMBER}1", f"emberfs-test-{os.getpid()}"
+        own, others = place / f"{name}-own", place / f"{name}-others"
+        empty, pipe, loose = (place / f"{name}-{what}" for what in ("empty", "pipe", "link"))
+        (tmp_path / "file").write_bytes(b"data")
+        try:
+            own.write_bytes(b"data")
+            others.write_bytes(b"data")
+            os.chown(others, OTHER_UID, OTHER_UID)
+            empty.write_bytes(b"")
+            os.mkfifo(pipe)
+            loose.symlink_to(own)
+            for name, error in REFUSED_NAMES.items():
+                assert refusal((iovs / name).symlink_to, own) == error, name
+            for target, error in {
+                others: errno.EACCES,
+                empty: errno.EINVAL,
+                pipe: errno.EINVAL,
+                loose: errno.EINVAL,
+                place / "absent": errno.ENOENT,
+                tmp_path / "file": errno.EINVAL,
+                place: errno.EINVAL,
+                f"{place}/../shm/{own.name}": errno.EINVAL,
+                f"{place}/.": errno.EINVAL,
+                f"{place}/..": errno.EINVAL,
+                own.name: errno.EINVAL,
+                f"/dev/shm//{own.name}": errno.EINVAL,
+            }.items():
+                assert refusal(link.symlink_to, target) == error, target
+            link.symlink_to(own)
+            # A UUID names one segment, however it is written.
+            other = iovs / f"{UUID(link.name).hex}.b4096"
+            assert refusal(other.symlink_to, own) == errno.EEXIST
+            assert refusal(link.rename, iovs / f"{NUMBER}2") == errno.EPERM
+            assert refusal(os.link, link, iovs / f"{NUMBER}3") in (errno.EPERM, errno.EXDEV)
+            link.unlink()
+        finally:
+            for path in (own, others, empty, pipe, loose):
+                path.unlink(missing_ok=True)
+
+    def test_it_is_there_for_its_user_alone(self, iovs, segment):
+        link = iovs / f"{NUMBER}1"
+        link.symlink_to(f"/dev/shm/{segment.name}")
+        directory = os.open(iovs, os.O_RDONLY | os.O_DIRECTORY)
+        done = as_other(
+            f"""
+for act in (os.lstat, os.readlink, os.unlink):
+    try:
+        act({link.name!r}, dir_fd=iovs)
+    except FileNotFoundError:
+        print("absent")
+fd = os.open("/dev/shm/emberfs-test-of-other", os.O_RDWR | os.O_CREAT, 0o600)
+os.ftruncate(fd, 4096)
+os.symlink("/dev/shm/emberfs-test-of-other", {link.name!r}, dir_fd=iovs)
+print(os.readlink({link.name!r}, dir_fd=iovs), os.lstat({link.name!r}, dir_fd=iovs).st_uid)
+os.unlink("/dev/shm/emberfs-test-of-other")
+""",
+            directory,
+        )
+        assert done.stdout.splitlines() == [
+            *["absent"] * 3,
+            f"/dev/shm/emberfs-test-of-other {OTHER_UID}",
+        ], done.stderr
+        assert os.readlink(link) == f"/dev/shm/{segment.name}"
+        os.close(directory)
+        link.unlink()
+
+    @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+    def test_it_goes_with_the_process_that_made_it(self, server, iovs, segment, end):
+        """By whichever thread; also where a child lives on."""
+        target = f"/dev/shm/{segment.name}"
+        links = [str(iovs / f"{NUMBER}{i}") for i in range(3)]
+        script = f"""
+import os, sys, threading
+for link in {links!r}:
+    thread = threading.Thread(target=os.symlink, args=({target!r}, link))
+    thread.start()
+    thread.join()
+if not os.fork():
+    os.close(1)
+    sys.stdin.read()
+    os._exit(0)
+print(len(os.listdir({str(iovs)!r})), flush=True)
+{end}
+"""
+        with subprocess.Popen(
+            [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout.read() == b"3\n"
+            eventually(lambda: os.listdir(iovs) == [], "what it registered stays")
+            process.stdin.close()
+        eventually(lambda: open_segments(server) == 0, "it stays open")
+
+    @pytest.mark.parametrize("server", ["direct"], indirect=True)
+    def test_a_ring_moves_what_is_registered_as_3fs_own_module_has_it(self, mnt, iovs, segment):
+        """A link, the C++ module's constructors, slices of what they return; the segment and then the link go early."""
+        number, data = str(uuid.uuid4()), os.urandom(32 << 10)
+        (mnt / "file").write_bytes(data)
+        link = iovs / f"{number}.b16384"
+        link.symlink_to(os.path.normpath(f"/dev/shm/{segment.name}"))
+        iov = iovec(segment.buf, number, str(mnt), 16384, -1)
+        segment.unlink()
+        link.unlink()
+        fd = os.open(mnt / "file", os.O_RDWR)
+        register_fd(fd)
+        ring = ioring(str(mnt), 8, True, 0, None, None, -1, 0)
+        for start in (0, 16384):
+            ring.prepare(iov[start : start + 16384], True, fd, start)
+        done = ring.submit().wait(min_results=2)
+        assert [one.result for one in done] == [16384] * 2 and segment.buf[: 32 << 10] == data
+        assert refusal(ring.prepare, iov[8192:24576], True, fd, 0) == errno.EINVAL
+        segment.buf[:4] = b"back"
+        out = ioring(str(mnt), 8, False)
+        assert out.prepare(iov[:4], False, fd, 0).submit().wait(min_results=1)[0].result == 4
+        deregister_fd(fd)
+        os.close(fd)
+        assert (mnt / "file").read_bytes() == b"back" + data[4:]
+        assert refusal(iovec, segment.buf, number, str(mnt)) == errno.ENOENT
+        (mnt / "file").unlink()
+
+    @pytest.mark.parametrize("server", ["direct"], indirect=True)
+    def test_others_do_not_get_it(self, mnt, iovs, segment):
+        number = str(uuid.uuid4())
+        (iovs / number).symlink_to(f"/dev/shm/{segment.name}")
+        assert refusal(iovec, segment.buf, number, str(mnt), 4096) == errno.EINVAL
+        assert refusal(iovec, bytes(len(segment.buf) + 1), number, str(mnt)) == errno.EINVAL
+        assert len(iovec(segment.buf[:100], number, str(mnt))) == 100
+        directory = os.open(iovs, os.O_RDONLY | os.O_DIRECTORY)
+        done = as_other(
+            f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from emberfs.ring import RingClient
+from uuid import UUID
+with RingClient(f"/proc/self/fd/{{iovs}}") as client:
+    client.segment(UUID({number!r}).bytes)
+""",
+            directory,
+        )
+        assert "[Errno 2]" in done.stderr
+        os.close(directory)
+        (iovs / number).unlink()
+
+
+async def test_no_user_has_more_than_his_share(nursery):
+    opened = []
+
+    def open_segment(_path, _uid, _bytes_max, thread_id):
+        opened.append(os.memfd_create("segment"))
+        return Opened(opened[-1], 1, thread_id, os.pidfd_open(thread_id))
+
+    section = ClientSection(hf3fs_segments_max=2)
+    core = SimpleNamespace(section=section, spawn=nursery.start_soon)
+    segments = Segments(core, open_segment)
+
+    async def register(uid):
+        name = str(uuid.uuid4()).encode()
+        await segments.register(InodeId(len(opened)), name, b"/dev/shm/a", uid, os.getpid())
+        return name
+
+    names = [await register(1) for _ in range(2)]
+    with pytest.raises(FsError, match="hf3fs_segments_max"):
+        await register(1)
+    segments.drop(names[0], 1)
+    with pytest.raises(FsError):
+        segments.drop(names[1], 2)
+    await register(1)
+    for uid in (2, 2, 3, 3, 4, 4):
+        await register(uid)
+    with pytest.raises(FsError, match="all have 8"):
+        await register(5)
+    for uid in range(1, 5):
+        for name in segments.names(uid):
+            segments.drop(name, uid)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not nursery.child_tasks  # nobody watches a process that has nothing registered
+
+
+def test_a_mount_that_is_out_of_descriptors_blames_itself(monkeypatch):
+    """And not what the program has named."""
+
+    def refuse(*_args):
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert refusal(open_segment, b"/dev/shm/absent", 0, 1, os.getpid()) == errno.EMFILE
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "lstat", refuse)
+    assert refusal(open_segment, b"/dev/shm/absent", 0, 1, os.getpid()) == errno.EMFILE
+
+
+async def test_of_two_links_of_one_name_one_is_made(nursery):
+    """Both are opened before either is registered."""
+    count = 0
+
+    def open_segment(_path, _uid, _bytes_max, thread_id):
+        nonlocal count
+        count += 1
+        return Opened(os.memfd_create("segment"), 1, thread_id, os.pidfd_open(thread_id))
+
+    core = SimpleNamespace(section=ClientSection(), spawn=nursery.start_soon)
+    segments, ended = Segments(core, open_segment), []
+
+    async def register(inode_id):
+        try:
+            await segments.register(inode_id, f"{NUMBER}1".encode(), b"/dev/shm/a", 1, os.getpid())
+            ended.append(Status.OK)
+        except FsError as error:
+            ended.append(error.status)
+
+    async with trio.open_nursery() as both:
+        both.start_soon(register, InodeId(1))
+        both.start_soon(register, InodeId(2))
+    assert (sorted(ended), count) == ([Status.OK, Status.EXISTS], 2)
+    segments.drop(f"{NUMBER}1".encode(), 1)
+
+
 MOUNTINFO = rb"""20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda rw
 30 20 0:50 / /mnt/a\040b rw - fuse.ember emberfs:x rw
 31 20 0:50 /team /work rw - fuse.ember emberfs:x rw
@@ -344,9 +647,9 @@ async def test_what_the_root_really_has_of_that_name_is_hidden(cluster):
     """Also where another mount has made it: the kernel would go by what a listing shows."""
     vfs = vfs_of(cluster)
     other_id, _ = await make(cluster, b"other"), await make(cluster, b"3fs-virt")
-    expected = [(b"3fs-virt", vfs.tree.lookup(ROOT_INODE_ID, b"3fs-virt").inode_id)]
+    expected = [(b"3fs-virt", vfs.tree.lookup(ROOT_INODE_ID, b"3fs-virt", ROOT).inode_id)]
     expected.append((b"other", other_id))
-    handle_id = vfs.directories.opendir(ROOT_INODE_ID, Caller(0, 0))
+    handle_id = vfs.directories.opendir(ROOT_INODE_ID, ROOT)
     page = await vfs.directories.readdir(handle_id, 0)
     assert [(found.name, found.inode.inode_id) for found in page] == expected
     page = vfs.directories.readdir_now(handle_id, 0, 100)
@@ -374,9 +677,11 @@ async def test_a_kernel_that_is_slow_to_forget_is_not_waited_for(
     await make(cluster, b"tree")
     places = Places()
     vfs.tree.removal.attach(places)
-    where = vfs.tree.lookup(InodeId(vfs.tree.lookup(ROOT_INODE_ID, b"3fs-virt").inode_id), b"rm-rf")
+    where = vfs.tree.lookup(
+        InodeId(vfs.tree.lookup(ROOT_INODE_ID, b"3fs-virt", ROOT).inode_id), b"rm-rf", ROOT
+    )
     began_s = trio.current_time()
-    link = await vfs.tree.symlink(where.inode_id, b"a", b"/tree", Caller(0, 0), 1)
+    link = await vfs.tree.symlink(where.inode_id, b"a", b"/tree", ROOT, 1)
     assert (link.type, link.symlink_target) == (InodeType.SYMLINK, b"/tree")
     assert trio.current_time() == began_s + FORGET_S_MAX
     assert places.asked == [(ROOT_INODE_ID, b"tree")] and b"tree" not in cluster.names[1]
@@ -388,4 +693,4 @@ async def test_a_change_whose_outcome_is_unknown_is_told_so(cluster):
     vfs.tree.removal.attach(Places())
     cluster.meta_faults["RemoveTree"] = [FsError(Status.RPC_TIMEOUT, "no answer")]
     with pytest.raises(FsError, match="no answer"):
-        await vfs.tree.removal.remove_path(b"/tree", Caller(0, 0), 1)
+        await vfs.tree.removal.remove_path(b"/tree", ROOT, 1)

@@ -1,6 +1,6 @@
 """Requests of the kernel about the directory `3fs-virt`, where a mount offers it (`vfs.hf3fs_tree`); all others go the usual way.
 
-The kernel is told to keep nothing of it: of a link that is made there, nothing stays.
+The kernel is told to keep nothing of it: what a link shows depends on who asks, and some do not stay.
 """
 
 import errno
@@ -14,6 +14,7 @@ import msgspec
 from ....rpc.api import UnderWay
 from ....runtime.ports import Runtime
 from ....schema.ids import ROOT_INODE_ID, InodeId
+from ....schema.inode import Inode
 from ....schema.status import FsError, Status
 from ...vfs.hf3fs_tree import Hf3fsTree
 from ...vfs.vfs import Vfs
@@ -61,6 +62,8 @@ class TreeOperations(Operations):
             Opcode.LOOKUP: self._lookup_there,
             Opcode.GETATTR: self._getattr_there,
             Opcode.STATX: self._statx_there,
+            Opcode.READLINK: self._readlink_there,
+            Opcode.UNLINK: self._unlink_there,
             Opcode.OPENDIR: lambda _: (p.OPEN_OUT.pack(0, 0, 0),),
             Opcode.READDIR: partial(self._listed_there, records.dirent),
             Opcode.READDIRPLUS: partial(self._listed_there, records.dot_direntplus),
@@ -129,21 +132,32 @@ class TreeOperations(Operations):
 
     def _lookup_there(self, request: Request) -> Reply:
         (name,) = names_in(request.body, 0, 1)
-        inode = self._tree.lookup(InodeId(request.node_id), name)
+        inode = self._tree.lookup(InodeId(request.node_id), name, self._caller(request))
         return (self._shown_once.entry(inode),)
 
+    def _found(self, request: Request) -> Inode:
+        return self._tree.getattr(InodeId(request.node_id), self._caller(request))
+
     def _getattr_there(self, request: Request) -> Reply:
-        return (self._shown_once.attr(self._tree.getattr(InodeId(request.node_id))),)
+        return (self._shown_once.attr(self._found(request)),)
 
     def _statx_there(self, request: Request) -> Reply:
-        return (self._shown_once.statx(self._tree.getattr(InodeId(request.node_id)), 0.0),)
+        return (self._shown_once.statx(self._found(request), 0.0),)
+
+    def _readlink_there(self, request: Request) -> Reply:
+        return (self._found(request).symlink_target,)
+
+    def _unlink_there(self, request: Request) -> Reply:
+        (name,) = names_in(request.body, 0, 1)
+        self._tree.unlink(InodeId(request.node_id), name, self._caller(request))
+        return NO_BYTES
 
     def _listed_there(
         self, shown: Callable[[int, int, bytes, int], bytes], request: Request
     ) -> Reply:
         _, start, size, *_ = p.READ_IN.unpack_from(request.body)
         parts = []
-        entries = self._tree.entries(InodeId(request.node_id))
+        entries = self._tree.entries(InodeId(request.node_id), self._caller(request))
         for cookie, found in enumerate(entries[start:], start + 1):
             part = shown(found.inode.inode_id, cookie, found.name, found.inode.st_mode)
             size -= len(part)

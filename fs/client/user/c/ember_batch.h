@@ -28,7 +28,8 @@ enum ember_call {
     EMBER_ADD_FILE = 7,
     EMBER_FILE_LENGTH = 8,
     EMBER_SYNC_FILE = 9,
-    EMBER_DROP_FILE = 10
+    EMBER_DROP_FILE = 10,
+    EMBER_FIND_SEGMENT = 11
 };
 
 enum ember_priority { EMBER_NORMAL = 0, EMBER_HIGH = 1, EMBER_LOW = 2 };

@@ -85,6 +85,9 @@ class Call(IntEnum):
     """Answers when all that was written would survive a power loss."""
     DROP_FILE = 10
     """As close(2): answers with the error of a write that failed, if there was one."""
+    FIND_SEGMENT = 11
+    """The numbers: `TICKET` of a UUID's bytes.  Answers with the block size as id, the number of bytes, and the file of memory that a program of
+    the same user has registered by a link in `3fs-virt/iovs`; ENOENT: none has."""
 
 
 def ring_bytes(entry_count: int) -> int:

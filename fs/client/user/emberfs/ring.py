@@ -28,7 +28,7 @@ from .lanes import ENTRY_COUNT, Lanes
 from .memory import Region, Regions
 from .plan import Plan
 from .posix import NEW_FILE_MODE, open_flags
-from .protocol import LENGTH_MAX, Call, EntryFlag, Op, Priority
+from .protocol import LENGTH_MAX, TICKET, Call, EntryFlag, Op, Priority
 from .ring_file import RingFile, checked_buffers, is_plain_read, own_file
 from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
 
@@ -57,6 +57,11 @@ class SharedIov(Closing):
     def view(self) -> memoryview:
         """See `Iov`."""
         return self._view
+
+    @property
+    def block_size(self) -> int:
+        """No transfer may cross a multiple of it; 0: any may."""
+        return self._region.block_size
 
     @property
     def id(self) -> int:
@@ -240,6 +245,22 @@ class RingClient(Closing):
             )
         )
         return self._iov(os.dup(fd), size, block_size, answer.id)
+
+    def segment(self, number: bytes) -> SharedIov:
+        """Return memory that a program of this user has registered by a link in `3fs-virt/iovs`, by the 16 bytes of its UUID.
+
+        Raises:
+            OSError: ENOENT: none has, or the mount offers no such directory; ENOSYS: its daemon is of an earlier release.
+        """
+        first, second = TICKET.unpack(number)
+        answer = self.ask(
+            lambda connection: connection.call(Call.FIND_SEGMENT, first=first, second=second)
+        )
+        (fd,) = answer.fds
+        try:
+            return self.share(fd, answer.number, block_size=answer.id)
+        finally:
+            os.close(fd)
 
     def _iov(
         self, fd: int, size: int, block_size: int, region_id: int, *, is_new: bool = False

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
+from uuid import UUID
 
 from emberfs.batch import Transfer
 from emberfs.ior import Result
@@ -265,7 +266,8 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _client(mount_point: str | os.PathLike[str]) -> RingClient:
+def client_of(mount_point: str | os.PathLike[str]) -> RingClient:
+    """Return what all of this process share that use a mount; raises OSError as `RingClient`."""
     path = os.path.realpath(mount_point)
     with _lock:
         client = _clients.get(path)
@@ -306,10 +308,26 @@ def make_iovec(
     fd = os.open(f"/dev/shm/{shm.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)  # noqa: S108 - where segments are
     try:
         size = len(shm.buf)
-        iov = _client(hf3fs_mount_point).share(fd, size, block_size=block_size)
+        iov = client_of(hf3fs_mount_point).share(fd, size, block_size=block_size)
     finally:
         os.close(fd)
     return _part(iov, 0, size, block_size)
+
+
+def find_iovec(number: str | UUID, hf3fs_mount_point: str | os.PathLike[str]) -> Any:
+    """Return a segment as an iovec that a program of this user has registered by a link in `3fs-virt/iovs`; the segment may be unlinked by then.
+
+    Args:
+        number: the UUID that the link is called by.
+        hf3fs_mount_point: of the files that it will be used for; it offers `3fs-virt`.
+
+    Raises:
+        OSError: ENOENT: none has, or the mount offers no such directory.
+        ValueError: no UUID.
+    """
+    number = number if isinstance(number, UUID) else UUID(number)
+    iov = client_of(hf3fs_mount_point).segment(number.bytes)
+    return _part(iov, 0, len(iov.view), iov.block_size)
 
 
 def make_ioring(  # noqa: PLR0917 - the signature that programs know
@@ -337,7 +355,7 @@ def make_ioring(  # noqa: PLR0917 - the signature that programs know
     """
     del numa
     return ioring(
-        _client(hf3fs_mount_point),
+        client_of(hf3fs_mount_point),
         entries,
         for_read=for_read,
         io_depth=io_depth,
@@ -357,7 +375,7 @@ def register_fd(fd: int, flags: int = 0) -> None:
     if fd in _files:
         raise OSError(errno.EINVAL, f"descriptor {fd} is registered already", path)
     try:
-        client = _client(get_mount_point(path))
+        client = client_of(get_mount_point(path))
         file = client.adopt(path, os.dup(fd))
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
@@ -426,7 +444,7 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
             is the offset to go on at, anything else that is true ends it.
     """
     del priority
-    client = _client(hf3fs_mount_point or get_mount_point(path))
+    client = client_of(hf3fs_mount_point or get_mount_point(path))
     parts: list[bytes] = []
     with client.open(os.fspath(path)) as file:
         length = file.length()
