@@ -71,6 +71,10 @@ async def test_what_is_removed_changed_or_locked_finds_the_file_closed(kernel): 
     sent = kernel.send_together((*release_of(other_id), g), (Opcode.UNLINK, b"g\0"))
     assert await answers(kernel, 2) == [(sent[0], 0), (sent[1], 0)]
     assert kept == [False]
+    (f, handle_id), _ = await two_files(kernel)
+    opened = Opcode.OPEN, p.OPEN_IN.pack(os.O_RDONLY | os.O_TRUNC, 0), f
+    sent = kernel.send_together((*release_of(handle_id), f), opened)
+    assert await answers(kernel, 2) == [(sent[0], 0), (sent[1], 0)]
 
 
 async def test_one_that_takes_a_task_is_left_as_well(kernel):  # noqa: F811

@@ -4,8 +4,8 @@ The kernel sends RELEASE beside what the program goes on with, and promises no o
 So what a program asks next goes first, and the RELEASE is done while metadata works on that.
 
 Invariants:
-    - Only look-ups, attributes, creations and opens overtake a RELEASE (`AHEAD`): before anything else is looked at it is done, so that what
-      is removed, locked or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
+    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`): before anything else is looked at it is done, so that what
+      is removed, locked, emptied or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
     - One is done at the latest before the event loop sleeps, and before the mount ends.
 
 Does not: choose what is received, or know what a RELEASE does.
@@ -18,9 +18,7 @@ from typing import Final
 from .device import Request
 from .protocol import Opcode
 
-AHEAD: Final = frozenset(
-    map(int, (Opcode.LOOKUP, Opcode.GETATTR, Opcode.CREATE, Opcode.OPEN, Opcode.RELEASE))
-)
+AHEAD: Final = frozenset(map(int, (Opcode.LOOKUP, Opcode.GETATTR, Opcode.CREATE, Opcode.RELEASE)))
 COUNT_MAX: Final = 32
 """Left at most; with more the first one is done."""
 
