@@ -329,7 +329,9 @@ def as_other(script, directory):
 class TestOfSegments:
     pytestmark = NEEDS_MOUNT
 
-    @pytest.mark.parametrize("number", [str(uuid.uuid4()), uuid.uuid4().hex])
+    @pytest.mark.parametrize(
+        "number", [str(uuid.uuid4()), uuid.uuid4().hex], ids=["dashes", "plain"]
+    )
     @pytest.mark.parametrize("block", ["", ".b4096"])
     def test_a_link_registers_until_it_is_removed(self, server, iovs, segment, number, block):
         target = f"/dev/shm/{segment.name}"
