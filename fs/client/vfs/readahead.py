@@ -4,8 +4,9 @@ A reader is sequential when its reads follow each other, give or take SLACK_BYTE
 sends the reads of one stream concurrently and slightly out of order.  The window begins with two reads, or WINDOW_BYTES_MIN,
 doubles with each sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
 
-Who begins at the start of a larger file with START_BYTES at once is one who reads it all, as far as can be known: a block of BLOCK_BYTES_MAX is fetched for
-that read and what is behind it, first a part that comes soon, and the window is three times as large with each further one.
+Who begins at the start of a larger file with START_BYTES at once is one who reads it all, as far as can be known: a block of START_BLOCK_BYTES is fetched for
+that read and what is behind it, and the window is twice as large with each further one from the third on,
+since the second the kernel sends by itself.
 
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.
@@ -25,9 +26,10 @@ SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""
 START_BYTES = 1 * MIB
 """Of one read: as much as the kernel asks for at once where the program itself wants hundreds of KiB.  Headers are read in smaller pieces."""
-START_BLOCK_BYTES = 2 * START_BYTES
-"""Of the first block then: a larger one comes later, a smaller one takes another way (storage lends a MiB in its own memory)."""
-START_GROWTH = 3
+START_BLOCK_BYTES = 4 * MIB
+"""Of the block that he waits for first: one twice as large comes a millisecond later, for nothing if he stops."""
+START_AHEAD = 4
+"""As many times what he has read is fetched at the most: after a large read he may go on with small ones."""
 BlockT = TypeVar("BlockT")
 
 
@@ -69,7 +71,7 @@ class Readahead(Generic[BlockT]):
 
     def note_read(self, offset: int, end: int, window_bytes_max: int) -> None:
         """Learn from a read of [offset, end): adapt the window, drop blocks that lie behind."""
-        is_start = offset == 0 and START_BYTES <= end <= START_BLOCK_BYTES
+        is_start = offset == 0 and START_BYTES <= end < START_BLOCK_BYTES
         if abs(offset - self.next_offset) > SLACK_BYTES:
             self.clear()
             self.next_offset = end
@@ -80,8 +82,11 @@ class Readahead(Generic[BlockT]):
         if is_start and self.sequential_count == 1:
             self.is_from_start = True
         if self.is_from_start:
-            grown = START_GROWTH * max(self.window_bytes, end - offset)
-            self.window_bytes = grown if self.sequential_count > 1 else BLOCK_BYTES_MAX - end
+            if self.sequential_count == 1:
+                self.window_bytes = START_BLOCK_BYTES - end
+            elif self.sequential_count > SEQUENTIAL_READ_COUNT:
+                grown = 2 * max(self.window_bytes, end - offset)
+                self.window_bytes = min(grown, START_AHEAD * self.next_offset)
         elif self.sequential_count >= SEQUENTIAL_READ_COUNT:
             fetched_end = self.blocks[-1].end if self.blocks else end
             if self.window_bytes == 0 or fetched_end - end <= self.window_bytes // 2:
@@ -99,8 +104,10 @@ class Readahead(Generic[BlockT]):
         """
         if self.window_bytes == 0:
             return []
-        if self.is_from_start and self.sequential_count == 1 and length > START_BLOCK_BYTES:
-            return self._first_ranges(length, room_bytes)
+        if self.is_from_start and self.sequential_count == 1 and not self.blocks:
+            # with what he has asked for himself
+            end = min(self.next_offset + self.window_bytes, length)
+            return [(0, end)] if self.next_offset < end <= room_bytes else []
         start = self.blocks[-1].end if self.blocks else self.next_offset
         if start < self.next_offset:  # the reader overtook its readahead
             self.clear_blocks()
@@ -111,6 +118,8 @@ class Readahead(Generic[BlockT]):
             return []
         if end < length and end - start >= BLOCK_BYTES_MAX:
             end -= end % BLOCK_BYTES_MAX  # what is next is then one block, not two halves
+        elif self.is_from_start and end < length and end - start >= START_BLOCK_BYTES:
+            end -= end % START_BLOCK_BYTES
         ranges = []
         while start < end and room_bytes > 0:
             stop = min((start // BLOCK_BYTES_MAX + 1) * BLOCK_BYTES_MAX, end, start + room_bytes)
@@ -118,13 +127,6 @@ class Readahead(Generic[BlockT]):
             room_bytes -= stop - start
             start = stop
         return ranges
-
-    def _first_ranges(self, length: int, room_bytes: int) -> list[tuple[int, int]]:
-        """Return what is fetched for who begins at the start, with what he has asked for himself."""
-        end = min(self.next_offset + self.window_bytes, length)
-        if self.blocks or not START_BLOCK_BYTES < end <= room_bytes:
-            return []
-        return [(0, START_BLOCK_BYTES), (START_BLOCK_BYTES, end)]
 
     def add(self, block: Block[BlockT]) -> None:
         """Append a block that follows the last one."""

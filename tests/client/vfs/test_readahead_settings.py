@@ -66,12 +66,15 @@ async def test_what_is_written_between_two_streams_leaves_the_memory_of_the_firs
 
 async def test_blocks_that_are_wanted_sooner_are_asked_for_sooner(autojump_clock, mounts):
     """A nursery begins its tasks in any order."""
-    async with mounts(readahead_bytes_max=8 * MIB) as m:
-        await m.write_file(b"f", bytes(8 * MIB))
+    async with mounts(readahead_bytes_max=16 * MIB) as m:
+        await m.write_file(b"f", bytes(16 * MIB))
         for _ in range(10):
             handle_id = (await m.open(b"f")).handle_id
             m.cluster.chunks.reads.clear()
-            await m.files.read(handle_id, 0, MIB)
+            ahead = m.files.handle(handle_id).readahead
+            ahead.next_offset, ahead.sequential_count, ahead.window_bytes = MIB, 5, 8 * MIB
+            await m.files.read(handle_id, MIB, MIB)
             await trio.testing.wait_all_tasks_blocked()
-            assert [offset for _, offset, _ in m.cluster.chunks.reads] == [0, 2 * MIB]
+            fetched = [offset for _, offset, _ in m.cluster.chunks.reads]
+            assert fetched == [MIB, 2 * MIB, 8 * MIB]
             await m.close(handle_id)
