@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -338,8 +338,18 @@ def main() -> None:
             sys.exit(f"ember: {error_line(leaf)}")
         if not isinstance(leaf, KeyboardInterrupt):
             raise
-        sys.stderr.write("ember: interrupted\n")
-        os._exit(130)
+        _end_interrupted()
+    except SystemExit as ended:
+        # Typer ends an interrupted command without a word.
+        if not isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+            raise
+        _end_interrupted()
+
+
+def _end_interrupted() -> NoReturn:
+    """Say that the command was interrupted, and end at once: no thread is waited for."""
+    sys.stderr.write("ember: interrupted\n")
+    os._exit(130)
 
 
 if __name__ == "__main__":
