@@ -82,7 +82,10 @@ class Looking:
         self._left: list[Callable[[], None]] = []
 
     def leave(self, function: Callable[[], None]) -> None:
-        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps; it neither waits nor raises."""
+        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps; it neither waits nor raises.
+
+        What it makes runnable is run before the loop sleeps.
+        """
         self._left.append(function)
 
     def _do_left(self) -> None:
@@ -91,34 +94,40 @@ class Looking:
             function()
 
     def wait(self, timeout_s: float) -> Events:
-        """Wait for events for so long at most; none came: an empty list."""
+        """Wait for events for so long at most; none came, or what was left has been done: an empty list."""
         limit_s = self.limit_s
         if timeout_s <= 0.0:
             return self._poll(timeout_s, self._event_count_max)
         if not limit_s:
-            return self._sleep(timeout_s)
+            if self._left:
+                return self._poll_or_do_left()
+            return self._poll(timeout_s, self._event_count_max)
         began_s = self._time_s()
         if self._short_count >= self._enough and began_s >= self._rested_s:
             events = self._look(began_s, min(limit_s, timeout_s))
+            if events is None:
+                return []
             if events:
                 self._enough = max(self._enough - 1, ENOUGH)
                 return events
             self._enough = min(2 * self._enough, ENOUGH_MAX)
             timeout_s = max(0.0, timeout_s - (self._time_s() - began_s))
-        events = self._sleep(timeout_s)
+        if self._left:
+            return self._poll_or_do_left()
+        events = self._poll(timeout_s, self._event_count_max)
         is_short = events and self._time_s() - began_s < limit_s
         self._short_count = self._short_count + 1 if is_short else 0
         return events
 
-    def _sleep(self, timeout_s: float) -> Events:
-        if self._left:
-            events = self._poll(0.0, self._event_count_max)
-            if events:
-                return events
+    def _poll_or_do_left(self) -> Events:
+        """Return what there is, or do what was left: its tasks and deadlines the loop knows only when it comes here again."""
+        events = self._poll(0.0, self._event_count_max)
+        if not events:
             self._do_left()
-        return self._poll(timeout_s, self._event_count_max)
+        return events
 
-    def _look(self, now_s: float, limit_s: float) -> Events:
+    def _look(self, now_s: float, limit_s: float) -> Events | None:
+        """Return what came; None: nothing, and what was left has been done."""
         poll, count_max, time_s = self._poll, self._event_count_max, self._time_s
         end_s, left_s = now_s + limit_s, now_s + LEFT_AFTER_S
         while True:
@@ -132,6 +141,7 @@ class Looking:
                 return []
             if self._left and now_s >= left_s:
                 self._do_left()
+                return None
             if now_s >= end_s:
                 return []
 

@@ -203,7 +203,7 @@ def test_what_is_left_is_done_once_nothing_has_come_for_a_moment():
     settled(machine, looking)
     looking.leave(lambda: done.append(machine.now_s))
     began_s = machine.now_s
-    assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
+    assert machine.wait(looking, LIMIT_S / 2) == ([], False)
     assert len(done) == 1 and LEFT_AFTER_S <= done[0] - began_s < LIMIT_S / 2
     assert machine.wait(looking, LIMIT_S / 2) == (EVENT, False)
     assert len(done) == 1
@@ -226,5 +226,6 @@ def test_what_is_left_is_done_before_the_loop_sleeps_and_behind_what_is_there():
         looking.leave(lambda done=done: done.append(1))
         assert machine.wait(looking, 0.0) == (EVENT, False)
         assert looking.wait(0.0) == [] and not done  # somebody has a turn next
+        assert machine.wait(looking, None, timeout_s=1.0) == ([], False)
+        assert done == [1]  # and what that made runnable is run before the loop sleeps
         assert machine.wait(looking, None, timeout_s=1.0) == ([], True)
-        assert done == [1]
