@@ -1,7 +1,9 @@
 """RELEASEs give way to what a program asks next, and to nothing that finds the file open by that."""
 
 import errno
+import fcntl
 import os
+import struct
 
 import pytest
 import trio
@@ -77,13 +79,27 @@ async def test_what_is_removed_changed_or_locked_finds_the_file_closed(kernel): 
     assert await answers(kernel, 2) == [(sent[0], 0), (sent[1], 0)]
 
 
-async def test_one_that_takes_a_task_is_left_as_well(kernel):  # noqa: F811
-    """It frees a lock."""
-    (f, handle_id), (g, _) = await two_files(kernel)
-    release = Opcode.RELEASE, p.RELEASE_IN.pack(handle_id, 0, p.RELEASE_FLOCK_UNLOCK, 7), f
-    released, asked = kernel.send_together(release, (*GETATTR, g))
-    assert await answers(kernel, 2) == [(asked, 0), (released, 0)]
-    assert f not in kernel.vfs._core.states
+def lock_of(handle_id, owner, *, is_flock):
+    flags = p.LK_FLOCK if is_flock else 0
+    whole = 0, 2**63 - 1, fcntl.F_WRLCK, os.getpid()
+    return Opcode.SETLK, p.LK_IN.pack(handle_id, owner, *whole, flags, 0)
+
+
+@pytest.mark.parametrize("is_flock", [True, False])
+async def test_one_that_frees_a_lock_is_not_left(kernel, is_flock):  # noqa: F811
+    """Who closes, and locks again at once, finds it free; some thirty times, since tasks that come together run in any order."""
+    (f, handle_id), _ = await two_files(kernel)
+    assert (await kernel.ask(*lock_of(handle_id, 0, is_flock=is_flock), f))[0] == 0
+    for owner in range(30):
+        error, opened = await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDWR, 0), f)
+        assert error == 0
+        (next_id,) = struct.unpack_from("=Q", opened)
+        flags = p.RELEASE_FLOCK_UNLOCK if is_flock else 0
+        release = Opcode.RELEASE, p.RELEASE_IN.pack(handle_id, 0, flags, owner), f
+        taken = *lock_of(next_id, owner + 1, is_flock=is_flock), f
+        sent = kernel.send_together(release, taken)
+        assert dict(await answers(kernel, 2)) == dict.fromkeys(sent, 0)
+        handle_id = next_id
 
 
 async def test_what_fails_is_an_error_of_that_request_alone(kernel, monkeypatch):  # noqa: F811

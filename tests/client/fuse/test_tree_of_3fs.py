@@ -155,11 +155,8 @@ class TestOfMounts:
             (rm_rf / "anything").symlink_to(make_tree(mnt / "tree"))
             assert not is_there(mnt / "tree") and not is_there(rm_rf / "anything")
         make_tree(mnt / "tree")
-        os.chdir(mnt)
-        try:
-            subprocess.run(["ln", "-s", str(mnt / "tree"), "3fs-virt/rm-rf/"], check=True)
-        finally:
-            os.chdir("/")
+        command = ["ln", "-s", str(mnt / "tree"), "3fs-virt/rm-rf/"]
+        subprocess.run(command, check=True, cwd=mnt)
         assert not is_there(mnt / "tree")
 
     def test_a_link_to_a_file_removes_that(self, mnt, rm_rf):

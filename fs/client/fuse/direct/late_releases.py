@@ -4,8 +4,9 @@ The kernel sends RELEASE beside what the program goes on with, and promises no o
 So what a program asks next goes first, and the RELEASE is done while metadata works on that.
 
 Invariants:
-    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`): before anything else is looked at it is done, so that what
-      is removed, locked, emptied or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
+    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`): before anything else is begun it is, so that what
+      is removed, emptied or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
+    - None that frees a lock is left: who closes, and locks again at once, comes after it.
     - One is done at the latest before the event loop sleeps, and before the mount ends.
 
 Does not: choose what is received, or know what a RELEASE does.
@@ -46,6 +47,12 @@ class LateReleases:
         self.left.append(request)
         if len(self.left) > COUNT_MAX:
             self._do(self.left.popleft())
+
+    def take_back(self) -> list[Request]:
+        """Return what was left, in its order, to be done before anything else."""
+        taken = list(self.left)
+        self.left.clear()
+        return taken
 
     def do_all(self) -> None:
         """Do what was left."""

@@ -305,10 +305,15 @@ class Operations(DirectoryRequests):
         await self._files.fsync(handle_id, is_data_only=bool(flags & _FSYNC_DATA_ONLY))
         return NO_BYTES
 
-    def _release_now(self, request: Request) -> Reply | None:
+    def frees_locks(self, request: Request) -> bool:
+        """Return whether a RELEASE may free a lock."""
         handle_id, _, flags, _ = p.RELEASE_IN.unpack_from(request.body)
-        is_locked = self._vfs.locks.may_hold_by(InodeId(request.node_id), handle_id)
-        if flags & p.RELEASE_FLOCK_UNLOCK or is_locked or not self._files.release_now(handle_id):
+        by_handle = self._vfs.locks.may_hold_by(InodeId(request.node_id), handle_id)
+        return by_handle or bool(flags & p.RELEASE_FLOCK_UNLOCK)
+
+    def _release_now(self, request: Request) -> Reply | None:
+        handle_id, *_ = p.RELEASE_IN.unpack_from(request.body)
+        if self.frees_locks(request) or not self._files.release_now(handle_id):
             return None
         return NO_BYTES
 

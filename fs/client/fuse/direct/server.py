@@ -244,15 +244,16 @@ class Server:
         receive_now = self._device.receive_now
         while not self._left:  # so comes most of what is no read: alone
             rows, request = receive_now(enough)
-            if self._late.left and (rows or (request is not None and request.opcode not in AHEAD)):
-                self._late.do_all()
-            if rows:
+            overtakes = not rows and (request is None or request.opcode in AHEAD)
+            if not overtakes:
+                self._left.extend(self._late.take_back())
+            if rows or self._left:
                 reads = ReadsTogether()
                 left_count -= self._sort(rows, request, reads)
                 return self._look_on(reads, left_count)
             if request is None:
                 return None
-            if request.opcode == _RELEASE:
+            if request.opcode == _RELEASE and self._may_be_left(request):
                 self._late.take(request)
             elif not self._is_done_at_once(request):
                 return request
@@ -260,6 +261,13 @@ class Server:
             if not left_count:
                 return None  # there may be more, of which the device will tell
         return self._look_on(ReadsTogether(), left_count)
+
+    def _may_be_left(self, request: Request) -> bool:
+        """Return whether a RELEASE may be done later."""
+        try:
+            return not self._operations.frees_locks(request)
+        except Exception:  # noqa: BLE001 - no memory to see: who does it now says so
+            return False
 
     def _release(self, request: Request) -> None:
         """Do a RELEASE, by a task if something has to be waited for."""
