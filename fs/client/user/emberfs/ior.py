@@ -105,6 +105,7 @@ class Ior(Closing):
         self._prepared = self._submitted = self._collected = 0
         self._heard: list[tuple[int, int]] = []
         self._heard_count = 0
+        self._has_ended = False
         self._poll: select.poll | None = None
 
     @property
@@ -116,6 +117,11 @@ class Ior(Closing):
     def free_count(self) -> int:
         """Entries that can be prepared now."""
         return self.entry_count - (self._prepared - self._collected)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` or `abandon` was called."""
+        return self._memory.closed
 
     def fileno(self) -> int:
         """Return what becomes readable when there are completions, for event loops."""
@@ -137,7 +143,8 @@ class Ior(Closing):
 
         Raises:
             BlockingIOError: the ring is full: wait first.
-            OSError: EBADF: it was closed, or is of the process that this one was forked from.
+            OSError: EBADF: it was closed, or is of the process that this one was forked from; ENOTCONN: it is full, and the
+                mount daemon has gone.
             TypeError: file or memory of another client, whose ids mean others here.
         """
         if file.client is not self._client or iov.client is not self._client:
@@ -147,7 +154,7 @@ class Ior(Closing):
     def put(self, *fields: int) -> None:
         """Do what `prepare` does, with ids: the fields of `ENTRY` in their order."""
         if self._prepared - self._collected >= self.entry_count:
-            raise BlockingIOError(errno.EAGAIN, "the ring is full")
+            raise self._full("the ring is full")
         place = entry_offset(self._prepared, self.entry_count)
         try:
             ENTRY.pack_into(self._memory, place, *fields)
@@ -197,7 +204,7 @@ class Ior(Closing):
         """
         count = len(columns[0])
         if count > self.free_count:
-            raise BlockingIOError(errno.EAGAIN, "the ring has not so much room")
+            raise self._full("the ring has not so much room")
         step = ENTRY.size // _WORD_BYTES
         if sys.byteorder == "big":
             for column in columns:
@@ -360,6 +367,11 @@ class Ior(Closing):
             what = "this ring is of the process that this one was forked from: make another"
         return OSError(errno.EBADF, what, self.connection.path)
 
+    def _full(self, what: str) -> OSError:
+        """Say so, but not where nothing that could be waited for would make room."""
+        return self._gone() if self._has_ended else BlockingIOError(errno.EAGAIN, what)
+
     def _gone(self) -> OSError:
+        self._has_ended = True
         what = "the mount daemon has ended this ring"
         return OSError(errno.ENOTCONN, what, self.connection.path)

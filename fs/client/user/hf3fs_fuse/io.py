@@ -8,7 +8,10 @@
 What differs: a segment of `SharedMemory` can be cut shorter by anybody, so the mount daemon copies its bytes once, where
 memory of `emberfs.ring` is reached without a copy.  `numa` is accepted and not acted upon.
 
-Rings are not thread safe; registering is.  After a fork the child has a ring of its own, on which nothing is under way.
+Rings are not thread safe; registering is.  After a fork the child has a ring of its own, on which nothing is under way.  So it
+is when the mount daemon has ended one (a crash, an unmount): `submit` or `wait` says so once (ENOTCONN), and the next `prepare` makes
+another, if the mount is served then.  Memory is good again by itself; files that were open stay lost, register those that are
+opened afterwards.
 """
 
 import ctypes
@@ -150,8 +153,25 @@ class ioring:  # noqa: N801 - the name that programs know
         """Have a ring of this process, on which nothing is under way."""
         self._ring = self._make()
         self._pid = os.getpid()
+        self._is_lost = False
         self._under_way: dict[int, Any] = {}
         self._number = 0
+
+    def _begin_again_if_needed(self) -> None:
+        """Have another ring in a child, and where the daemon ended this one: not before its loss was told, if anything was on it."""
+        ring = self._ring
+        if self._pid != os.getpid():
+            self._begin()
+        elif self._is_lost or (
+            ring.connection.has_ended and ring.free_count == ring.entry_count and not ring.is_closed
+        ):
+            self._begin()
+            ring.abandon()
+
+    def _note_loss(self, error: OSError) -> None:
+        """Keep in mind that it was told that the daemon has ended this ring."""
+        if error.errno == errno.ENOTCONN:
+            self._is_lost = True
 
     @staticmethod
     def size_for_entries(entries: int) -> int:
@@ -173,10 +193,10 @@ class ioring:  # noqa: N801 - the name that programs know
 
         Raises:
             OSError: EINVAL: no iovec, across a block, the wrong kind of ring, or of another mount; EBADF: not registered;
-                EACCES: opened for something else; EAGAIN: the ring is full.
+                EACCES: opened for something else; EAGAIN: the ring is full; ENOTCONN: nobody serves the mount now, or the
+                descriptor was open when its daemon went.
         """
-        if self._pid != os.getpid():
-            self._begin()
+        self._begin_again_if_needed()
         if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
             raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
         length = len(iov._view())  # noqa: SLF001 - one module
@@ -200,9 +220,13 @@ class ioring:  # noqa: N801 - the name that programs know
         return self
 
     def submit(self) -> Self:
-        """Hand in what was prepared."""
+        """Hand in what was prepared; raises OSError: ENOTCONN: the daemon has gone, and what was prepared is dropped."""
         if self._pid == os.getpid():  # what was prepared before a fork is the parent's to hand in
-            self._ring.submit()
+            try:
+                self._ring.submit()
+            except OSError as error:
+                self._note_loss(error)
+                raise
         return self
 
     def wait(
@@ -214,14 +238,21 @@ class ioring:  # noqa: N801 - the name that programs know
             max_results: return no more; less than `min_results`, as by default: no more than those, but one at least.
             min_results: wait for so many of those that are under way; 0: for none.
             timeout: then return what there is.
+
+        Raises:
+            OSError: ENOTCONN: the daemon has gone; what was under way may be done or not, and is forgotten.
         """
         if self._pid != os.getpid():
             return []
-        found: list[Result] = self._ring.wait(
-            min(min_results, self._ring.outstanding),
-            max_results=max(max_results, min_results, 1),
-            timeout_s=timeout.total_seconds() if timeout is not None else None,
-        )
+        try:
+            found: list[Result] = self._ring.wait(
+                min(min_results, self._ring.outstanding),
+                max_results=max(max_results, min_results, 1),
+                timeout_s=timeout.total_seconds() if timeout is not None else None,
+            )
+        except OSError as error:
+            self._note_loss(error)
+            raise
         done = []
         for user_data, result in found:
             part = self._under_way.pop(user_data)
