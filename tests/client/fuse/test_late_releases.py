@@ -10,7 +10,7 @@ import trio
 
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.device import Request
-from fs.client.fuse.direct.late_releases import COUNT_MAX, LateReleases
+from fs.client.fuse.direct.late_releases import COUNT_MAX, PASSED_MAX, LateReleases
 from fs.client.fuse.direct.protocol import Opcode
 from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
     cluster,
@@ -42,6 +42,15 @@ async def test_attributes_go_first(kernel):  # noqa: F811
     released, asked = kernel.send_together((*release_of(handle_id), f), (*GETATTR, g))
     assert await answers(kernel, 2) == [(asked, 0), (released, 0)]
     assert f not in kernel.vfs._core.states
+
+
+async def test_no_more_than_some_go_first(kernel):  # noqa: F811
+    """Where many threads ask on and on the loop does not sleep."""
+    (f, handle_id), (g, _) = await two_files(kernel)
+    asked = [(*GETATTR, g)] * (PASSED_MAX + 1)
+    released, *asked = kernel.send_together((*release_of(handle_id), f), *asked)
+    answered = [unique for unique, _ in await answers(kernel, len(asked) + 1)]
+    assert answered == [*asked[:-1], released, asked[-1]]
 
 
 @pytest.mark.parametrize("is_watched", [False])
@@ -135,10 +144,15 @@ def test_no_more_than_some_are_left():
     late.leave = to_do.append
     for number in range(COUNT_MAX + 2):
         late.take(request(number))
-    assert done == [0, 1] and to_do == [late.do_all]
+    assert done == [0, 1]
     late.do_all()
     assert done == list(range(COUNT_MAX + 2))
+    late.take(request(98))
+    (before_sleep,) = to_do  # told once, or a loop that never sleeps would have a long list
+    before_sleep()
+    assert done[-1] == 98
     late.take(request(99))
+    assert len(to_do) == 2
     late.abandon()
-    late.do_all()
+    to_do.pop()()
     assert 99 not in done

@@ -22,6 +22,8 @@ from .protocol import Opcode
 AHEAD: Final = frozenset(map(int, (Opcode.LOOKUP, Opcode.GETATTR, Opcode.CREATE, Opcode.RELEASE)))
 COUNT_MAX: Final = 32
 """Left at most; with more the first one is done."""
+PASSED_MAX: Final = 64
+"""So many requests overtake what is left, at most: where many threads look up names the loop may not sleep for long."""
 
 Leave = Callable[[Callable[[], None]], None]
 
@@ -34,6 +36,8 @@ class LateReleases:
         self._do = do
         self.left: deque[Request] = deque()
         """To be read only."""
+        self._passed_count = 0
+        self._is_loop_told = False
         self.leave: Leave | None = None
         """Has a function called when nothing else is to be done; None: each RELEASE is done when it comes."""
 
@@ -43,10 +47,18 @@ class LateReleases:
             self._do(request)
             return
         if not self.left:
-            self.leave(self.do_all)
+            self._passed_count = 0
+        if not self._is_loop_told:
+            self.leave(self._do_before_sleep)
+            self._is_loop_told = True
         self.left.append(request)
         if len(self.left) > COUNT_MAX:
             self._do(self.left.popleft())
+
+    def lets_pass(self, request: Request) -> bool:
+        """Return whether one more request may overtake what is left."""
+        self._passed_count += 1
+        return request.opcode in AHEAD and self._passed_count <= PASSED_MAX
 
     def take_back(self) -> list[Request]:
         """Return what was left, in its order, to be done before anything else."""
@@ -59,6 +71,10 @@ class LateReleases:
         left = self.left
         while left:
             self._do(left.popleft())
+
+    def _do_before_sleep(self) -> None:
+        self._is_loop_told = False
+        self.do_all()
 
     def abandon(self) -> None:
         """Leave none any more, and do none: there is nobody to answer."""

@@ -33,7 +33,7 @@ from .answering import Answering
 from .begun import WITH_EFFECT, BegunRequest
 from .device import Device, Request
 from .interrupts import WITHOUT_EFFECT, Interrupts
-from .late_releases import AHEAD, LateReleases
+from .late_releases import LateReleases
 from .name_requests import NO_ENTRY, Begin, Reply
 from .protocol import Opcode
 from .read_answers import ReadAnswers
@@ -244,9 +244,9 @@ class Server:
         receive_now = self._device.receive_now
         while not self._left:  # so comes most of what is no read: alone
             rows, request = receive_now(enough)
-            overtakes = not rows and (request is None or request.opcode in AHEAD)
-            if not overtakes:
-                self._left.extend(self._late.take_back())
+            late = self._late
+            if late.left and (rows or (request is not None and not late.lets_pass(request))):
+                self._left.extend(late.take_back())
             if rows or self._left:
                 reads = ReadsTogether()
                 left_count -= self._sort(rows, request, reads)
