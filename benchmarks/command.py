@@ -81,10 +81,13 @@ def bench_command(
         )
         parser.add_argument("--inline", type=int, metavar="BYTES", help=told)
     options = parser.parse_args(arguments)
+    at = getattr(options, "at", None)
+    for option, folder in (("--dir", options.dir), ("--at", at)):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"argument {option}: {folder} is not a directory")
     if getattr(options, "inline", None) is not None:
         keep_small_files(options.inline)
     wanted = getattr(options, "count", None) or sizes[options.full]
-    at = getattr(options, "at", None)
     if options.plot is not None and not is_there():
         sys.stderr.write("ember: --plot needs matplotlib: pip install emberfs[plot]\n")
         return 1

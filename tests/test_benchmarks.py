@@ -64,6 +64,46 @@ def test_one_picture_of_several_benchmarks_is_refused():
     assert caught.value.status is Status.BAD_CONFIG
 
 
+def test_help_without_a_name_lists_what_there_is(capsys):
+    assert run_bench(["--help"]) == run_bench(["-h"]) == 0
+    told = capsys.readouterr().out
+    assert set(re.findall(r"^  (\w+)  +\w", told, re.MULTILINE)) == set(BENCHMARKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        (["apps", "--inline", "65536"], [["apps", "--inline=65536"]]),
+        (
+            ["--full", "kv", "--plot", "rpc"],
+            [["kv", "--full", "--plot"], ["rpc", "--full", "--plot"]],
+        ),
+        (["mount", "--plot", "x.png", "--at", "/mnt"], [["mount", "--plot=x.png", "--at=/mnt"]]),
+        (["mount", "--help"], [["mount", "--help"]]),
+    ],
+)
+def test_options_go_to_each_benchmark_with_their_values(arguments, passed, monkeypatch):
+    ran = []
+    monkeypatch.setattr("fs.app.develop.run", lambda command, _root: ran.append(command[2:]) or 0)
+    assert run_bench(arguments) == 0
+    assert ran == [[f"benchmarks.{name}", *options] for name, *options in passed]
+
+
+def test_a_value_of_no_option_is_no_benchmark():
+    with pytest.raises(FsError, match="no benchmark '65536'"):
+        run_bench(["apps", "--full", "65536"])
+
+
+@pytest.mark.parametrize("option", ["--dir", "--at"])
+def test_a_folder_that_is_not_there_is_wrong_usage(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench_command(
+            "x", "", (1, 2), lambda *_: ROWS, [option, "/nowhere"], measure_at=lambda *_: ROWS
+        )
+    assert ended.value.code == 2
+    assert f"argument {option}: /nowhere is not a directory" in capsys.readouterr().err
+
+
 def test_a_table_is_printed(capsys):
     told = []
 
@@ -73,9 +113,9 @@ def test_a_table_is_printed(capsys):
         return ROWS
 
     assert bench_command("x", "about", ("small", "large"), measure, []) == 0
-    assert bench_command("x", "about", ("small", "large"), measure, ["--full", "--dir=/d"]) == 0
+    assert bench_command("x", "about", ("small", "large"), measure, ["--full", "--dir=/"]) == 0
     output = capsys.readouterr()
-    assert told == [("small", None), ("large", Path("/d"))]
+    assert told == [("small", None), ("large", Path("/"))]
     assert "reads (of disk)" in output.out
     assert re.search(r"reads .* 50 .* MiB/s .* 100 .* 0.50 .* 0.4 ", output.out)
     assert "ember: measuring\n" in output.err
@@ -144,13 +184,13 @@ def test_how_much_and_where_can_be_told(capsys):
 
     for words, found in (
         ([], "10 in None"),
-        (["--full", "--dir=/d"], "20 in /d"),
+        (["--full", "--dir=/"], "20 in /"),
         (["--count=3"], "3 in None"),
-        (["--at=/mnt/other"], "10 at /mnt/other"),
+        (["--at=/proc"], "10 at /proc"),
     ):
         assert bench_command("x", "y", (10, 20), measure, words, amount="z", measure_at=at) == 0
         assert found in capsys.readouterr().out
-    for words in (["--count=3"], ["--at=/mnt/other"]):
+    for words in (["--count=3"], ["--at=/proc"]):
         with pytest.raises(SystemExit):
             bench_command("x", "y", (10, 20), measure, words)
 

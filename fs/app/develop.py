@@ -3,13 +3,14 @@
 Each runs other programs, shows their output, and returns an exit code.
 """
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,6 +28,15 @@ FAST_OPTIONS: Final = (
 """Few of these wait, but those that do take a fifth of the time of a run by two workers."""
 SOME_FAILED: Final = 1
 """What pytest ends with when it ran all tests and some of them failed; what else than 0 is an interruption or a wrong option."""
+_HELP: Final = {"--help", "-h"}
+_WITH_VALUE: Final = {"--dir", "--plot", "--count", "--at", "--inline"}
+"""Options of benchmarks that a value may follow as a word of its own (benchmarks/command.py)."""
+_BENCH_USAGE: Final = """\
+usage: ember bench [NAME ...] [--full] [--dir DIRECTORY] [--plot [FILE]] ...
+
+Run the named benchmarks, or all, each next to the machine's own limit in the same run.  `ember bench NAME --help` tells what
+one measures, and the options that it has besides (--count, --at, --inline).
+"""
 MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - a folder with a random name is made in it
 MEMORY_BYTES_MIN: Final = 4 << 30
 KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
@@ -170,27 +180,55 @@ def run_lock() -> int:
 
 
 def run_bench(arguments: Sequence[str]) -> int:
-    """Run the named benchmarks, or all; options (`--full`) go to each of them.
+    """Run the named benchmarks, or all; options (`--full`) go to each of them; `--help` without a name lists them.
 
     Raises:
         FsError: BAD_CONFIG for a name that is none, or one picture of several.
     """
     root = checkout()
-    found = sorted(p.stem for p in (root / "benchmarks").glob("*.py") if _is_benchmark(p))
-    names = [argument for argument in arguments if not argument.startswith("-")]
-    options = [argument for argument in arguments if argument.startswith("-")]
+    found = {p.stem: p for p in sorted((root / "benchmarks").glob("*.py")) if _is_benchmark(p)}
+    names, options = _names_and_options(arguments, found)
     unknown = [name for name in names if name not in found]
     if unknown:
         raise FsError(
             Status.BAD_CONFIG, f"no benchmark {unknown[0]!r}; there are: {', '.join(found)}"
         )
-    wanted = names or found
+    if not names and _HELP & set(options):
+        sys.stdout.write(_benchmarks_help(found))
+        return 0
+    wanted = names or list(found)
     if len(wanted) > 1 and any(option.startswith("--plot=") for option in options):
         raise FsError(
             Status.BAD_CONFIG, "--plot=FILE is of one benchmark; --plot draws one picture of each"
         )
     codes = [run([sys.executable, "-m", f"benchmarks.{name}", *options], root) for name in wanted]
     return max(codes, default=0)
+
+
+def _names_and_options(
+    arguments: Sequence[str], found: Container[str]
+) -> tuple[list[str], list[str]]:
+    """Tell names of benchmarks from options, which may come before, between and behind; with its value an option is one word."""
+    names: list[str] = []
+    options: list[str] = []
+    for argument in arguments:
+        if argument.startswith("-"):
+            options.append(argument)
+        elif options and options[-1] in _WITH_VALUE and argument not in found:
+            options[-1] += f"={argument}"
+        else:
+            names.append(argument)
+    return names, options
+
+
+def _benchmarks_help(found: Mapping[str, Path]) -> str:
+    """Return what `ember bench --help` says: each benchmark by the first line of its head."""
+    width = max(map(len, found))
+    lines = [
+        f"  {name:<{width}}  {(ast.get_docstring(ast.parse(path.read_text())) or '').splitlines()[0]}"
+        for name, path in found.items()
+    ]
+    return "\n".join([_BENCH_USAGE, *lines]) + "\n"
 
 
 def _is_benchmark(path: Path) -> bool:

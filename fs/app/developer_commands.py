@@ -64,15 +64,22 @@ def lock() -> None:
     raise typer.Exit(run_lock())
 
 
-@app.command(context_settings=PASS_ON)
+@app.command(
+    context_settings=PASS_ON | {"help_option_names": []}, options_metavar="[NAME ...] [OPTIONS]"
+)
 def bench(context: typer.Context) -> None:
-    """Run benchmarks: all, or the named ones (rpc, kv, chunkengine ...)."""
+    """Run benchmarks: all, or the named ones (rpc, kv, chunkengine ...).
+
+    With --help it lists them; with a name and --help it tells the options of that one.
+
+    Example: ember bench batch --plot batch.png
+    """
     from .develop import run_bench  # noqa: PLC0415
 
     raise typer.Exit(run_bench(context.args))
 
 
-@app.command(context_settings=PASS_ON)
+@app.command(context_settings=PASS_ON | {"help_option_names": []}, options_metavar="[OPTIONS]")
 def sim(context: typer.Context) -> None:
     """Replay simulated clusters by seed."""
     from .develop import run_sim  # noqa: PLC0415
