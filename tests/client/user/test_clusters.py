@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from emberfs import clusters
-from emberfs.clusters import disconnect, find_place, split_url
+from emberfs.clusters import disconnect, find_place, split_short_url, split_url
 from emberfs.fsspec import EmberFileSystem
 
 from fs.app import which_cluster
@@ -183,6 +183,28 @@ def test_a_folder_holds_the_cluster_that_is_expected(two_clusters):
     assert find_place(cluster=two_clusters / "one", cluster_id="id-one").cluster_id == "id-one"
     with pytest.raises(OSError, match="holds the cluster id-one, not id-two"):
         find_place(cluster=two_clusters / "one", cluster_id="id-two")
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "path"),
+    [
+        ("ember://data/a//f/", "data", "/data/a/f"),  # what pathlib leaves of ember:///data/a//f/
+        ("hf3fs://data", "data", "/data"),
+        ("ember:///data/f", "", "/data/f"),
+        ("ember://", "", "/"),
+        ("ember://one:7000/f", "", "/f"),
+        ("ember://the-id@/f", "", "/f"),
+        ("data/f", "", "/data/f"),
+    ],
+)
+def test_a_third_slash_may_be_missing_where_the_cluster_is_known(url, name, path):
+    assert split_short_url(url) == (name, path)
+
+
+@pytest.mark.parametrize("url", ["ember://c@host/f", "ember://@/f", "ember://one:x/f"])
+def test_what_may_be_meant_for_hosts_is_no_name(url):
+    with pytest.raises(ValueError, match="is no HOST:PORT"):
+        split_short_url(url)
 
 
 @pytest.mark.parametrize("url", ["ember://data/f", "ember://c@host/f", "ember://@/f"])

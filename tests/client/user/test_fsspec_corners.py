@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from emberfs.fsspec import EmberFileSystem
 from emberfs.fsspec_parts import base, content
+from fsspec.implementations.cached import CachingFileSystem
 
 from fs.client.blocking import BlockingFs
 from fs.client.entries import Identity
@@ -139,6 +140,34 @@ def test_errors_of_the_connection_are_errors_of_the_system(fs, monkeypatch):
             call()
         assert failed.value.errno
         assert failed.value.filename
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # fsspec leaves its own file open
+def test_blocks_are_kept_by_caches_of_fsspec(fs, tmp_path):
+    content_ = os.urandom(200_000)
+    fs.pipe_file("/f", content_)
+    kept = CachingFileSystem(fs=fs, cache_storage=str(tmp_path), check_files=False)
+    with kept.open("/f", block_size=4096) as file:
+        file.seek(100_000)
+        assert file.read(10) == content_[100_000:100_010]
+        assert file.cache.blocks
+    assert file.closed
+    fs.pipe_file("/f", bytes(200_000))
+    with kept.open("/f", block_size=4096) as file:
+        file.seek(100_000)
+        assert file.read(10) == content_[100_000:100_010]  # of the cache
+        file.seek(0)
+        assert file.read(10) == bytes(10)
+
+
+def test_what_caches_read_by_stops_at_the_end(fs):
+    fs.pipe_file("/f", b"0123456789")
+    with fs.open("/f", cache_type="bytes") as file:
+        assert file.fetch_range(8, 20) == b"89"
+        assert file.read() == b"0123456789"
+        assert file.cache.size == 10
 
 
 def test_a_file_is_not_copied_onto_itself(fs):

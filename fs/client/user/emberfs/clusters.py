@@ -34,6 +34,8 @@ from .urls import PROTOCOLS
 
 _SECRET_IN_URL: Final = re.compile(rf"^[^/]*:[^/]*@|{TOKEN_MARK}-\d+-[0-9a-f]{{16}}-")
 """In what follows the `://`: user and password, or a token anywhere."""
+_HOST_MARKS: Final = frozenset("@:,")
+"""What names of folders rarely have, and a cluster's id or hosts with ports always."""
 _BY: Final = (
     "cluster=DIRECTORY, or by its id (`ember status --json`) in the URL, ember://CLUSTER_ID@/"
 )
@@ -64,6 +66,40 @@ def split_url(url: str) -> tuple[str, str, str]:
     Raises:
         ValueError: what stands before the path is no list of hosts with ports; the URL holds a password or token.
     """
+    authority, path = _authority_and_path(url)
+    cluster_id, _, hosts = authority.rpartition("@")
+    is_by_id = bool(cluster_id) and not hosts
+    if authority and not (
+        is_by_id or all(host.rpartition(":")[2].isdigit() for host in hosts.split(","))
+    ):
+        raise not_hosts(url, hosts)
+    return cluster_id, hosts, path
+
+
+def split_short_url(url: str) -> tuple[str, str]:
+    """Return (name, path) of a URL whose third slash may be missing; name: the path's first, if it stands where hosts would.
+
+    Some programs take URLs for paths and clean those: of `ember:///data/f` they leave `ember://data/f`.  Only who knows the
+    cluster by other means can tell that from hosts without ports.
+
+    Raises:
+        ValueError: as of `split_url`.
+    """
+    authority, path = _authority_and_path(url)
+    if not authority or _HOST_MARKS & set(authority):
+        return "", split_url(url)[2]
+    return authority, f"/{authority}{path}".rstrip("/")
+
+
+def not_hosts(url: str, hosts: str) -> ValueError:
+    """Return the error of a URL that says no hosts where they would stand."""
+    return ValueError(
+        f"{url!r}: {hosts!r} is no HOST:PORT; a path begins with a third slash, as in ember:///data"
+        " (fsspec takes less where cluster= or hosts= is given: some programs lose that slash)"
+    )
+
+
+def _authority_and_path(url: str) -> tuple[str, str]:
     path, authority = url, ""
     for protocol in PROTOCOLS:
         if url.startswith(f"{protocol}://"):
@@ -74,15 +110,7 @@ def split_url(url: str) -> tuple[str, str, str]:
                     f" as a storage option, or name the token's file in {TOKEN_FILE_VARIABLE}"
                 )
             authority, _, path = rest.partition("/")
-    cluster_id, _, hosts = authority.rpartition("@")
-    is_by_id = bool(cluster_id) and not hosts
-    if authority and not (
-        is_by_id or all(host.rpartition(":")[2].isdigit() for host in hosts.split(","))
-    ):
-        raise ValueError(
-            f"{url!r}: {hosts!r} is no HOST:PORT; a path begins with a third slash, as in ember:///data"
-        )
-    return cluster_id, hosts, "/" + "/".join(part for part in path.split("/") if part)
+    return authority, "/" + "/".join(part for part in path.split("/") if part)
 
 
 def find_place(

@@ -13,7 +13,15 @@ from fsspec.utils import stringify_path
 from fs.client.blocking import BlockingFs
 from fs.client.entries import Identity
 
-from ..clusters import Place, connection, find_place, os_errors, split_url
+from ..clusters import (
+    Place,
+    connection,
+    find_place,
+    not_hosts,
+    os_errors,
+    split_short_url,
+    split_url,
+)
 from ..urls import PROTOCOLS, is_url
 
 
@@ -38,6 +46,7 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         token_file: str | os.PathLike[str] = "",
         auto_mkdir: bool = True,
         use_listings_cache: bool = False,
+        for_hosts: str = "",
         **storage_options: Any,
     ) -> None:
         """Connect at the first use.
@@ -54,11 +63,14 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
             auto_mkdir: make the directories that are missing above what is written, as programs expect that were
                 written for object stores; False: refuse with FileNotFoundError, as a mount does.
             use_listings_cache: keep listings; also listings_expiry_time (seconds) and max_paths.
+            for_hosts: what a URL has in place of hosts; the first name of its path, if cluster or hosts are given.
             storage_options: fsspec's own.
 
         Raises:
-            ValueError: gid or groups without uid.
+            ValueError: gid or groups without uid; `for_hosts` where nothing else says the cluster.
         """
+        if for_hosts and not cluster and not hosts:
+            raise not_hosts(f"{PROTOCOLS[0]}://{for_hosts}/", for_hosts)
         super().__init__(use_listings_cache=use_listings_cache, **storage_options)
         self.auto_mkdir = auto_mkdir
         self._keeps_listings = use_listings_cache
@@ -111,10 +123,13 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return split_url(stringify_path(path))[2]
+        return split_short_url(stringify_path(path))[1]
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        for_hosts, _ = split_short_url(stringify_path(path))
+        if for_hosts:
+            return {"for_hosts": for_hosts}
         cluster_id, hosts, _ = split_url(stringify_path(path))
         return {
             key: value for key, value in (("cluster_id", cluster_id), ("hosts", hosts)) if value

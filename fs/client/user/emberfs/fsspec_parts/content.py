@@ -5,7 +5,7 @@ import io
 import os
 import posixpath
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from fs.client.blocking import BlockingFile
 from fs.schema.status import FsError, Status
 
 from ..clusters import os_error, os_errors
-from .files import RawFile, buffered
+from .files import EmberReader, RawFile, buffered
 from .names import Names
 
 BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -60,13 +60,12 @@ class Content(Names):
         handle, name = self._open_handle(path, mode, permissions, autocommit=autocommit)
         raw = RawFile(self, name, mode, handle, block_size=block_size)
         options = {"cache_type": cache_type, "cache_options": cache_options}
-        if mode == "rb" and cache_type is not None:
-            cache = caches[cache_type](
-                block_size, _fetcher(raw), handle.length, **(cache_options or {})
-            )
-            raw.fetch = cache._fetch  # noqa: SLF001 - the one method that caches have
         file = buffered(raw, block_size)
         file.set_up(self, path, block_size, autocommit=autocommit, options=options)
+        if isinstance(file, EmberReader) and cache_type is not None:
+            file.cache = caches[cache_type](
+                block_size, file.fetch_range, handle.length, **(cache_options or {})
+            )
         return file
 
     def _open_handle(
@@ -265,16 +264,6 @@ def _beside(name: str) -> str:
 
 def _missing(failed: dict[str, FsError]) -> list[str]:
     return [path for path, error in failed.items() if error.status is Status.NOT_FOUND]
-
-
-def _fetcher(raw: RawFile) -> Callable[[int, int], bytes]:
-    """Return what one of fsspec's caches gets its bytes by."""
-
-    def fetch(start: int, end: int) -> bytes:
-        with os_errors(raw.name):
-            return raw.handle().read(start, end - start)
-
-    return fetch
 
 
 def _judge(found: Iterable[bytes | OSError], on_error: str) -> list[Any]:

@@ -291,7 +291,36 @@ class _FsspecFile(io.BufferedIOBase):
 
 
 class EmberReader(_FsspecFile, io.BufferedReader):  # type: ignore[misc]  # `raw` is ours, and more than a RawIOBase
-    """A file open for reading."""
+    """A file open for reading, which fsspec's `blockcache` can put a cache of its own into."""
+
+    _cache: Any = None
+
+    @property
+    def cache(self) -> Any:
+        """What reads are served from instead of the readahead: one of fsspec's caches; None: nothing."""
+        return self._cache
+
+    @cache.setter
+    def cache(self, cache: Any) -> None:
+        self._cache = cache
+        self.raw.fetch = cache._fetch  # noqa: SLF001 - the one method that caches have
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; `blockcache` sets it after that."""
+        return self.raw.closed
+
+    @closed.setter
+    def closed(self, _is_closed: bool) -> None:
+        """Take it as said: only `close` closes."""
+
+    def fetch_range(self, start: int, end: int) -> bytes:
+        """Return the bytes of [start, end), fewer at the end of the file, past any cache."""
+        with os_errors(self.path):
+            return self.raw.handle().read(start, end - start)
+
+    _fetch_range = fetch_range
+    """Its name in fsspec."""
 
 
 class EmberWriter(_FsspecFile, io.BufferedWriter):  # type: ignore[misc]
