@@ -4,7 +4,7 @@ Nothing is reserved: bytes that were never written take no space and read as zer
 file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
 
 A hole: whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once; at its edges zeros are written, also in the chunk where the
-file ends: another mount may be writing behind the end that this one knows.
+file ends: another mount may be writing behind the end that this one knows.  Where that chunk has no bytes up to the end they are left out.
 The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
 """
 
@@ -13,6 +13,7 @@ from enum import IntFlag
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from ..api import FileRead
 from .core import VfsCore
 from .files import Files
 from .open_file import FileHandle, InodeState
@@ -91,7 +92,9 @@ class Allocation:
         size = handle.state.ref.layout.chunk_size_bytes
         first_whole, end_whole = -(-offset // size), end // size
         if first_whole >= end_whole:
-            await self._write_zeros(handle, offset, end)
+            middle = max(offset, end_whole * size)  # at most one chunk begins in between
+            await self._write_zeros(handle, offset, middle)
+            await self._write_zeros(handle, middle, end)
             return
         await self._write_zeros(handle, offset, first_whole * size)
         await self._write_zeros(handle, end_whole * size, end)
@@ -102,9 +105,29 @@ class Allocation:
             await self._write_zeros(handle, first_whole * size, end)
 
     async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
-        if offset < end:
+        if offset < end and not await self._ends_in_hole(handle.state, offset, end):
             zeros = bytes(end - offset)
             await self._files.write_through(handle, offset, zeros, is_append=False)
+
+    async def _ends_in_hole(self, state: InodeState, offset: int, end: int) -> bool:
+        """Return whether the file ends at `end` and has no bytes from `offset` on: who copies holes makes the last one twice.
+
+        Looked at is only that, since it takes what is buffered to be sent first.
+        """
+        size = state.ref.layout.chunk_size_bytes
+        is_last = end == state.local_length() and offset // size == (end - 1) // size
+        is_inline = state.inline is not None and state.inline.are_of(state.file)
+        if not is_last or is_inline:
+            return False
+        await self._core.drain(state)
+        if end != state.local_length() or state.file.is_inline:
+            return False
+        probe = FileRead(state.ref, offset, memoryview(bytearray(1)))
+        try:
+            await self._core.read_stored([probe])
+        except FsError:  # also one that the write is going to tell
+            return False
+        return probe.hole_bytes > 0  # then so is the rest of the chunk
 
     async def _empty_chunks(self, state: InodeState, first: int, end: int) -> bool:
         """Empty chunks [first, end); False: nothing is done, as the file, with all that was buffered, is inline: it has none."""

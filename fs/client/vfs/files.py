@@ -23,6 +23,8 @@ from .reading import Reading
 from .writing import Writing
 
 _OF_MOUNT = Caller(0, 0)
+_OF_CUTS = frozenset({"caller", "inode_id", "length", "has_open_file"})
+"""Fields of a request to set the length of a file that is open, and nothing else."""
 
 
 class Files(Creating, Reading, Writing, Closing):
@@ -271,6 +273,8 @@ class Files(Creating, Reading, Writing, Closing):
     ) -> Inode:
         """Send a SetAttr that sets the length, after everything written before it.
 
+        To cut a small file where it ends, by who has written it, takes no SetAttr: it is a change that goes with what is buffered.
+
         Raises:
             FsError: BAD_FILE for a handle that cannot write, and whatever meta says.
         """
@@ -288,6 +292,8 @@ class Files(Creating, Reading, Writing, Closing):
                 self._note_cut(inode_id, -1, inode.length)
                 return inode
         async with state.lock:
+            if handle_id is not None and await self._cuts_nothing(state, request, handle_id):
+                return state.present(state.inode)
             await core.drain(state)
             hint = state.length_hint()
             if hint is not None and state.set_times is None:
@@ -312,6 +318,28 @@ class Files(Creating, Reading, Writing, Closing):
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write
         return state.present(state.inode)
+
+    async def _cuts_nothing(
+        self, state: InodeState, request: meta_pb2.SetAttrReq, handle_id: int
+    ) -> bool:
+        """Return whether a file ends where it is to be cut, for certain; what is buffered stays then, to be told with its times to meta.
+
+        Programs that unpack end each file so.  What another mount has written and not told meta of yet counts as written after this.
+
+        Raises:
+            FsError: BAD_FILE, and whatever meta says.
+        """
+        handle = self.handle(handle_id)
+        if not handle.can_write or not _may_cut_nothing(state, request):
+            return False
+        if state.error_count or state.inode_id in self._core.unsure_inline:
+            return False  # what was written before may be there, or not
+        await self._refresh(state, handle.caller)  # others may have written
+        if not _may_cut_nothing(state, request):
+            return False
+        handle.note_write()
+        state.note_changed(self._core.runtime.clock.wall_ns())
+        return True
 
     async def settle(self, inode_id: InodeId) -> None:
         """Send and report what was written to an inode, so that a later explicit time stays.
@@ -361,3 +389,16 @@ class Files(Creating, Reading, Writing, Closing):
             state.note_foreign_content()
             state.cached_ver = state.file.data_ver
             await self._core.kernel.invalidate_content(inode_id)
+
+
+def _may_cut_nothing(state: InodeState, request: meta_pb2.SetAttrReq) -> bool:
+    """Return whether a file, as far as is known, keeps all its bytes, and they go to meta, as do its times and what a change takes from it."""
+    if state.run is None or not state.may_go_inline or request.length != state.local_length():
+        return False
+    if state.append.length or state.is_length_unknown or state.has_unreported:
+        return False
+    file, known = state.file, state.inline
+    if known is None or not known.are_of(file) or file.truncate_pending or state.cuts_under_way:
+        return False
+    is_plain = state.inode.is_bare and not state.inode.iflags
+    return is_plain and all(field.name in _OF_CUTS for field, _ in request.ListFields())

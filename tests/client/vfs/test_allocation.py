@@ -124,3 +124,37 @@ async def test_refusals(autojump_clock, mounts):
             await m.vfs.allocation.fallocate(h, 0, 0, 1)
         assert e.value.status is Status.BAD_FILE
         await m.close(h)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [
+        (0, CHUNK // 2),
+        (10, CHUNK // 2),
+        (CHUNK // 2 - 1, CHUNK // 2),
+        (0, 2 * CHUNK + 5),
+        (CHUNK, CHUNK + 9),
+    ],
+)
+async def test_a_hole_at_the_end_stays_one(autojump_clock, mounts, cluster, length, offset):
+    """`cp --sparse=always` makes it by the length first, and then once more."""
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.files.write(h, 0, b"x" * offset)
+        inode_id = (await m.stat(b"f")).inode_id
+        await m.names.setattr(inode_id, AttrChange(length=length), h, ROOT)
+        await m.vfs.allocation.fallocate(h, PUNCH, offset, length - offset)
+        await m.close(h)
+        assert sum(map(len, cluster.chunks.chunks.values())) == offset
+        assert await m.read_file(b"f") == (b"x" * offset).ljust(length, b"\0")
+
+
+async def test_bytes_at_the_end_become_a_hole(autojump_clock, mounts, cluster):
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f")
+        await one.files.write(h, 0, b"x" * (CHUNK + 100))
+        await one.vfs.allocation.fallocate(h, PUNCH, 50, CHUNK)
+        await one.vfs.allocation.fallocate(h, PUNCH, CHUNK + 70, 30)
+        await one.close(h)
+        expected = b"x" * 50 + bytes(CHUNK) + b"x" * 20 + bytes(30)
+        assert await two.read_file(b"f") == expected
