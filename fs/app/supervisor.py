@@ -9,6 +9,7 @@ Invariants:
     - The death of the supervisor stops no service; the next one adopts what still runs: by the state file, which is written
       after every start, else, where that could not be written or was removed, by what /proc shows (running.py).
     - What the machine refuses (a full disk, no more processes or descriptors) ends no supervisor: it goes on, and tries again.
+    - Nor does any line that comes by the socket, nor one that never ends.
 
 Concurrency: trio; one task per service.  No checkpoint lies between a change of a service's fields and
 the writing of the state file.
@@ -57,6 +58,8 @@ STOP_TIMEOUT_S: Final = 20.0
 END_TIMEOUT_S: Final = 10.0
 """Of a supervisor, after all its services have stopped."""
 POLL_S: Final = 0.02
+REQUEST_BYTES_MAX: Final = 65_536
+"""Who sends more without ending its line gets no answer: nobody is to fill our memory."""
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 READY_BYTES_MAX: Final = 1024
 
@@ -383,14 +386,14 @@ async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -
             line = b""
             while not line.endswith(b"\n"):
                 received = await stream.receive_some(65_536)
-                if not received:
+                if not received or len(line) > REQUEST_BYTES_MAX:
                     return
                 line += received
             try:
                 reply = await supervisor.answer(json.loads(line))
             except FsError as error:
                 reply = {"error": int(error.status), "detail": error.detail}
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # no JSON, or nested without end
                 reply = {"error": int(Status.RPC_BAD_REQUEST), "detail": str(error)}
             await stream.send_all(json.dumps(reply).encode() + b"\n")
         except trio.BrokenResourceError:

@@ -1,5 +1,6 @@
 """The supervisor with small stand-in programs instead of services: restarts, order, adoption, back-off."""
 
+import json
 import os
 import shutil
 import signal
@@ -312,4 +313,26 @@ async def test_the_end_of_a_watched_process_stops_everything(directory):
             await wait_until(directory.supervisor_socket.exists)
             watched.kill()
             await watched.wait()
+    assert not directory.supervisor_socket.exists()
+
+
+async def test_no_line_of_the_socket_ends_it(directory):
+    """Nested JSON had: the parser gives up by an error of its own, not by one of values."""
+    bad = {"error": int(Status.RPC_BAD_REQUEST)}
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, directory)
+            await wait_until(directory.supervisor_socket.exists)
+            path = str(directory.supervisor_socket)
+            for line in b'{"a":' * 5000, b"[" * 60_000, b"{", b"7", b"\xff\xfe", b'{"command": {}}':
+                async with await trio.open_unix_socket(path) as caller:
+                    await caller.send_all(line + b"\n")
+                    answer = json.loads(await caller.receive_some())
+                    assert answer.items() >= bad.items()
+            async with await trio.open_unix_socket(path) as caller:
+                with pytest.raises(trio.BrokenResourceError):  # nobody reads on
+                    await caller.send_all(bytes(16 << 20))
+            async with await trio.open_unix_socket(path) as caller:
+                await caller.send_all(b'{"command": "stop"}\n')
+                assert json.loads(await caller.receive_some()) == {"complaints": []}
     assert not directory.supervisor_socket.exists()
