@@ -8,7 +8,7 @@ import typer
 
 from ..rpc.credential_files import read_keys, write_new_key
 
-key = typer.Typer(help="The key of a cluster.", no_args_is_help=True)
+key = typer.Typer(help="The key of a cluster.", no_args_is_help=True, add_completion=False)
 
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="auth.key_file of every process.")

@@ -11,7 +11,11 @@ import typer
 
 from ..schema.status import FsError, Status
 
-dirlock = typer.Typer(help="Let only one mount change names in a directory.", no_args_is_help=True)
+dirlock = typer.Typer(
+    help="Let only one mount change names in a directory.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A directory on a mount.")]
 ATTRIBUTE = "ember.lock"

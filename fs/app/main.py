@@ -26,6 +26,7 @@ from .options import (
     running_cluster,
 )
 from .process_id import ProcessId, process_id
+from .sections import SectionedGroup
 
 if TYPE_CHECKING:
     from .bring_up import UpOptions
@@ -35,6 +36,7 @@ COMPLETE_VARIABLE: Final = "_EMBER_COMPLETE"
 
 app = typer.Typer(
     name="ember",
+    cls=SectionedGroup,
     help="EmberFS: a distributed file system for machine-learning clusters.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -12,7 +12,9 @@ from .cluster_dir import ClusterDir
 from .scraped import fetch
 from .which_cluster import chosen_directory
 
-metrics = typer.Typer(help="What the processes of a cluster measure.", no_args_is_help=True)
+metrics = typer.Typer(
+    help="What the processes of a cluster measure.", no_args_is_help=True, add_completion=False
+)
 
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
 

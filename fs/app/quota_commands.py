@@ -28,7 +28,9 @@ from .running import mount_daemon_at
 from .status_view import bytes_text
 from .which_cluster import chosen_directory, directory_of_cluster
 
-quota = typer.Typer(help="Limits on what lies below directories.", no_args_is_help=True)
+quota = typer.Typer(
+    help="Limits on what lies below directories.", no_args_is_help=True, add_completion=False
+)
 
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

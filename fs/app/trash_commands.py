@@ -20,8 +20,10 @@ from .errors import named
 from .paths_on_mounts import path_inside
 from .quota_commands import DirOption, JsonOption, connected
 
-rm = typer.Typer()
-trash = typer.Typer(help="What was removed and can be restored.", no_args_is_help=True)
+rm = typer.Typer(add_completion=False)
+trash = typer.Typer(
+    help="What was removed and can be restored.", no_args_is_help=True, add_completion=False
+)
 
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="As `ember trash ls` shows them.")

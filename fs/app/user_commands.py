@@ -25,7 +25,7 @@ from .where import ConfigOption, DirOption, find
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 EXPIRE_DAYS_MAX: Final = 36_500
 
-user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True)
+user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True, add_completion=False)
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
 user.add_typer(token, name="token")
 

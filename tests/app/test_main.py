@@ -1,12 +1,15 @@
 """The command line itself."""
 
 import json
+import re
 
 import pytest
+import typer
 
 from fs.app.groups import GROUPS
 from fs.app.main import app
 from fs.app.release import RELEASE
+from fs.app.sections import SECTIONS
 from fs.kernels.in_use import kernels_in_use
 
 
@@ -46,6 +49,21 @@ def test_groups_look_like_the_rest_and_tell_whole_lines(name, capsys):
         printed = capsys.readouterr()
         told.append((ended.value.code, printed.out + printed.err))
     assert [code for code, _ in told] == [0, 2]
+    assert "--install-completion" not in told[0][1]
     assert "Error: No such option: --no-such-option" in told[1][1]
     lines = [line for _, text in told for line in text.splitlines() if "Usage: " not in line]
     assert not [line for line in lines if line.endswith(("...", "\u2502"))]
+
+
+def test_every_command_stands_in_one_section_of_the_help():
+    commands = typer.main.get_command(app).commands
+    placed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(placed) == sorted(name for name, one in commands.items() if not one.hidden)
+
+
+def test_a_command_without_a_section_is_shown_all_the_same(capsys, monkeypatch):
+    monkeypatch.delitem(SECTIONS, "Files and directories")
+    with pytest.raises(SystemExit):
+        app(["--help"], prog_name="ember")
+    said = capsys.readouterr().out
+    assert re.search(r"^Other:\n(  .*\n)*  rm +Move files", said, re.MULTILINE)

@@ -12,7 +12,7 @@ from .key_change import run_key_change
 from .removal import run_remove
 from .upgrade import run_stop, run_upgrade
 
-cluster = typer.Typer(help="Install, grow and upgrade a cluster of many machines.", no_args_is_help=True)  # fmt: skip
+cluster = typer.Typer(help="Install, grow and upgrade a cluster of many machines.", no_args_is_help=True, add_completion=False)  # fmt: skip
 
 InventoryArgument = Annotated[
     Path, typer.Argument(metavar="INVENTORY", help="As deploy/inventory.toml shows.")
