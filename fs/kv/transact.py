@@ -3,18 +3,18 @@
     async def rename(tr: Transaction) -> Reply: ...
     reply = await transact(engine, rename, runtime=runtime)
 
-What `fn` must guarantee, because it may run several times and each run but the last is forgotten:
-    1. It acts only through `tr`: no side effects outside, no state kept from one run to the next.
-       (What it does to local variables it must do again from the start.)
+`fn` may run several times, and each run but the last is forgotten.  So it must guarantee:
+    1. It acts only through `tr`.  It has no side effects outside, and keeps no state from one run to the next.  (What
+       it does to local variables it must do again from the start.)
     2. It uses `tr` only until it returns, and does not commit it.
-    3. If it writes, running it again after it has taken effect gives the same result and no second
-       effect, because a commit whose outcome is unknown is followed by another run: either it is
-       idempotent by nature (sets of values that do not depend on what was there), or it reads a
-       record of the request that it writes itself (an idempotency record) and answers from that.  Where neither holds, pass is_idempotent=False: the caller then
-       gets KV_COMMIT_UNKNOWN and must find out by itself.
+    3. If it writes, a second run after the first took effect gives the same result and no second effect.  This matters
+       because a commit of unknown outcome is followed by another run.  Either `fn` is idempotent by nature: it sets
+       values that do not depend on what was there.  Or it reads a record of the request that it writes itself (an
+       idempotency record), and answers from that.  Where neither holds, pass is_idempotent=False.  The caller then gets
+       KV_COMMIT_UNKNOWN and must find out by itself.
     4. Errors it raises leave no trace (nothing is committed) and rest on one consistent snapshot.
 
-Read-only transactions pay no commit: what they read was true at one instant, their snapshot.
+Read-only transactions pay no commit: what they read was true at one instant, that of their snapshot.
 """
 
 import logging
@@ -162,7 +162,7 @@ async def snapshot_read(engine: KvEngine, fn: Callable[[Transaction], Awaitable[
 
 
 def _pause_s(runtime: Runtime, attempt: int) -> float:
-    """Full jitter: contenders spread out instead of meeting again."""
+    """Return the next pause, with full jitter: contenders spread out instead of meeting again."""
     ceiling_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt, 16))
     return runtime.random.uniform(0.0, ceiling_s)
 

@@ -4,15 +4,16 @@ Pure: no clock, no randomness, no I/O.  The primary's chain scan calls it; nothi
 
 Invariants (enumerated exhaustively by tests/mgmtd/test_chain_state.py):
     - The result holds the same target ids as the input.
-    - Order is serving*, lastsrv?, syncing?, waiting*, offline*; at most one target is syncing, at most one
-      lastsrv, and a lastsrv only where nothing serves.
-    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.  But for a stand-in: it
-      ceased to serve in the same judgement as the last server, and nobody could acknowledge anything after that.
+    - Order is serving*, lastsrv?, syncing?, waiting*, offline*.  At most one target is syncing, at most one is lastsrv,
+      and a lastsrv is only where nothing serves.
+    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.  The exception is
+      a stand-in.  It ceased to serve in the same judgement as the last server, and nobody could acknowledge anything
+      after that.
     - A chain that had a serving or lastsrv target still has one of either: the newest data has a keeper.
-    - chain_version grows by exactly one when anything changed, else the same object is returned.
+    - chain_version grows by exactly one when anything changed.  Else the same object is returned.
 
-Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table of its design notes; the
-differences are listed in specs/chain-state.md.
+Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table of its design notes.  The differences
+are listed in specs/chain-state.md.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -70,16 +71,17 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
 def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Chain:
     """Count a loss when the newest data is kept by a target that kept it before its machine was started anew.
 
-    What an update writes survives the death of processes, but only a sync makes it survive the machine.  Who may stand in for a last
-    server counts as that does, also if it never has to: later on nobody would know of the reboot.
+    What an update writes survives the death of processes, but only a sync makes it survive the machine.  A target that
+    may stand in for a last server counts as the last server does, also if it never has to stand in: later on nobody
+    would know of the reboot.
 
     Args:
         before: the chain until now.
         after: what `next_chain` made of it.
-        rebooted: targets whose machines were started anew since they were last heard.
+        rebooted: targets whose machines were started anew since the targets were last heard of.
 
     Returns:
-        `after` when nothing can have been lost; else with one more loss, under the version after `before`'s.
+        `after` when nothing can have been lost.  Else `after` with one more loss, under the version after `before`'s.
     """
     if not any(t in rebooted and t in before.candidates for t in after.candidates):
         return after
@@ -105,7 +107,7 @@ def is_legal(chain: Chain) -> bool:
 def keeping_state(state: PublicState) -> LocalState:
     """Return the local state under which a member's public state stays as it is.
 
-    A new primary presumes it of targets whose nodes it has not heard yet.
+    A new primary presumes that state of targets whose nodes it has not heard yet.
     """
     if state in {PublicState.SERVING, PublicState.WAITING}:
         return LocalState.UPTODATE
@@ -113,7 +115,7 @@ def keeping_state(state: PublicState) -> LocalState:
 
 
 def _stand_in(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> TargetId | None:
-    """Return who serves from now on in the stead of the last server, which is away; None: nobody does, or need be."""
+    """Return who serves from now on in the stead of the last server, which is away; None: nobody can, or needs to."""
     if not chain.stand_ins or any(
         local_states.get(t, LocalState.OFFLINE) is not LocalState.OFFLINE for t in chain.keepers
     ):
@@ -125,9 +127,10 @@ def _stand_in(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Targ
 def _stand_ins(chain: Chain, lasts: Sequence[TargetId]) -> tuple[TargetId, ...]:
     """Return who may stand in for the last server of a judged chain: those that ceased to serve together with it.
 
-    An update is acknowledged only when all that serve have it, and one that anybody was shown is at least pending with all of them
-    (fs/storage/write_path.py).  So each of those that serve under one version has all; from the next one on, in which nobody
-    serves, nothing is acknowledged.  Who ceased to serve earlier may lack something.
+    An update is acknowledged only when all that serve have it.  One that anybody was shown is at least pending with all
+    of them (fs/storage/write_path.py).  So every target that serves under one chain version has everything.  Nobody
+    serves under the next one, so from there on nothing is acknowledged.  A target that ceased to serve earlier may lack
+    something.
     """
     if not lasts:
         return ()

@@ -19,15 +19,17 @@ numbers are little-endian:
         32     8  payload bytes
         40     8  xxh3-64 of bytes 0..39
 
-The message is a protobuf message in hello, proof and request frames and in replies with status OK; in replies
-with another status and in goodbye frames it is the error's detail in UTF-8.  A cancel frame has neither
-message nor payload; nothing answers it.
+What the message is:
+    - In hello, proof and request frames, and in replies with status OK: a protobuf message.
+    - In replies with another status, and in goodbye frames: the error's detail in UTF-8.
+    - A cancel frame has neither message nor payload.  Nothing answers it.
 
-The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id, and the
-8 of the id of the span that asks (fs/runtime/tracing.py).  Who keeps no traces cuts them off.
+The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id,
+and the 8 of the id of the span that asks (fs/runtime/tracing.py).  Whoever keeps no traces cuts them off.
 
-A lent request says where its payload lies, which does not follow: fs/rpc/lending.py.  So does a lent reply, to a request that borrows; a
-return frame gives it back: fs/rpc/lent_replies.py; it may lie in files: fs/rpc/lent_ranges.py.
+Lent payloads do not follow the message.  A lent request says where its payload lies (fs/rpc/lending.py).  So does a
+lent reply, which answers a request that borrows.  A return frame gives the payload of a lent reply back
+(fs/rpc/lent_replies.py).  That payload may lie in files (fs/rpc/lent_ranges.py).
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.

@@ -1,19 +1,21 @@
 """Looking for events again and again for a moment before the event loop sleeps (decision 0167).
 
-Who does one small thing after the other makes the processes that serve him wake each other in turn.  Being woken costs as much as a third of what is
-then done: the interrupt of another core, the change of processes, and caches that another one has used meanwhile.  A loop that still looks has none of
-that.
+Why.  A program that does one small thing after the other makes the processes that serve it wake each other in turn.
+Being woken costs as much as a third of what is then done: the interrupt of another core, the change of processes, and
+caches that another process has used meanwhile.  A loop that still looks pays none of that.
 
-Looked is only where it is likely to be worth it, and nobody else's time:
-    - The last waits, as many as are enough, were over sooner than one looks.  So who waits for disks, timers or people sleeps at once, as before.
-      Whoever has looked in vain wants twice as many: where a long wait follows a few short ones again and again, such as for the bytes
-      of a file, nobody looks soon.
-    - After each look the core is given to whoever wants it.  Where it does not come back soon, others have more to do than there are cores: then the
-      loop sleeps at once for a while, twice as long each time that this is found again.
+When.  A loop looks only where it is likely to be worth it, and where it takes nobody else's time:
+    - The last waits were over sooner than a look lasts, as many of them as are enough.  So whoever waits for disks,
+      timers or people sleeps at once, as before.  Each look in vain doubles how many are enough.  So nobody looks for
+      long where a long wait follows a few short ones again and again, such as for the bytes of a file.
+    - After each look the core is given to whoever wants it.  If it does not come back soon, others have more to do than
+      there are cores.  Then the loop sleeps at once for a while, twice as long each time that this is found again.
 
-Not for storage processes, of which a machine runs many, and which a write passes one after the other: they would want each other's cores.
+Not for storage processes.  A machine runs many of them, and a write passes them one after the other: they would want
+each other's cores.
 
-What nobody waits for may be left (`leave`) until no event has come for a moment, or the loop is about to sleep: while another process works, it is done in no one's way.
+Work that nobody waits for may be left (`leave`).  It is done once no event has come for a moment, or when the loop is
+about to sleep: while another process works, it is in no one's way.
 
 Does not know what the events are, nor whose.
 """
@@ -24,21 +26,21 @@ from time import perf_counter
 from typing import Final
 
 ENOUGH: Final = 2
-"""One is over soon whenever a lone call, such as a heartbeat, has its reply."""
+"""More than one, since the reply to a lone call, such as a heartbeat, makes one short wait."""
 ENOUGH_MAX: Final = 64
-"""So many are enough in any case."""
+"""No more short waits than this are ever needed."""
 CROWDED_S: Final = 0.001
-"""A core that comes back only after so long is wanted by others; what our own processes do for each other takes less."""
+"""A core that comes back only after this long is wanted by others.  What our processes do for each other takes less."""
 REST_S_MIN: Final = 0.1
 REST_S_MAX: Final = 10.0
-"""For so long none is looked for then."""
+"""The shortest and the longest time without a look, once others have wanted the core."""
 
 LEFT_AFTER_S: Final = 0.000015
-"""What is left is done once no event has come for so long: a program that has its answer asks the next thing within some 10 us."""
+"""What is left is done once no event has come for this long: a program with its answer asks again within some 10 us."""
 
 Events = list[tuple[int, int]]
 Poll = Callable[[float, int], Events]
-"""Waits for so many seconds at most, and returns as many events at most."""
+"""Wait at most so many seconds, and return at most so many events."""
 
 
 class Looking:
@@ -65,15 +67,15 @@ class Looking:
         time_s: Callable[[], float] = perf_counter,
         yield_core: Callable[[], None] = os.sched_yield,
     ) -> None:
-        """Look not at all, until `limit_s` is set; `time_s` counts from any moment."""
+        """Do not look, until `limit_s` is set; `time_s` counts from any moment."""
         self._poll = poll
         self._event_count_max = event_count_max
         self._time_s = time_s
         self._yield = yield_core
         self.limit_s = 0.0
-        """For so long it is looked."""
+        """How long one look lasts; 0: none."""
         self._enough = ENOUGH
-        """Of short waits; each look that finds something makes it one less."""
+        """How many short waits in a row are enough; each look that finds something takes one off."""
         self._short_count = 0
         """Waits in a row that an event has ended soon."""
         self._rest_s = REST_S_MIN
@@ -82,9 +84,9 @@ class Looking:
         self._left: list[Callable[[], None]] = []
 
     def leave(self, function: Callable[[], None]) -> None:
-        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps; it neither waits nor raises.
+        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps.
 
-        What it makes runnable is run before the loop sleeps.
+        The function neither waits nor raises.  What it makes runnable is run before the loop sleeps.
         """
         self._left.append(function)
 
@@ -94,7 +96,11 @@ class Looking:
             function()
 
     def wait(self, timeout_s: float) -> Events:
-        """Wait for events for so long at most; none came, or what was left has been done: an empty list."""
+        """Wait for events, at most `timeout_s`.
+
+        Returns:
+            What came.  Empty: nothing came, or what was left has been done instead.
+        """
         limit_s = self.limit_s
         if timeout_s <= 0.0:
             return self._poll(timeout_s, self._event_count_max)
@@ -120,14 +126,17 @@ class Looking:
         return events
 
     def _poll_or_do_left(self) -> Events:
-        """Return what there is, or do what was left: its tasks and deadlines the loop knows only when it comes here again."""
+        """Return what there is, or else do what was left.
+
+        The loop learns of the tasks and deadlines which that makes only when it comes here again.
+        """
         events = self._poll(0.0, self._event_count_max)
         if not events:
             self._do_left()
         return events
 
     def _look(self, now_s: float, limit_s: float) -> Events | None:
-        """Return what came; None: nothing, and what was left has been done."""
+        """Return what came; None: nothing came, and what was left has been done."""
         poll, count_max, time_s = self._poll, self._event_count_max, self._time_s
         end_s, left_s = now_s + limit_s, now_s + LEFT_AFTER_S
         while True:
@@ -146,7 +155,7 @@ class Looking:
                 return []
 
     def _rest(self, now_s: float) -> None:
-        """Others want the core: look no more for a while."""
+        """Do not look for a while: others want the core."""
         is_soon = now_s < self._rested_s + self._rest_s
         self._rest_s = min(2 * self._rest_s, REST_S_MAX) if is_soon else REST_S_MIN
         self._rested_s = now_s + self._rest_s

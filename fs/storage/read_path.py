@@ -1,15 +1,15 @@
 """The way of one batch of reads through one replica, top to bottom (CRAQ reads).
 
-A read may return the committed version here unless an update of its chunk is inside (`LocalTarget.unsettled`): then
+A read may return the committed version here unless an update of its chunk is inside (`LocalTarget.unsettled`).  Then
 the tail may already have committed, and shown, a newer one.  So:
-    - not the tail: ask the tail which version is committed, serve that one, committed or pending here;
-    - the tail: wait for the update inside; a leftover pending version is completed before the read, since a
-      former tail may have shown it.
-If the version named by the tail is not here (updates went on meanwhile), the read is repeated under the chunk
-lock, where nothing moves.
+    - Not the tail: ask the tail which version is committed, and serve that one, committed or pending here.
+    - The tail: wait for the update inside.  A leftover pending version is completed before the read, since a former
+      tail may have shown it.
+If the version named by the tail is not here (updates went on meanwhile), the read is repeated under the chunk lock,
+where nothing moves.
 
 Concurrency: no lock on the usual way.  What the page cache holds is read right here (read_at_once.py), since handing a
-small read to a thread costs more than the read; for the rest there is one blocking call per disk and batch.
+small read to a thread costs more than the read.  For the rest there is one blocking call per disk and batch.
 """
 
 from collections.abc import Coroutine
@@ -42,7 +42,7 @@ def read_packed(
     | Later
     | None
 ):
-    """Read a batch, as `read_batch`, without making an object of its message, if it is usual.
+    """Read a batch as `read_batch` does, but without making an object of its message, if the batch is usual.
 
     Args:
         context: of the process.
@@ -51,8 +51,8 @@ def read_packed(
         is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
-        The reply, if nothing had to be waited for; else what waits for it, which has to be awaited, or LATER.  None: nothing is done, and
-        `read_batch` does it.
+        The reply, if nothing had to be waited for.  Else what waits for it, which has to be awaited, or LATER.  None:
+        nothing is done, and `read_batch` has to do it.
 
     Raises:
         FsError: LEASE_EXPIRED.
@@ -100,7 +100,8 @@ def read_packed(
 def _is_untried(call: Call, rows: RowsWanted, *, is_cold: bool) -> bool:
     """Return whether the page cache is not asked for rows on the event loop, which would have it begin to read them.
 
-    So it is where they are many bytes, and where a lone large read was to be lent and is not, mostly since it is not in there.
+    It is not asked where the rows are many bytes.  Nor is it where a lone large read was to be lent and is not: mostly
+    it is not in there.
     """
     size, (lengths, offsets) = rows.size, (rows.rows.lengths, rows.rows.offsets)
     if size != INLINE_BYTES_MAX or is_cold or call.takes_ranges is None:
@@ -131,7 +132,11 @@ def _reply_of(
 def _is_begun(
     context: StorageContext, call: Call, message: bytes, lease: Lease, rows: RowsWanted
 ) -> bool:
-    """Have a thread read what has to wait for the disk, and answer without a task; `lease` is taken over then.  False: nothing is done."""
+    """Have a thread read what has to wait for the disk, and answer without a task.
+
+    Returns:
+        True: it is begun, and `lease` is taken over.  False: nothing is done.
+    """
     by_disk = rows.by_disk(rows.done.left)
     answer = call.answer
     if answer is None or len(by_disk) > 1 or rows.size > INLINE_BYTES_MAX:
@@ -187,7 +192,8 @@ async def _read_rows(
 ) -> Reply[storage_pb2.BatchReadRsp]:
     """Read what has to wait for the disk, and then what is unusual; `lease` is taken over.
 
-    With `leaves_matching` the caller matches bytes against stored checksums himself, whichever way they come, and asks again if they differ.
+    With `leaves_matching` the caller compares bytes with the stored checksums, whichever way they come, and asks again
+    if they differ.
     """
     is_given = False
     try:
@@ -212,7 +218,7 @@ async def _read_rows(
 def read_batch(
     context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
 ) -> Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
-    """Return what reads a batch; each I/O has its own status, the reply's payload holds the bytes of all in order.
+    """Return what reads a batch.  Each I/O has its own status; the reply's payload holds the bytes of all in order.
 
     Args:
         context: of the process.

@@ -1,19 +1,25 @@
 """The way of one update through one replica, top to bottom.
 
+`run_update` takes the steps 1 to 4, `execute` 5 to 8 and 11, `pass_on_and_commit` 9 and 10.
+
 Invariants:
     - A version is forwarded only when it is pending here.  So whatever a reader is shown at the tail is held by every
       target above it, and survives the death of any of them in any order.
     - It is committed here only after everybody below has committed it.
     - A client is told of success only under a valid lease, and at most one success per tag.
-    - NO_SPACE means: neither here nor below has anybody the update, nor will anybody get it, not even from an earlier
-      copy of the same request that arrives late.
+    - NO_SPACE means that nobody has the update, neither here nor below.  Nor will anybody get it, not even from an
+      earlier copy of the same request that arrives late.
 
-Why dropping a pending version on NO_SPACE is safe (step 9).  The successor answers NO_SPACE only when it holds
-nothing of the version itself and, by the same rule, nobody below it does.  Earlier attempts at the same successor
-whose outcome stayed unknown are void since its answer (epochs, forward.py).  Earlier attempts at a former successor
-do not matter: had it got the version down to a replica that still serves, the present successor, which took its
-place and is serving, would have it and would have answered success.  A syncing successor never answers
-NO_SPACE: it leaves the chain instead, because the former tail may have committed the version, and shown it.
+Why a pending version may be dropped on NO_SPACE (step 9):
+    - The successor answers NO_SPACE only when it holds nothing of the version itself.  By the same rule nobody below it
+      holds anything of it.
+    - Earlier attempts at the same successor whose outcome stayed unknown are void since that answer (epochs,
+      forward.py).
+    - Earlier attempts at a former successor do not matter.  Suppose that one had got the version down to a replica
+      that still serves.  Then the present successor, which took the former one's place and is serving, would have the
+      version and would have answered success.
+    - A syncing successor never answers NO_SPACE.  It leaves the chain instead, because the former tail may have
+      committed the version, and shown it.
 
 Concurrency: any number of updates at once; those of one chunk one after the other.
 """
@@ -61,7 +67,7 @@ async def run_update(
     deadline_s: float,
     tell: Tell | None = None,
 ) -> storage_pb2.UpdateRsp:
-    """Execute one update here and below; return when it is committed on the whole rest of the chain.
+    """Execute one update here and below; return once the whole rest of the chain has committed it.
 
     Args:
         context: ports, targets and limits of this process.
@@ -108,7 +114,7 @@ async def run_update(
 async def execute(
     context: StorageContext, target: LocalTarget, update: Update, tell: Tell | None = None
 ) -> Executed:
-    """Do it here and below; the caller holds the chunk's lock.
+    """Execute a checked update here and below; the caller holds the chunk's lock.
 
     Raises:
         FsError: as `run_update`.
@@ -167,20 +173,22 @@ async def pass_on_and_commit(
 ) -> Flush | None:
     """Bring a pending version to the rest of the chain, and commit it here; the caller holds the chunk's lock.
 
-    Whoever asked is told by `tell` right before the commit, if nothing can come in between: until then readers here ask the tail, which has
-    committed, and what a death leaves is a pending version of which the rest of the chain knows that it is committed, as after an unsynced commit.
+    `tell` gives the reply right before the commit here, if nothing can come in between.  That is safe.  Until the
+    commit readers here ask the tail, which has committed.  A death leaves a pending version of which the rest of the
+    chain knows that it is committed, as after an unsynced commit.
 
     Args:
         context: ports, targets and limits of this process.
-        place: ours.
+        place: ours in the chain.
         update: what was asked for.
-        version: of it.
+        version: the number that the update gives to the chunk.
         prepared: the chunk with that version pending.
-        tell: see above.
-        failed: the first attempt to bring it there, if one has been made.
+        tell: gives the reply to whoever asked, see above.
+        failed: the first attempt to pass it on, if one has been made.
 
     Returns:
-        A flush, which has ended well here, if one was asked for and everybody below has flushed it, too; else None.
+        A flush that has ended well here, if one was asked for and everybody below has flushed the version, too.
+        Else None.
 
     Raises:
         FsError: as `forward`.
@@ -218,7 +226,7 @@ async def pass_on_and_commit(
 async def _decide(
     context: StorageContext, target: LocalTarget, update: Update, position: Position
 ) -> UpdateResult | tuple[ChunkState | None, Decision]:
-    """Return what there is to do, on top of what; or the result, where there is nothing.
+    """Return the chunk's state and what to do on top of it; or the result, where nothing is to be done.
 
     A leftover pending version is completed first.
     """
@@ -253,7 +261,7 @@ def note_place(place: Place) -> None:
 
 
 def _note_cut(target: LocalTarget, update: Update) -> None:
-    """A truncation has cut or filled this chunk; a write of a client says what it knows before."""
+    """Remember that a truncation has cut or filled this chunk; what a client's write knows of it is noted before."""
     if update.kind is UpdateType.TRUNCATE or update.request.is_fill:
         chunk_id = update.chunk_id
         target.cuts.note(chunk_id.inode_id, chunk_id.index, update.request.truncate_ver)
@@ -262,7 +270,10 @@ def _note_cut(target: LocalTarget, update: Update) -> None:
 async def _restore_what_is_kept(
     context: StorageContext, place: Place, update: Update, state: ChunkState | None
 ) -> bool:
-    """At the head: an update that keeps bytes of a version known to be damaged needs them first.
+    """Repair a damaged version at the head before an update that keeps some of its bytes.
+
+    Returns:
+        Whether the chunk has been repaired.
 
     Raises:
         FsError: CHUNK_DAMAGED, before anybody has heard of the update.
@@ -291,10 +302,10 @@ async def _pass_on(
     *,
     failed: Failed | None,
 ) -> Forwarded:
-    """Bring the update to the rest of the chain; undo it here if certainly nobody there has it or gets it.
+    """Bring the update to the rest of the chain; undo it here if it is certain that nobody there has it or gets it.
 
     Raises:
-        FsError: as `forward`; but for NO_SPACE the version stays pending: a repeat, the next update or resync
+        FsError: as `forward`.  Except for NO_SPACE the version stays pending: a repeat, the next update or resync
             completes it.
     """
     target, outgoing = place.target, outgoing_of(update, version)

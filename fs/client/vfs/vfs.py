@@ -1,11 +1,11 @@
-"""The vfs: POSIX semantics of one mount over the meta and storage clients; knows nothing of FUSE.
+"""The vfs: POSIX semantics of one mount over the meta and storage clients.  It knows nothing of FUSE.
 
-Promises are in specs/semantics.md.  Parts: `files` (open files and their data), `namespace` (names and
-attributes), `directories` (listing); they share a `VfsCore` (state of open inodes, write-back), whose head
-states the locking rules.
+What it promises is in specs/semantics.md.  Its parts are `files` (open files and their data), `namespace` (names and
+attributes) and `directories` (listing).  They share a `VfsCore` (state of open inodes, write-back), whose head states
+the locking rules.
 
-Concurrency: any number of tasks; `run` must be running.  A service that is away is a pause: the clients below
-retry, and nothing here times out by itself.
+Concurrency: any number of tasks; `run` must be running.  A service that is away is a pause: the clients below retry,
+and nothing here times out by itself.
 """
 
 import logging
@@ -62,7 +62,7 @@ class SpaceInfo:
 
 
 def _told_count(state: InodeState) -> int:
-    """Return of how many failed writes every open file knows that can write."""
+    """Return how many failed writes have been told to every open file that can write."""
     seen = [handle.seen_error_count for handle in state.handles.values() if handle.can_write]
     return min(seen, default=state.error_count)
 
@@ -148,7 +148,7 @@ class Vfs:
         self._core.connect_kernel(kernel)
 
     def tell_settings(self, tell: Callable[[], bytes]) -> None:
-        """Have the mount tell its settings, as JSON, to its own user and root: they read them as an attribute of it."""
+        """Set what gives the mount's settings as JSON; its own user and root read them as an attribute of it."""
         self._core.tell_settings = tell
 
     def announce_batches(self, socket_name: bytes) -> None:

@@ -1,12 +1,12 @@
-"""Rename: move a name, replace what the new one led to, or exchange the two; all or nothing.
+"""Rename: move a name, replace what the new name led to, or exchange the two.  All or nothing.
 
-Rules are those of rename(2) and renameat2(2) on Linux.
+The rules are those of rename(2) and renameat2(2) on Linux.
 
 Invariants:
-    - No directory becomes its own ancestor: every ancestor of the new parent is read with a
-      conflict, so of two concurrent renames that would close a loop together one is rerun.
-    - A directory's parent pointer, its dentry and the parents' counters change together, and so does
-      the usage of all above both places.
+    - No directory becomes its own ancestor.  Every ancestor of the new parent is read with a conflict, so of two
+      concurrent renames that would close a loop together one is rerun.
+    - A directory's parent pointer, its dentry and the parents' counters change together.  So does the usage of all
+      directories above both places.
 """
 
 from collections.abc import Iterable
@@ -125,7 +125,7 @@ async def _check_no_loop(tr: Transaction, move: _Move) -> None:
 
 
 async def _require_not_removed(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
-    """In a removed tree nothing is counted any more, so no directory may be taken out of it."""
+    """Refuse to take a directory out of a removed tree, in which nothing is counted any more."""
     if not await ctx.lineages.above(tr, directory.inode_id):
         raise FsError(Status.NOT_FOUND, f"directory {directory.inode_id:#x} was removed")
 
@@ -138,7 +138,7 @@ def _check_replaceable(source: pb.InodePb, target: pb.InodePb) -> None:
 
 
 def _require_parent_change(ctx: OpContext, inode: pb.InodePb) -> None:
-    """Moving a directory rewrites its `..`, which takes write access to itself."""
+    """Require write access to a directory that is moved: the move rewrites its `..`."""
     if inode.type == pb.DIRECTORY:
         permissions.require(ctx.caller, inode, permissions.WRITE)
 
@@ -150,7 +150,7 @@ def _settle(
     place: Place,
     trash: pb.TrashMarkPb | None,
 ) -> None:
-    """Give a (complete) inode the name it moved to."""
+    """Give a (complete) inode the name it moves to."""
     if inode.type == pb.DIRECTORY:
         inode.directory.parent_inode_id = place.parent.inode_id
         inode.directory.name = place.name
@@ -196,7 +196,9 @@ async def relocate(  # noqa: PLR0917 - what, from where, to where
     *,
     trash: pb.TrashMarkPb | None,
 ) -> None:
-    """Move a (complete) inode to a name; the caller has dealt with what was there, and with the old name.
+    """Move a (complete) inode to a name.
+
+    The caller has dealt with what the new name led to, and with the old name.
 
     Args:
         tr: the transaction.
