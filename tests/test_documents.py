@@ -27,6 +27,9 @@ def test_every_knob_is_documented_somewhere():
     page = documents.config_page()
     assert "| retry_time_s_max | float |" in page
     assert "An operation that meets only retryable errors fails after this long." in page
+    rows = re.findall(r"^\| (\w+) \|.*\| *(.*?) *\|$", page, re.MULTILINE)
+    assert len(rows) > 100
+    assert not [key for key, meaning in rows if key != "key" and not meaning]
 
 
 PAGES = sorted(ROOT.glob("*.md")) + [

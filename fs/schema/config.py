@@ -31,11 +31,15 @@ class ProcessSection(Section, frozen=True):
     """[process]: who this process is and whom it talks to."""
 
     cluster_id: Annotated[str, Meta(min_length=1, max_length=64)] = "emberfs"
+    """Names the cluster; processes of another one are refused."""
     node_id: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    """Of a server: no other process of the cluster has the same."""
     listen: str = "tcp:127.0.0.1:0"
     """`tcp:HOST:PORT` or `unix:/PATH`."""
     mgmtd_addresses: list[str] = []
+    """Where the managers listen, each as `listen` says it."""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    """The least urgent lines that are written to the log."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """text: a line for people; json: an object per line, with the keys time, level, logger, message, trace_id, span_id, traceback."""
     slow_request_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 5.0
@@ -65,13 +69,18 @@ class RpcSection(Section, frozen=True):
     payload_bytes_max: Annotated[int, Meta(ge=CHUNK_SIZE_BYTES_MAX, le=1024 * MIB)] = 256 * MIB
     """The largest chunk fits: whole chunks are written, and copied to targets that were away."""
     connection_count_max: Count = 4096
+    """Connections that a process serves at once; further ones are refused (RPC_OVERLOADED)."""
     inflight_per_connection_max: Count = 1024
+    """Requests of one connection that run at once; further ones are refused (RPC_OVERLOADED)."""
     lend_bytes_min: Annotated[int, Meta(ge=0, le=1024 * MIB)] = 256 * KIB
     """Payloads from this size on that a process of this machine and user is asked to read from the memory of who has them, in place of
     sending them over the Unix socket: of requests from the caller's, of replies from the server's.  0: none; who has that setting reads none either."""
     handshake_timeout_s: Seconds = 5.0
+    """A peer that has not said and proved who it is within this is sent away."""
     connect_timeout_s: Seconds = 3.0
+    """How long a process waits for a connection to another one."""
     call_timeout_s: Seconds = 30.0
+    """How long a call waits for its reply, where nothing else says so."""
 
 
 class KvSection(Section, frozen=True):
@@ -81,11 +90,13 @@ class KvSection(Section, frozen=True):
     """rocksdb: the store in `path`, of this process alone; remote: that of the kv process at `address`; foundationdb:
     the cluster that `cluster_file` names; memory: none."""
     path: str = ""
+    """Directory of the embedded store (rocksdb)."""
     address: str = ""
     """`unix:/PATH` or `tcp:HOST:PORT` of the kv process."""
     group_sync_interval_s: Seconds = 0.05
     """How long commits may gather before one flush makes them durable."""
     retry_time_s_max: Seconds = 10.0
+    """A transaction that conflicts, or whose store is away, is not begun again after this long."""
     disk_hang_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 10.0
     """A process whose embedded store waits for its disk for so long, while the device completes nothing, ends, and so does one that
     waits for twelve times that in any case: its callers are refused, and turn to others.  0: never.  See storage.disk_hang_s."""
@@ -96,7 +107,9 @@ class KvSection(Section, frozen=True):
     tls_certificate_path: str = ""
     """PEM file; the tls_ settings are for FoundationDB, empty: as FDB_TLS_* in the environment says."""
     tls_key_path: str = ""
+    """PEM file with the key of that certificate."""
     tls_ca_path: str = ""
+    """PEM file with the authorities that peers' certificates are checked against."""
     tls_verify_peers: str = ""
     """Conditions on the peer's certificate, as FoundationDB writes them: Check.Valid=1,S.O=Example."""
     trace_directory: str = ""
@@ -122,6 +135,7 @@ class MgmtdSection(Section, frozen=True):
     """[mgmtd]: failure detection and the manager's own lease."""
 
     heartbeat_interval_s: Seconds = 1.0
+    """A node tells the manager how it is, and renews its lease, this often."""
     node_lease_s: Seconds = 4.8
     """A node serves at most this long after it sent its last answered heartbeat."""
     node_failed_after_s: Seconds = 6.0
@@ -130,9 +144,13 @@ class MgmtdSection(Section, frozen=True):
     """A primary that falls silent is replaced after this long.  Together with the two intervals it is less than
     `node_lease_s`: so nodes hear the next primary before they would have to stop serving."""
     primary_extend_interval_s: Seconds = 0.5
+    """The primary extends its lease, and other managers look at it, this often."""
     chain_scan_interval_s: Seconds = 0.25
+    """The primary looks this often which nodes are silent and which chains have to change."""
     client_session_s: Seconds = 60.0
+    """A client that has been silent for this long has lost its client session."""
     probe_timeout_s: Seconds = 1.0
+    """How long a manager waits for an answer when it tries whether a process is gone."""
     replace_after_s: Annotated[float, Meta(ge=0.0, le=30 * 86_400.0)] = 600.0
     """A target that has been offline for so long is replaced by another one; 0: never.  Longer than a server takes
     to start anew, since copying a disk costs hours of its neighbours' bandwidth."""
@@ -158,8 +176,11 @@ class MetaSection(Section, frozen=True):
     """How long a removed file's chunks stay, for readers on other mounts that still have it open.  Half as long again, 30 s at most, while
     users ask the service for something.  5 s at most where less than a tenth of the space is free."""
     gc_interval_s: Seconds = 1.0
+    """How often a service looks for removed files whose chunks are due."""
     gc_batch_count: Count = 128
+    """Removals, and names in the trash, that are looked at together."""
     session_scan_interval_s: Seconds = 10.0
+    """How often a service looks for file sessions whose clients are gone."""
     session_grace_s: Seconds = 60.0
     """A file session younger than this is never pruned."""
     idempotency_expiry_s: Annotated[float, Meta(ge=600.0, le=86_400.0)] = 1800.0
@@ -167,6 +188,7 @@ class MetaSection(Section, frozen=True):
     trash_expiry_s: Annotated[float, Meta(ge=1.0, le=30 * 86_400.0)] = 3 * 86_400.0
     """How long the trash keeps what was moved there without saying for how long."""
     trash_scan_interval_s: Seconds = 10.0
+    """How often a service looks for names in the trash whose time is over."""
     trash_free_fraction_min: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     """With less free space than this fraction the trash is emptied before its time, what is due first at first, one
     name per scan; 0: never, for what was promised to be kept is kept."""
@@ -177,6 +199,7 @@ class MetaSection(Section, frozen=True):
     event_log_file_count: Annotated[int, Meta(ge=1, le=1000)] = 8
     """Kept, the newest included."""
     chunk_size_bytes: ChunkSize = 1 * MIB
+    """Of the root's default layout, at initialisation; a power of two."""
     stripe_size: Annotated[int, Meta(ge=1, le=STRIPE_SIZE_MAX)] = 16
     """Of the root's default layout; cut to the length of the chain table at initialisation."""
     inline_bytes_max: Annotated[int, Meta(ge=0, le=64 * KIB)] = 64 * KIB
@@ -189,22 +212,28 @@ class DiskSection(Section, frozen=True):
     """One entry of [[storage.disks]]."""
 
     path: str
+    """Directory of the disk, which nothing else uses."""
     target_ids: list[int] = []
+    """Targets that the disk holds from the beginning; no other disk of the cluster has the same."""
 
 
 class StorageSection(Section, frozen=True):
     """[storage]: disks, replication, resync."""
 
     disks: list[DiskSection] = []
+    """One entry for each disk."""
     forward_timeout_s: Seconds = 30.0
     """A head gives up passing an update on after this long; the client then retries."""
     forward_retry_s: Seconds = 0.05
+    """Pause before an update is passed on again, after a try that failed."""
     link_failed_after_s: Seconds = 10.0
     """A target that gets no answer from its neighbour in the chain, nor a connection to it, leaves after this long."""
     resync_interval_s: Seconds = 0.2
+    """How often a process looks for successors that have to be brought up to date."""
     resync_concurrency: Count = 8
+    """Per process: chunks that are copied to successors at once."""
     resync_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 0
-    """0: no limit."""
+    """Per process: how fast chunks are copied to successors that are brought up to date; 0: no limit."""
     scrub_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 8 * MIB
     """Per process: how fast all chunks are reread to find damaged copies; 0: they are not."""
     compact_bytes_per_s_max: Annotated[int, Meta(ge=0)] = 16 * MIB
@@ -214,7 +243,9 @@ class StorageSection(Section, frozen=True):
     system of the disk shows it as used, EmberFS as free.  Where a host finds space at the first write, new chunks are written twice
     as fast there.  0: all is given back."""
     read_concurrency: Count = 4
+    """Per disk: calls that read at once; further ones wait."""
     write_concurrency: Count = 16
+    """Per disk: calls that write at once; further ones wait."""
     direct_write_bytes_min: Annotated[int, Meta(ge=0)] = 1 * MIB
     """New versions of chunks of at least this many bytes go to the disk past the page cache, without a copy, on ext4 and XFS; the first to
     read one then reads it from the disk; 0: never."""
@@ -228,6 +259,7 @@ class StorageSection(Section, frozen=True):
     reject_create_free_bytes_min: Annotated[int, Meta(ge=0)] = 64 * MIB
     """Below this much free space new chunks are refused with NO_SPACE."""
     low_space_fraction: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.05
+    """A disk with less than this fraction free counts as low on space: chains with a target on it make no rotation."""
     checksum_block_bytes: Annotated[int, Meta(ge=4 * KIB, le=1 * MIB)] = 16 * KIB
     """Of new disks; one that is formatted keeps its own.  It belongs to the cluster: disks of one chain must have the same, so a cluster stays
     with what it was made with, 4096 since `ember up` and `ember cluster deploy` write it down, by this default before.  A copy on a
@@ -242,35 +274,50 @@ class ClientSection(Section, frozen=True):
     """[client]: native client and mount."""
 
     mount_point: str = ""
+    """Of a mount daemon: the empty directory to mount at."""
     retry_time_s_max: Annotated[float, Meta(ge=0.001, le=300.0)] = 120.0
     """An operation that meets only retryable errors fails after this long.  Services know for longer what they have done for a client:
     beyond that, a repeat could be done twice.  Who lives and is slow is waited for, 10 minutes at the most."""
     retry_pause_s: Seconds = 0.02
+    """Pause before the second try of an operation; each further pause is up to twice the last."""
     retry_pause_s_max: Seconds = 1.0
+    """The longest pause between two tries."""
     call_timeout_s: Annotated[float, Meta(ge=0.001, le=300.0)] = 10.0
     """Of one try; as with retry_time_s_max, a longer one could outlast what services know."""
     batch_count_max: Count = 128
+    """Reads in one request to a storage node."""
     batch_bytes_max: Annotated[int, Meta(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
+    """Bytes of the reads in one request to a storage node."""
     requests_per_node_max: Count = 8
+    """Requests of one kind that are under way to one storage node; further ones wait."""
     channel_count: Annotated[int, Meta(ge=1, le=65_535)] = 1024
+    """Updates that one client has under way at once; further ones wait."""
     write_buffer_bytes: Annotated[int, Meta(ge=4 * KIB, le=64 * MIB)] = 1 * MIB
+    """Bytes in a row that are gathered before they are sent: as many whole chunks as fit, one at least."""
     dirty_bytes_max: Annotated[int, Meta(ge=1 * MIB)] = 256 * MIB
+    """Written bytes that a mount holds; then writers wait until storage has taken some."""
     write_back_interval_s: Seconds = 5.0
+    """What was written is sent to storage, and its length to meta, at the latest after this long."""
     durable_close: bool = True
     """Closing a file that was written makes it survive power loss, as fsync does; False: as after write_back."""
     unmount_time_s_max: Seconds = 45.0
     """How long an orderly unmount tries to write what is buffered; what it could not write then is lost, and told."""
     readahead_bytes_max: Annotated[int, Meta(ge=0, le=256 * MIB)] = 24 * MIB
+    """How far a mount reads ahead of one open file; 0: it does not."""
     readahead_total_bytes_max: Annotated[int, Meta(ge=0)] = 256 * MIB
+    """The same for all open files together."""
     kernel_readahead_bytes: Annotated[int, Meta(ge=0, le=256 * MIB)] = 1 * MIB
     """What the kernel reads ahead of programs, and around the faults of mappings; only root can set it; 0: as it is by itself (128 KiB)."""
     attr_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
+    """How long the kernel may use attributes of files."""
     dir_entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
+    """How long the kernel may use names and attributes of directories."""
     entry_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
     """Of names that are no directories: 0 asks meta at every open, which close-to-open needs."""
     listed_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 1.0
     """Of names that a listing showed: stat may use them for so long, open makes sure that they still hold."""
     negative_timeout_s: Annotated[float, Meta(ge=0.0, le=3600.0)] = 0.0
+    """How long the kernel may take a name for absent that it has looked up in vain; 0: not at all."""
     leased_names_max: Annotated[int, Meta(ge=0, le=16_777_216)] = 65_536
     """Names kept of directories that this mount has made, so that it is known without a call what they lead to, and that others are absent; 0: none."""
     verify_reads: bool = True
