@@ -15,7 +15,8 @@ Not for storage processes.  A machine runs many of them, and a write passes them
 each other's cores.
 
 Work that nobody waits for may be left (`leave`).  It is done once no event has come for a moment, or when the loop is
-about to sleep: while another process works, it is in no one's way.
+about to sleep: while another process works, it is in no one's way.  A loop that always has something else to do comes
+to it all the same, after PASSED_MAX waits.
 
 Does not know what the events are, nor whose.
 """
@@ -38,6 +39,9 @@ REST_S_MAX: Final = 10.0
 LEFT_AFTER_S: Final = 0.000015
 """What is left is done once no event has come for this long: a program with its answer asks again within some 10 us."""
 
+PASSED_MAX: Final = 64
+"""No more waits than this go before what is left: a saturated loop may find events, or tasks that can run, for hours."""
+
 Events = list[tuple[int, int]]
 Poll = Callable[[float, int], Events]
 """Wait at most so many seconds, and return at most so many events."""
@@ -50,6 +54,7 @@ class Looking:
         "_enough",
         "_event_count_max",
         "_left",
+        "_passed_count",
         "_poll",
         "_rest_s",
         "_rested_s",
@@ -82,9 +87,13 @@ class Looking:
         self._rested_s = -REST_S_MAX
         """When the last rest is over, or was."""
         self._left: list[Callable[[], None]] = []
+        self._passed_count = 0
+        """Waits since something is left."""
 
     def leave(self, function: Callable[[], None]) -> None:
         """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps.
+
+        At the latest, too, after PASSED_MAX waits: others may keep the loop from sleeping.
 
         The function neither waits nor raises.  What it makes runnable is run before the loop sleeps.
         """
@@ -92,6 +101,7 @@ class Looking:
 
     def _do_left(self) -> None:
         left, self._left = self._left, []
+        self._passed_count = 0
         for function in left:
             function()
 
@@ -102,6 +112,11 @@ class Looking:
             What came.  Empty: nothing came, or what was left has been done instead.
         """
         limit_s = self.limit_s
+        if self._left:
+            self._passed_count += 1
+            if self._passed_count > PASSED_MAX:
+                self._do_left()
+                return self._poll(0.0, self._event_count_max)  # it may have made tasks runnable
         if timeout_s <= 0.0:
             return self._poll(timeout_s, self._event_count_max)
         if not limit_s:

@@ -5,6 +5,7 @@ from fs.runtime.looking import (
     ENOUGH,
     ENOUGH_MAX,
     LEFT_AFTER_S,
+    PASSED_MAX,
     REST_S_MAX,
     REST_S_MIN,
     Looking,
@@ -229,3 +230,16 @@ def test_what_is_left_is_done_before_the_loop_sleeps_and_behind_what_is_there():
         assert machine.wait(looking, None, timeout_s=1.0) == ([], False)
         assert done == [1]  # and what that made runnable is run before the loop sleeps
         assert machine.wait(looking, None, timeout_s=1.0) == ([], True)
+
+
+def test_what_is_left_is_done_also_where_the_loop_never_comes_to_sleep():
+    for limit_s, timeouts_s in ((0.0, (60.0,)), (LIMIT_S, (60.0,)), (LIMIT_S, (60.0, 0.0))):
+        machine, done = Machine(), []
+        looking = machine.looking(limit_s)
+        for rounds in range(3):
+            looking.leave(lambda done=done: done.append(1))
+            for number in range(PASSED_MAX + 1):
+                assert len(done) == rounds, number
+                timeout_s = timeouts_s[number % len(timeouts_s)]
+                assert machine.wait(looking, 0.0, timeout_s)[0] == EVENT
+            assert len(done) == rounds + 1
