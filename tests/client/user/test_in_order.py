@@ -170,3 +170,33 @@ def test_without_another_thread_the_calling_one_reads(client, opened, monkeypatc
         len(content)
     )
     assert buffer == content
+
+
+@pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_thread_that_fails_to_come_is_not_waited_for(
+    client, opened, monkeypatch, failure, has_begun
+):
+    """Else the end of the iteration would never come, where memory is short or at a Ctrl-C in the wrong moment."""
+    file, content = opened
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "emberfs-apart":
+            if has_begun:
+                start(thread)
+            raise failure
+        start(thread)
+
+    def read():
+        transfers = [Transfer(file, 0, memoryview(bytearray(len(content))))]
+        with pytest.raises(failure):
+            list(read_in_order(client, transfers))
+        ended.set()
+
+    ended = threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    threading.Thread(target=read, daemon=True).start()
+    assert ended.wait(30)
+    assert client.under_way == 0
+    assert len(client.batches) <= has_begun

@@ -5,7 +5,7 @@ No executor: those take nothing any more while the interpreter ends, when what i
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Thread
+from threading import Lock, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,15 +16,25 @@ def begin(call: Callable[[], T], done: "Future[T]") -> None:
 
     Args:
         call: what it returns or raises becomes that of `done`.
-        done: is held by the caller before anything begins, so that no interrupt leaves it with a call that it does not know of.
+        done: is held by the caller before anything begins, so that no interrupt leaves it with a call that it does not know of; it always
+            ends, also where this raises, since the caller waits for all that it holds.
     """
+    claim = Lock()
     try:
-        Thread(target=_make, args=(call, done), name="emberfs-apart").start()
+        Thread(target=_make, args=(call, done, claim), name="emberfs-apart").start()
     except RuntimeError:  # there are too many, or, in later Pythons, the interpreter ends
-        _make(call, done)
+        _make(call, done, claim)
+    except BaseException as error:  # an interrupt, or no memory: is there a thread?
+        if claim.acquire(blocking=False):
+            done.set_exception(error)
+            del done
+        raise
 
 
-def _make(call: Callable[[], T], done: "Future[T]") -> None:
+def _make(call: Callable[[], T], done: "Future[T]", claim: Lock) -> None:
+    """Make the call, unless who wanted it has taken it back: who has the claim ends `done`."""
+    if not claim.acquire(blocking=False):
+        return
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001 - who waits for it raises it
