@@ -15,7 +15,7 @@ Concurrency: `WornPages` belongs to the event loop; `exchange` may be called in 
 import ctypes
 import logging
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Final
@@ -113,12 +113,17 @@ class WornPages:
         return found
 
 
-def begin_exchange(pages: memoryview) -> None:
-    """Begin what `exchange` does, in a thread, where one is to be had."""
+def begin_exchange(parts: Sequence[memoryview]) -> None:
+    """Begin what `exchange` does, part by part in one thread, where one is to be had: a batch in any order may have hundreds, and others need threads."""
     try:
-        trio.lowlevel.start_thread_soon(partial(exchange, pages), methodcaller("unwrap"))
+        trio.lowlevel.start_thread_soon(partial(_exchange_all, parts), methodcaller("unwrap"))
     except RuntimeError as error:
-        log.debug("%d bytes stay in small pages: %s", len(pages), error)
+        log.debug("%d parts stay in small pages: %s", len(parts), error)
+
+
+def _exchange_all(parts: Sequence[memoryview]) -> None:
+    for pages in parts:
+        exchange(pages)
 
 
 def exchange(pages: memoryview) -> None:

@@ -65,9 +65,9 @@ class Work:
         straight = [io for _, ios in self._straight for io in ios]
         if straight:
             await _move(batches, straight, self.op, self.is_relaxed)
-        for pages in self._worn:  # now that storage does not hold them
-            begin_exchange(pages)
-        self._worn.clear()
+        if self._worn:  # now that storage does not hold them
+            begin_exchange(self._worn)
+            self._worn = []
         copied = deque(self._jobs)
         while copied:
             some = _next_copies(copied)

@@ -11,6 +11,7 @@ Invariant: mapped bytes stay mapped as long as anything refers to a view of them
 import errno
 import fcntl
 import functools
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -18,6 +19,8 @@ from typing import Final, Protocol
 from ...runtime.plain_memory import PlainMemory
 from ...schema.status import FsError, Status
 from .huge_pages import HUGE_BYTES, WornPages, aligned_mapping
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = "emberfs-batch"
 
@@ -68,7 +71,7 @@ class MappedMemory:
         self.size = self.mapped_bytes = size
         self.block_size = block_size
         is_large = is_new and size >= HUGE_BYTES
-        self.view = aligned_mapping(fd, size) if is_large else memoryview(PlainMemory(fd, size))
+        self.view = _mapping(fd, size, is_large=is_large)
         self._worn = WornPages(size) if is_large else None
 
     def window(self, offset: int, length: int) -> memoryview:
@@ -90,6 +93,16 @@ class MappedMemory:
     def close(self) -> None:
         """See Memory: the last window that goes ends the mapping, at once if there is none."""
         self.view.release()
+
+
+def _mapping(fd: int, size: int, *, is_large: bool) -> memoryview:
+    """Return all bytes of a memory file; where a huge page could begin if it `is_large` and the machine has room to look for such a place."""
+    if is_large:
+        try:
+            return aligned_mapping(fd, size)
+        except OSError as error:  # without overcommitment that wants the same room once more
+            log.debug("%d bytes are mapped anywhere: %s", size, error)
+    return memoryview(PlainMemory(fd, size))
 
 
 class CopiedMemory:

@@ -6,7 +6,10 @@ import errno
 import mmap
 import os
 import random
+import re
+import resource
 import threading
+from pathlib import Path
 
 import pytest
 import trio
@@ -149,9 +152,62 @@ async def test_pages_are_exchanged_behind_the_batches_that_were_written_out_of_t
         it.memories.pop(2).close()
 
 
+async def test_one_thread_exchanges_all_pages_of_a_batch(autojump_clock, program, monkeypatch):
+    """Written in any order they are in hundreds of parts, and the mount daemon needs threads for others."""
+    threads, exchanged = set(), threading.Semaphore(0)
+
+    def note(_pages):
+        threads.add(threading.get_ident())
+        exchanged.release()
+
+    monkeypatch.setattr(huge_pages, "exchange", note)
+    begun, start = [], trio.lowlevel.start_thread_soon
+
+    def count(*args):
+        begun.append(args)
+        start(*args)
+
+    async with program() as it:
+        memory, fd = new_memory(SIZE)
+        os.close(fd)
+        it.memories[2] = memory
+        apart = [
+            {"op": Op.WRITE, "memory": 2, "place": place, "length": HUGE_BYTES}
+            for place in (2 * HUGE_BYTES, 0)
+        ]
+        for _ in range(TIMES_MIN - 1):
+            assert await it.do(*apart) == [HUGE_BYTES] * 2
+        monkeypatch.setattr(trio.lowlevel, "start_thread_soon", count)
+        assert await it.do(*apart) == [HUGE_BYTES] * 2
+        assert len(begun) == 1
+        for _ in apart:
+            await trio.to_thread.run_sync(exchanged.acquire)
+        assert len(threads) == 1
+        it.memories.pop(2).close()
+
+
+def test_where_there_is_no_room_to_look_for_such_a_place_memory_is_had_all_the_same():
+    """As on a machine without overcommitment, where the addresses that are set aside count until the memory lies there."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (used_data_bytes() + SIZE // 2, before[1]))
+        memory, fd = new_memory(SIZE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    memory.view[-3:] = b"end"
+    assert os.pread(fd, 3, SIZE - 3) == b"end"
+    os.close(fd)
+    memory.close()
+
+
+def used_data_bytes():
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"^VmData:\s*(\d+) kB$", status, re.MULTILINE)[1]) * KIB
+
+
 async def test_a_batch_is_written_also_where_no_thread_is_to_be_had(monkeypatch):
     def fail(*_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(trio.lowlevel, "start_thread_soon", fail)
-    begin_exchange(memoryview(bytearray(10)))
+    begin_exchange([memoryview(bytearray(10))])
