@@ -273,5 +273,8 @@ class Segments:
 
 
 def _close(fd: int) -> None:
-    """Close a segment: of one that is unlinked that may give back many pages, which takes its time."""
-    trio.lowlevel.start_thread_soon(partial(os.close, fd), methodcaller("unwrap"))
+    """Close a segment: of one that is unlinked that may give back many pages, which takes its time; here, where no thread is to be had."""
+    try:
+        trio.lowlevel.start_thread_soon(partial(os.close, fd), methodcaller("unwrap"))
+    except RuntimeError:
+        os.close(fd)

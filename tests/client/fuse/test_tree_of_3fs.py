@@ -563,6 +563,32 @@ async def test_of_two_links_of_one_name_one_is_made(nursery):
     segments.drop(f"{NUMBER}1".encode(), 1)
 
 
+async def test_a_process_ends_when_the_machine_has_no_more_threads(nursery, monkeypatch):
+    """Its segments are closed all the same, and nobody else is harmed."""
+    fd = os.memfd_create("segment")
+    program = await trio.lowlevel.open_process(["sleep", "600"])
+
+    def open_segment(*_):
+        return Opened(fd, 1, program.pid, os.pidfd_open(program.pid))
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    core = SimpleNamespace(section=ClientSection(), spawn=nursery.start_soon)
+    segments = Segments(core, open_segment)
+    await segments.register(InodeId(1), f"{NUMBER}1".encode(), b"/dev/shm/a", 1, program.pid)
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+    program.kill()
+    await program.wait()
+    with trio.fail_after(60):
+        while segments.names(1):  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.01)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not nursery.child_tasks
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
 MOUNTINFO = rb"""20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda rw
 30 20 0:50 / /mnt/a\040b rw - fuse.ember emberfs:x rw
 31 20 0:50 /team /work rw - fuse.ember emberfs:x rw
