@@ -372,10 +372,10 @@ class Reading(Handles):
             room = core.section.readahead_total_bytes_max - core.readahead_bytes
             for turn, (start, stop) in enumerate(ahead.ranges_to_fetch(length, max(room, 0))):
                 block = Block(start, stop, FetchedBlock(core.ahead_memory.take(stop - start)))
+                core.spawn(self._fetch, state.ref, block, turn)  # first: else nobody would fetch it
                 ahead.add(block)
                 core.readahead_bytes += stop - start
                 core.fetched_ahead_bytes += stop - start
-                core.spawn(self._fetch, state.ref, block, turn)
             core.forget_ahead(ahead)  # what the reader has overtaken
 
     async def _fetch(self, ref: FileRef, block: Block[FetchedBlock], turn: int = 0) -> None:

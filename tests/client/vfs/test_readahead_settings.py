@@ -2,6 +2,7 @@
 """What open files have read ahead when somebody changes how much that may be."""
 
 import msgspec
+import pytest
 import trio
 import trio.testing
 
@@ -78,3 +79,26 @@ async def test_blocks_that_are_wanted_sooner_are_asked_for_sooner(autojump_clock
             fetched = [offset for _, offset, _ in m.cluster.chunks.reads]
             assert fetched == [MIB, 2 * MIB, 8 * MIB]
             await m.close(handle_id)
+
+
+async def test_what_no_task_could_be_had_for_is_not_waited_for(autojump_clock, mounts, monkeypatch):
+    """Where memory is short a block would count as on its way for ever, and so would whoever reads there."""
+    async with mounts(readahead_bytes_max=8 * MIB) as m:
+        await m.write_file(b"f", bytes(8 * MIB))
+        handle_id = (await m.open(b"f")).handle_id
+        core, spawn = m.vfs._core, m.vfs._core.spawn
+
+        def fail(*_):
+            raise MemoryError("injected")
+
+        monkeypatch.setattr(core, "spawn", fail)
+        with pytest.raises(MemoryError):
+            await m.files.read(handle_id, 0, MIB)
+        monkeypatch.setattr(core, "spawn", spawn)
+        with trio.fail_after(60):
+            assert await m.files.read(handle_id, 0, MIB) == bytes(MIB)
+        await trio.testing.wait_all_tasks_blocked()
+        held = sum(h.readahead.held_bytes for h in m.files._handles.values())
+        assert core.readahead_bytes == held
+        await m.close(handle_id)
+        assert core.readahead_bytes == 0
