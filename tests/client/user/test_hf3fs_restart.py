@@ -114,6 +114,30 @@ def test_a_ring_that_nothing_was_on_goes_on_without_a_word(tmp_path):
         server.close()
 
 
+def test_a_ring_that_was_closed_after_its_loss_stays_closed(tmp_path):
+    mount = str(tmp_path / "mnt")
+    server = Server(tmp_path / "mnt")
+    try:
+        store = Store(mount)
+        fd = os.open(f"{mount}/f", os.O_RDWR | os.O_CREAT)
+        register_fd(fd)
+        store.reader.prepare(store.iov[:PAGE], True, fd, 0)
+        server.stop()
+        refuse(store.reader.submit, errno.ENOTCONN)
+        store.reader.close()
+        refuse(lambda: deregister_fd(fd), errno.ENOTCONN)
+        refuse(lambda: os.close(fd), errno.ENOTCONN)
+        server = Server(tmp_path / "mnt")
+        fd = os.open(f"{mount}/f", os.O_RDWR | os.O_CREAT)
+        register_fd(fd)
+        refuse(lambda: store.move(store.reader, fd, is_read=True), errno.EBADF)
+        deregister_fd(fd)
+        os.close(fd)
+        store.close()
+    finally:
+        server.close()
+
+
 def test_a_full_ring_of_a_daemon_that_has_gone_says_so(tmp_path):
     server = Server(tmp_path / "mnt")
     try:

@@ -162,8 +162,8 @@ class ioring:  # noqa: N801 - the name that programs know
         ring = self._ring
         if self._pid != os.getpid():
             self._begin()
-        elif self._is_lost or (
-            ring.connection.has_ended and ring.free_count == ring.entry_count and not ring.is_closed
+        elif not ring.is_closed and (
+            self._is_lost or (ring.connection.has_ended and ring.free_count == ring.entry_count)
         ):
             self._begin()
             ring.abandon()
