@@ -1,5 +1,6 @@
 """How processes end: waiting for it, and what people are told of it."""
 
+import logging
 import os
 import signal
 from pathlib import Path
@@ -10,15 +11,29 @@ import trio
 from .process_id import ProcessId, open_pidfd
 from .stuck_daemon import look_after
 
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 0.5
+"""Between two tries to get a descriptor."""
 ENDED: Final = "ended"
 """Of a process that an earlier supervisor had started nobody knows more."""
 LEFT_BEHIND: Final = "not ended: a thread of it waits for a disk that does not answer"
 """Of a mount daemon that serves nothing any more."""
 
 
+async def pidfd_of(identity: ProcessId) -> int | None:
+    """Return what `open_pidfd` does, as soon as there is a descriptor to be had: who is not seen has not ended."""
+    while True:
+        try:
+            return open_pidfd(identity)
+        except OSError as error:
+            log.warning("process %d cannot be looked at: %s", identity.pid, error.strerror)
+        await trio.sleep(AGAIN_S)
+
+
 async def wait_end(identity: ProcessId) -> None:
     """Wait until that very process has ended."""
-    pidfd = open_pidfd(identity)
+    pidfd = await pidfd_of(identity)
     if pidfd is None:
         return
     try:

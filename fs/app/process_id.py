@@ -9,6 +9,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..schema.lacks import is_lack
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
@@ -30,9 +32,14 @@ def parse_process_id(text: str) -> ProcessId:
 def process_id(pid: int) -> ProcessId | None:
     """Return the identity of a running process; None if there is none or it is a zombie."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        return _look(pid)
     except OSError:
         return None
+
+
+def _look(pid: int) -> ProcessId | None:
+    """As `process_id`; raises OSError where there is no process, or it cannot be looked at."""
+    text = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = text.rpartition(")")[2].split()
     if state in {"Z", "X"}:
         return None
@@ -63,15 +70,27 @@ def catches(identity: ProcessId, number: signal.Signals) -> bool:
 
 
 def open_pidfd(identity: ProcessId) -> int | None:
-    """Return a descriptor that is readable once the process has ended; None if it has already."""
+    """Return a descriptor that is readable once the process has ended; None if it has already.
+
+    Raises:
+        OSError: a lack of descriptors or memory, which says nothing of that process.
+    """
     try:
         pidfd = os.pidfd_open(identity.pid)
-    except OSError:
+    except OSError as error:
+        if is_lack(error):
+            raise
         return None
-    if not is_alive(identity):
-        os.close(pidfd)
-        return None
-    return pidfd
+    is_it = False
+    try:
+        is_it = _look(identity.pid) == identity
+    except OSError as error:
+        if is_lack(error):
+            raise
+    finally:
+        if not is_it:
+            os.close(pidfd)
+    return pidfd if is_it else None
 
 
 def send_signal(pidfd: int, number: signal.Signals) -> None:

@@ -48,7 +48,11 @@ async def hear_of_stop(
 
 def tell_of_stop(manager: ProcessId) -> None:
     """Tell a manager that all is about to be stopped; one of a release that does not listen would die of it, and is left alone."""
-    pidfd = open_pidfd(manager)
+    try:
+        pidfd = open_pidfd(manager)
+    except OSError as error:
+        log.warning("process %d is not told that all stops: %s", manager.pid, error.strerror)
+        return
     if pidfd is None:
         return
     try:

@@ -19,6 +19,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,8 +37,8 @@ from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
-from .process_end import ENDED, LEFT_BEHIND, describe_exit, wait_daemon_end, wait_end
-from .process_id import ProcessId, open_pidfd, parse_process_id, process_id, send_signal
+from .process_end import ENDED, LEFT_BEHIND, describe_exit, pidfd_of, wait_daemon_end, wait_end
+from .process_id import ProcessId, parse_process_id, process_id, send_signal
 from .quiet import tell_of_stop
 from .readiness import READY_VARIABLE
 from .running import left_running
@@ -62,6 +63,8 @@ REQUEST_BYTES_MAX: Final = 65_536
 """Who sends more without ending its line gets no answer: nobody is to fill our memory."""
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 READY_BYTES_MAX: Final = 1024
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+"""Of a service: its files are named by it."""
 
 
 def service_command(role: str, config_path: Path) -> list[str]:
@@ -208,13 +211,24 @@ class Supervisor:
         self._set_state(service, "starting")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_ready, service, ready_read)
-            has_ended = await _wait_end(service, service.identity)
+            code = await self._wait_child(service, child)
             nursery.cancel_scope.cancel()
         service.identity = None
-        if not has_ended:
-            return None, LEFT_BEHIND
-        code = child.wait()
-        return code, describe_exit(code)
+        return code, LEFT_BEHIND if code is None else describe_exit(code)
+
+    async def _wait_child(self, service: Service, child: "subprocess.Popen[bytes]") -> int | None:
+        """Wait for the end of a process that was started here; return its exit code; None: as `wait_daemon_end`."""
+        while (code := child.poll()) is None:
+            identity = process_id(child.pid)
+            if identity is None:  # it is just ending, or there is no descriptor to look
+                await trio.sleep(POLL_S)
+                continue
+            if identity != service.identity:
+                service.identity = identity
+                self._save()
+            if not await _wait_end(service, identity):
+                return None
+        return code
 
     async def _run_service(self, service: Service) -> None:
         """Keep one service running until it is not wanted any more."""
@@ -254,7 +268,7 @@ class Supervisor:
             service.pause.cancel()
         if service.ended.is_set():
             return
-        pidfd = open_pidfd(service.identity) if service.identity else None
+        pidfd = await pidfd_of(service.identity) if service.identity else None
         if pidfd is not None:
             try:
                 self._set_state(service, "stopping")
@@ -356,6 +370,7 @@ class Supervisor:
             case {"command": "status"}:
                 return self.status()
             case {"command": "add", "name": str(name), "role": str(role), "mount_point": str(at)}:
+                _require_usable(name, role, at)
                 self.add(name, role, at)
             case {"command": "remove", "name": str(name)}:
                 await self.remove(name)
@@ -378,6 +393,16 @@ class Supervisor:
 
 
 _GOOD_EXITS: Final = {"exit code 0", ENDED}
+
+
+def _require_usable(name: str, role: str, mount_point: str) -> None:
+    """Raise FsError(RPC_BAD_REQUEST) for what can be neither started nor stopped."""
+    try:
+        is_path = b"\0" not in os.fsencode(mount_point)
+    except UnicodeEncodeError:
+        is_path = False
+    if role not in STOP_ORDER or not _NAME.fullmatch(name) or not is_path:
+        raise FsError(Status.RPC_BAD_REQUEST, f"no service: {name!r}, {role!r}, {mount_point!r}")
 
 
 async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -> None:

@@ -1,5 +1,6 @@
 """The supervisor with small stand-in programs instead of services: restarts, order, adoption, back-off."""
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fs.app import stuck_daemon
+from fs.app import process_end, stuck_daemon
 from fs.app import supervisor as module
 from fs.app.cluster_dir import ClusterDir
 from fs.app.process_end import LEFT_BEHIND
@@ -32,6 +33,11 @@ signal.signal(signal.SIGTERM, stop)
 os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
 while True:
     signal.pause()
+"""
+SERVES_A_WHILE = """
+import os, time
+os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
+time.sleep(2)
 """
 LEAVES_A_THREAD = """
 import ctypes, os, signal, threading, time
@@ -316,6 +322,36 @@ async def test_the_end_of_a_watched_process_stops_everything(directory):
     assert not directory.supervisor_socket.exists()
 
 
+@pytest.mark.parametrize("refused", ["pidfd_open", "read_text"])
+async def test_a_process_that_cannot_be_looked_at_has_not_ended(directory, monkeypatch, refused):
+    """It had, where there was no descriptor to look: the supervisor waited for its exit, and heard nobody until that came."""
+    owner = Path if refused == "read_text" else os
+    real, refusals, others = getattr(owner, refused), [], set(os.listdir("/proc"))
+
+    def refuse(what, *args, **options):
+        is_child = owner is os or (what.match("/proc/*/stat") and what.parent.name not in others)
+        if is_child and refusals:
+            refusals.pop()
+            raise OSError(errno.EMFILE, "no descriptors")
+        return real(what, *args, **options)
+
+    monkeypatch.setattr(owner, refused, refuse)
+    monkeypatch.setattr(process_end, "AGAIN_S", 0.01)
+    supervisor, gaps_s = Supervisor(directory, command=command(SERVES_A_WHILE), restarts=False), []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        refusals += [None] * 3
+        supervisor.add("storage-1", "storage")
+        while service(supervisor, "storage-1")["state"] != "stopped":
+            began_s = time.monotonic()
+            await trio.sleep(0.01)
+            gaps_s.append(time.monotonic() - began_s)
+        assert not refusals
+        assert service(supervisor, "storage-1")["last_exit"] == "exit code 0"
+        await supervisor.stop()
+    assert max(gaps_s) < 1.0
+
+
 async def test_no_line_of_the_socket_ends_it(directory):
     """Nested JSON had: the parser gives up by an error of its own, not by one of values."""
     bad = {"error": int(Status.RPC_BAD_REQUEST)}
@@ -324,7 +360,20 @@ async def test_no_line_of_the_socket_ends_it(directory):
             nursery.start_soon(serve, directory)
             await wait_until(directory.supervisor_socket.exists)
             path = str(directory.supervisor_socket)
-            for line in b'{"a":' * 5000, b"[" * 60_000, b"{", b"7", b"\xff\xfe", b'{"command": {}}':
+            lines = [b'{"a":' * 5000, b"[" * 60_000, b"{", b"7", b"\xff\xfe", b'{"command": {}}']
+            for wrong in (
+                {"name": "a\0b"},
+                {"name": "\ud800"},
+                {"name": "../a"},
+                {"name": ""},
+                {"role": "\0"},
+                {"role": "x"},
+                {"mount_point": "/\0"},
+                {"mount_point": "\ud800"},
+            ):
+                right = {"name": "mount-1", "role": "mountd", "mount_point": "/m"}
+                lines.append(json.dumps({"command": "add"} | right | wrong).encode())
+            for line in lines:
                 async with await trio.open_unix_socket(path) as caller:
                     await caller.send_all(line + b"\n")
                     answer = json.loads(await caller.receive_some())
