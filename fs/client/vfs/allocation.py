@@ -105,9 +105,13 @@ class Allocation:
             await self._write_zeros(handle, first_whole * size, end)
 
     async def _write_zeros(self, handle: FileHandle, offset: int, end: int) -> None:
-        if offset < end and not await self._ends_in_hole(handle.state, offset, end):
-            zeros = bytes(end - offset)
-            await self._files.write_through(handle, offset, zeros, is_append=False)
+        if offset >= end:
+            return
+        if await self._ends_in_hole(handle.state, offset, end):
+            self._note_changed(handle)
+            return
+        zeros = bytes(end - offset)
+        await self._files.write_through(handle, offset, zeros, is_append=False)
 
     async def _ends_in_hole(self, state: InodeState, offset: int, end: int) -> bool:
         """Return whether the file ends at `end` and has no bytes from `offset` on: who copies holes makes the last one twice.

@@ -149,6 +149,25 @@ async def test_a_hole_at_the_end_stays_one(autojump_clock, mounts, cluster, leng
         assert await m.read_file(b"f") == (b"x" * offset).ljust(length, b"\0")
 
 
+async def test_a_hole_that_stays_one_moves_times_also_behind_what_is_buffered(
+    autojump_clock, mounts
+):
+    """What is sent meanwhile is no change of the hole's."""
+    async with mounts() as m:
+        h = await m.create(b"f")
+        inode_id = m.files.handle(h).state.inode_id
+        await m.files.write(h, 0, b"x" * CHUNK)
+        await m.names.setattr(inode_id, AttrChange(length=2 * CHUNK), h, ROOT)
+        await m.files.write(h, 0, b"y" * 100)
+        written = await m.stat(b"f")
+        assert m.files.handle(h).state.is_dirty
+        await m.vfs.allocation.fallocate(h, PUNCH, CHUNK + 10, CHUNK)
+        after = await m.stat(b"f")
+        assert after.mtime_ns > written.mtime_ns
+        await m.close(h)
+        assert (await m.stat(b"f")).mtime_ns == after.mtime_ns
+
+
 async def test_bytes_at_the_end_become_a_hole(autojump_clock, mounts, cluster):
     async with mounts(2) as (one, two):
         h = await one.create(b"f")

@@ -64,6 +64,21 @@ async def test_holes_stay_holes(autojump_clock, mounts):
         await m.close(b)
 
 
+async def test_a_hole_onto_a_hole_moves_times(autojump_clock, mounts):
+    async with mounts() as m:
+        a, b = await m.create(b"a"), await m.create(b"b")
+        for h in a, b:
+            inode_id = m.files.handle(h).state.inode_id
+            await m.names.setattr(inode_id, AttrChange(length=2 * CHUNK), h, ROOT)
+        before = await m.stat(b"b")
+        assert await m.vfs.copying.copy(a, CHUNK + 5, b, CHUNK + 5, CHUNK) == CHUNK - 5
+        await m.close(a)
+        await m.close(b)
+        after = await m.stat(b"b")
+        assert after.mtime_ns > before.mtime_ns
+        assert after.ctime_ns > before.ctime_ns
+
+
 async def test_refusals(autojump_clock, mounts):
     async with mounts() as m:
         await m.write_file(b"a", b"0123456789")
