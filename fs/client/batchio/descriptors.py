@@ -8,14 +8,17 @@ Does not: keep the kernel from closing what finds no room in the table of descri
 """
 
 import array
+import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import trio
+
+_log = logging.getLogger(__name__)
 
 _FD_BYTES: Final = array.array("i").itemsize
 _FDS_MAX: Final = 253
@@ -25,6 +28,9 @@ SPACE: Final = socket.CMSG_SPACE(_FDS_MAX * _FD_BYTES) + socket.CMSG_SPACE(_CRED
 """For what may come beside a packet."""
 _PACKET_BYTES: Final = 4096
 _NO_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+
+AGAIN_S: Final = 0.1
+"""Between two tries to get a thread."""
 
 CLOSES_PER_USER_MAX: Final = 64
 """A user of whom so many are under way is served no further program."""
@@ -86,10 +92,25 @@ class Closer:
                 with suppress(OSError):  # it is closed all the same
                     os.close(fd)
 
-        trio.lowlevel.start_thread_soon(close_all, deliver)
+        try:
+            trio.lowlevel.start_thread_soon(close_all, deliver)
+        except RuntimeError as error:
+            _log.warning("%d descriptors of user %d wait for a thread: %s", len(fds), uid, error)
+            trio.lowlevel.spawn_system_task(_start_later, close_all, deliver)
         return closed
 
     def end(self, uid: int, connection: socket.socket, fds: Sequence[int] = ()) -> None:
         """Close a socket of the daemon's own, what lies in it, and what came out of it."""
         self.close(uid, [*fds, *drain(connection)])
         connection.close()
+
+
+async def _start_later(function: Callable[[], None], deliver: Callable[[object], None]) -> None:
+    """Have a thread call a function once one is to be had; what is never called ends with the process."""
+    while True:
+        await trio.sleep(AGAIN_S)
+        try:
+            trio.lowlevel.start_thread_soon(function, deliver)
+        except RuntimeError:
+            continue
+        return

@@ -176,10 +176,14 @@ class Program:
 
     def _forget(self, memory: Memory) -> None:
         self._room.give_back(memory.mapped_bytes)
-        if memory.mapped_bytes < _SLOW_BYTES:
-            memory.close()
-        else:  # giving many pages back takes its time
-            trio.lowlevel.start_thread_soon(memory.close, methodcaller("unwrap"))
+        if memory.mapped_bytes >= _SLOW_BYTES:  # giving many pages back takes its time
+            try:
+                trio.lowlevel.start_thread_soon(memory.close, methodcaller("unwrap"))
+            except RuntimeError:  # no thread is to be had
+                pass
+            else:
+                return
+        memory.close()
 
     # -- packets ----------------------------------------------------------------------------------
 
