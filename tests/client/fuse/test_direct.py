@@ -795,6 +795,30 @@ async def test_reads_for_which_there_is_no_memory_are_told_so(kernel, handles, m
     assert await kernel.ask(*a_read(handles[0], 25_000, 4096)) == content(25_000)
 
 
+async def test_reads_that_cannot_be_done_anew_hold_nobody_up(kernel, handles, cluster, monkeypatch):
+    """Short answers wait for reads that are held before them: of those that are not done there is nobody who lets them go."""
+    operations, held = kernel.server._operations, []
+    hold_read = operations.hold_read
+
+    def hold(request):
+        if len(held) == 2:
+            raise MemoryError("injected")
+        held.append(request)
+        return hold_read(request)
+
+    async def fail(_):
+        raise FsError(Status.IO_ERROR, "injected")
+
+    cluster.chunks.has_begun_faults = True
+    with monkeypatch.context() as patch:
+        patch.setattr(operations, "hold_read", hold)
+        patch.setattr(operations, "read_together", fail)
+        found = await several(kernel, kernel.send_together(*reads_of(handles)))
+    assert len(held) == 2
+    assert found == [(errno.ENOMEM, b"")] * len(PLACES)
+    assert not any(known.held for known in kernel.vfs._core.known.values())
+
+
 @pytest.mark.parametrize("count", [1, len(PLACES)])
 async def test_reads_that_cannot_be_begun_for_an_error_are_read(kernel, handles, cluster, count):
     """They are begun in no task: what that raises would end the mount."""

@@ -183,7 +183,14 @@ class ReadRequests:
     def _hold(self, reads: ReadsTogether) -> list[Held]:
         """Have what lies behind these reads wait for each: all of them at once, before the first is answered."""
         requests = () if self.is_gone else reads.requests()
-        return [(request, self._operations.hold_read(request)) for request in requests]
+        held: list[Held] = []
+        try:
+            held.extend((request, self._operations.hold_read(request)) for request in requests)
+        except BaseException:  # for want of memory: nobody does those that are held already
+            for _, let_go in held:
+                let_go()
+            raise
+        return held
 
     async def _serve_each(self, reads: ReadsTogether, held: list[Held]) -> None:
         """Do by itself each of the reads that were not done together."""
