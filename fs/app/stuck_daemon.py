@@ -44,6 +44,8 @@ _CONNECTION: Final = re.compile(r"^fuse_connection:\s*(\d+)$", re.MULTILINE)
 _MNT_DETACH: Final = 2
 _FLAGS: Final = 6
 """Of what /proc/PID/stat has behind the name."""
+_EXIT_STATUS: Final = 49
+"""There: as waitpid(2) tells it; 0 also where we may not know."""
 _PF_EXITING: Final = 0x4
 
 
@@ -84,6 +86,15 @@ def is_stuck(pid: int) -> bool:
         return any(True for _ in _others(pid))
     except OSError:  # it has ended
         return False
+
+
+def exit_code_of(pid: int) -> int:
+    """Return how the main thread of a process that is stuck has ended, as `subprocess` has it: 0: in order, as far as is known."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS]))
 
 
 def _others(pid: int) -> Iterator[Path]:

@@ -42,6 +42,7 @@ from .process_id import ProcessId, parse_process_id, process_id, send_signal
 from .quiet import tell_of_stop
 from .readiness import READY_VARIABLE
 from .running import left_running
+from .stuck_daemon import exit_code_of
 from .supervisor_link import last_line
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class Service:
     wanted: bool = True
     was_killed: bool = False
     """It did not end when it was asked to."""
+    left_code: int = 0
+    """Of a mount daemon of which something is left: how its main thread ended."""
     metrics_address: str = ""
     """Where it serves its metrics; empty: nowhere."""
     pause: trio.CancelScope | None = None
@@ -117,7 +120,9 @@ class Service:
 async def _wait_end(service: Service, identity: ProcessId) -> bool:
     """Wait for the end of a service's process; False: as `wait_daemon_end`."""
     if service.role == "mountd":
-        return await wait_daemon_end(identity, Path(service.mount_point))
+        has_ended = await wait_daemon_end(identity, Path(service.mount_point))
+        service.left_code = 0 if has_ended else exit_code_of(identity.pid)
+        return has_ended
     await wait_end(identity)
     return True
 
@@ -294,10 +299,12 @@ class Supervisor:
         if service.last_exit in _GOOD_EXITS:
             return ""
         said = last_line(self._directory.log_path(service.name))
-        if service.was_killed or service.last_exit == describe_exit(-signal.SIGKILL):
+        is_left = service.last_exit == LEFT_BEHIND
+        how = describe_exit(service.left_code) if is_left else service.last_exit
+        if service.was_killed or how == describe_exit(-signal.SIGKILL):
             said = f"its daemon did not end in {MOUNT_STOP_TIMEOUT_S:g} s and was killed"
         _, _, lost = said.partition(f"{Status.NOT_FLUSHED.name}: ")
-        if service.last_exit == LEFT_BEHIND and not (lost or service.was_killed):
+        if is_left and how in _GOOD_EXITS and not (lost or service.was_killed):
             return ""  # it had come to its end: all that it had to do was done
         detail = lost.partition(" (")[2].removesuffix(")")  # what it means is said by who asked
         return f"{service.mount_point}: {detail or said}"

@@ -23,6 +23,7 @@ from fs.app.supervisor import Supervisor, serve, take_lock
 from fs.app.supervisor_link import has_orphans
 from fs.schema.status import FsError, Status
 
+SYS_EXIT = {"x86_64": "60", "aarch64": "93"}
 SERVES = """
 import os, signal, sys
 journal = open(sys.argv[1] + ".journal", "a", buffering=1)
@@ -50,6 +51,10 @@ while True:
     signal.pause()
 """
 """Its main thread ends when it is asked to; another one goes on, as if the kernel kept it waiting."""
+FAILS_AND_LEAVES_A_THREAD = LEAVES_A_THREAD.replace(".pthread_exit", "").replace(
+    "end(None)", "end.syscall(SYS_EXIT, 1)"
+)
+"""Its main thread ends as by exit(1): it says that it could not do all."""
 DIES = "import sys; sys.exit(3)"
 
 
@@ -141,6 +146,23 @@ async def test_a_mount_daemon_of_which_a_thread_waits_for_a_disk_is_not_waited_f
     assert (found["state"], found["last_exit"]) == ("stopped", LEFT_BEHIND)
     assert not supervisor._services["mount-1"].complaint, "it had come to its end"
     os.kill(left[0], 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_daemon_that_failed_before_its_thread_was_left_is_told_of(directory, left):
+    """Nobody was: killed in the middle of its work it looked like one that had done it all."""
+    text = FAILS_AND_LEAVES_A_THREAD.replace("SYS_EXIT", SYS_EXIT[os.uname().machine])
+    supervisor = Supervisor(directory, command=command(text))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        supervisor.add("mount-1", "mountd", str(directory.path / "m"))
+        await wait_until(lambda: service(supervisor, "mount-1")["state"] == "running")
+        left.append(service(supervisor, "mount-1")["pid"])
+        directory.log_path("mount-1").write_text("what it said last\n")
+        with trio.fail_after(20):
+            await supervisor.stop()
+    assert service(supervisor, "mount-1")["last_exit"] == LEFT_BEHIND
+    assert "what it said last" in supervisor._services["mount-1"].complaint
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
