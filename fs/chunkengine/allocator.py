@@ -10,6 +10,9 @@ Invariants:
     - Of these and of those, the fullest group is used first, so that others run empty and can be returned.
     - What sums over all groups is counted with each change: nobody walks them for it under the lock.
     - A group's blocks are handed out lowest first; space is reserved in steps of `reserve_step` blocks.
+    - Where memory is short in the middle of a change of a group, `Allocator.is_torn` says so for good: it may be found where it is not.
+    - Where memory is short in the middle of a change of a group, `is_torn` says so for good: what is counted, or which group is found, may be
+      wrong from then on.
 
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
 """
@@ -97,8 +100,10 @@ class _Levels:
 class SizeClass:
     """The groups of one block size."""
 
-    def __init__(self, size_class: int) -> None:
+    def __init__(self, size_class: int, whole: "Allocator") -> None:
         self.size_class = size_class
+        self._whole = whole
+        self.is_torn = False
         self.block_bytes = block_bytes(size_class)
         self.blocks_per_group = BLOCKS_PER_GROUP
         self.reserve_step = min(BLOCKS_PER_GROUP, max(1, RESERVE_BYTES // self.block_bytes))
@@ -232,11 +237,16 @@ class SizeClass:
             if bytes_max <= 0:
                 break
             bytes_max -= self.groups[number].reserved.bit_count() * self.block_bytes
-            self._levels.drop(0, number)
-            self._at_hand.drop(0, number)
-            self._count(self.groups.pop(number), -1)
             taken.append(number)
         self._retiring.update(taken)
+        try:
+            for number in taken:
+                self._levels.drop(0, number)
+                self._at_hand.drop(0, number)
+                self._count(self.groups.pop(number), -1)
+        except MemoryError:
+            self._whole.is_torn = True
+            raise
         return taken
 
     def finish_retire(self, numbers: list[int]) -> None:
@@ -273,22 +283,28 @@ class SizeClass:
     def _set(self, group: Group, busy: int, reserved: int) -> None:
         """Change what is busy and what is claimed of a group."""
         number, level = group.number, group.busy.bit_count()
-        self._levels.drop(level, number)
-        self._at_hand.drop(level, number)
-        self._count(group, -1)
-        group.busy, group.reserved = busy, reserved
-        self._count(group, 1)
-        level = busy.bit_count()
-        self._levels.enter(level, number)
-        if reserved & ~busy:
-            self._at_hand.enter(level, number)
+        try:
+            self._levels.drop(level, number)
+            self._at_hand.drop(level, number)
+            self._count(group, -1)
+            group.busy, group.reserved = busy, reserved
+            self._count(group, 1)
+            level = busy.bit_count()
+            self._levels.enter(level, number)
+            if reserved & ~busy:
+                self._at_hand.enter(level, number)
+        except MemoryError:
+            self._whole.is_torn = True
+            raise
 
 
 class Allocator:
     """All size classes of one disk."""
 
     def __init__(self) -> None:
-        self.classes = [SizeClass(index) for index in range(SIZE_CLASS_COUNT)]
+        self.is_torn = False
+        """Memory was short in the middle of a change: what is here is not to be used any more."""
+        self.classes = [SizeClass(index, self) for index in range(SIZE_CLASS_COUNT)]
 
     def load(self, stored: GroupId, bitmap: bytes) -> None:
         """Take over a stored bitmap."""

@@ -93,7 +93,11 @@ class Books:
             self.lock.release()
             self.check()
         if self._to_unpin:
-            self._unpin()
+            try:
+                self._unpin()
+            except BaseException:  # no memory
+                self.lock.release()
+                raise
         return self.ledger
 
     def unpin_soon(self, records: Sequence[ChunkRecord]) -> None:
@@ -110,8 +114,7 @@ class Books:
 
     def _unpin(self, records: Sequence[ChunkRecord] = ()) -> None:
         while True:
-            for record in records:
-                self.ledger.unpin(record)
+            self.ledger.unpin_all(records)
             if not self._to_unpin:
                 return
             records = self._to_unpin.popleft()
@@ -143,7 +146,7 @@ class Books:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         try:
-            if self.ledger.is_doubtful:
+            if self.ledger.is_doubtful or self.ledger.allocator.is_torn:
                 self.give_up(IN_DOUBT)
             if isinstance(error, FsError) and error.status in (Status.IO_ERROR, Status.NO_SPACE):
                 self._fail(error, is_metadata=True)

@@ -357,6 +357,24 @@ class Ledger:
                 self._left_to_readers.remove(position)
                 self._reuse(position)
 
+    def unpin_all(self, records: Iterable[ChunkRecord]) -> None:
+        """End of `pin_all`: of all, also where memory is short for some of them."""
+        left, failure = iter(records), None
+        while True:
+            try:
+                for record in left:
+                    self.unpin(record)
+                break
+            except (
+                MemoryError
+            ) as error:  # its block is not used again until the disk is opened anew
+                failure = error
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback holds this frame
+
     def may_append(self, key: ChunkKey, record: ChunkRecord) -> bool:
         """Return whether the bytes behind a committed version may be written.
 

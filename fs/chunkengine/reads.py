@@ -52,8 +52,7 @@ class Reads:
                 _read_one(reader, io, one, done, may_wait=True)
         finally:
             with self._books.lock:
-                for record in pinned:
-                    self._books.ledger.unpin(record)
+                self._books.ledger.unpin_all(pinned)
         return [one for one in done if one is not None]
 
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:

@@ -162,8 +162,7 @@ class Rows:
             return done
         finally:
             with self._books.lock:
-                for record in pinned:
-                    self._books.ledger.unpin(record)
+                self._books.ledger.unpin_all(pinned)
 
     def _read_unmatched(
         self, known: dict[int, ChunkRecord | None], rows: ReadRows, view: memoryview

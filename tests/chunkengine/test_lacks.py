@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from fs.chunkengine import allocator, lent_rows, open_files, space
 from fs.chunkengine import books as books_module
 from fs.chunkengine import ledger as ledger_module
-from fs.chunkengine import lent_rows, open_files, space
 from fs.chunkengine.api import ChunkWrite
 from fs.chunkengine.books import Books
 from fs.chunkengine.factory import open_engine
@@ -188,6 +188,26 @@ def test_a_flush_without_memory_ends_and_so_do_those_that_wait_for_it(
         assert failed.value.status is Status.IO_ERROR
 
 
+@pytest.mark.parametrize("step", ["drop", "enter"])
+def test_without_memory_in_the_middle_of_allocating_nothing_is_believed_any_more(
+    engine, monkeypatch, tmp_path, step
+) -> None:
+    """A group could not be found, or one was looked for where none was, in each write from then on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(allocator._Levels, step, no_memory)
+        with pytest.raises(MemoryError):
+            put(engine, OTHER, 1, CONTENT)
+    with pytest.raises(FsError, match="may not be what is stored"):
+        put(engine, OTHER, 1, CONTENT)
+    engine.close()
+    after = opened(tmp_path)
+    try:
+        put(after, OTHER, 1, CONTENT)
+        assert read(after) == (Status.OK, CONTENT)
+    finally:
+        after.close()
+
+
 @pytest.mark.parametrize("step", [(Ledger, "begin_flush"), (Books, "poison_on_failure")])
 def test_after_a_flush_that_had_no_memory_to_begin_the_next_one_does_not_wait_for_it(
     engine, monkeypatch, step
@@ -300,6 +320,53 @@ def test_without_memory_to_begin_a_read_nothing_stays_pinned(engine, monkeypatch
         with pytest.raises(MemoryError):
             READS[read](engine)
     assert pinned and not ledger._readers
+
+
+def test_without_memory_to_unpin_what_was_lent_the_books_are_let_go_of_and_the_rest_is_unpinned(
+    engine, monkeypatch
+) -> None:
+    """Else nobody would ever have the books again, and the other blocks would stay pinned until the disk is opened anew."""
+    put(engine, OTHER, 1, CONTENT)
+    books, ledger, real = engine._books, engine._books.ledger, engine._books.ledger.unpin
+    with books:
+        records = [ledger.record(chunk_key(*chunk)) for chunk in (CHUNK, OTHER)]
+        for _ in range(2):
+            ledger.pin_all(records)
+            books.unpin_soon(records)  # in line: somebody has the books
+    failing = [records[0]]
+
+    def unpin(record) -> None:
+        real(record)
+        if failing and record is failing[0]:
+            failing.clear()
+            raise MemoryError
+
+    monkeypatch.setattr(ledger, "unpin", unpin)
+    with pytest.raises(MemoryError):
+        read(engine)
+    assert not books.lock.locked()
+    assert read(engine) == (Status.OK, CONTENT)
+    assert not ledger._readers
+
+
+@pytest.mark.parametrize("way", ["read_batch", "read_rows"])
+def test_without_memory_to_unpin_one_of_what_was_read_the_others_are_unpinned(
+    engine, monkeypatch, way
+) -> None:
+    put(engine, OTHER, 1, CONTENT)
+    ledger, left = engine._books.ledger, [1]
+    real = ledger.unpin
+
+    def unpin(record) -> None:
+        real(record)
+        if left:
+            left.clear()
+            raise MemoryError
+
+    monkeypatch.setattr(ledger, "unpin", unpin)
+    with pytest.raises(MemoryError):
+        READS[way](engine)
+    assert not ledger._readers and not engine._books.lock.locked()
 
 
 def test_without_memory_to_give_space_back_the_groups_numbers_are_used_again(

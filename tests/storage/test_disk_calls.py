@@ -267,7 +267,8 @@ def test_a_buffer_that_a_lost_thread_may_have_is_not_used_again():
 
 def test_the_event_loop_waits_once_for_books_that_a_lost_thread_holds(monkeypatch):
     monkeypatch.setattr("fs.chunkengine.books.STUCK_S", 0.2)
-    books = Books(SimpleNamespace(is_doubtful=False), "disk")
+    sound = SimpleNamespace(is_doubtful=False, allocator=SimpleNamespace(is_torn=False))
+    books = Books(sound, "disk")
     held, may_end = threading.Event(), threading.Event()
 
     def hold():
