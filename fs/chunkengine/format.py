@@ -177,7 +177,10 @@ class DiskFormat(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def unpack(cls, value: bytes) -> "DiskFormat":
         """Inverse of `pack`; raises msgspec.MsgspecError for anything else."""
-        return msgspec.json.decode(value, type=cls)
+        try:
+            return msgspec.json.decode(value, type=cls)
+        except UnicodeDecodeError as error:  # which is none of msgspec's own
+            raise msgspec.DecodeError(str(error)) from error
 
 
 def chunk_key(target_id: TargetId, chunk_id: ChunkId) -> ChunkKey:

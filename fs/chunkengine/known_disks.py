@@ -8,12 +8,14 @@ Does not repair anything: what is not as expected is refused with one line that 
 Concurrency: none; read and written while disks are being opened, one after the other.
 """
 
+import errno
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..runtime.durable_file import write_durable
+from ..schema.lacks import is_lack, lacking
 from ..schema.status import FsError, Status
 
 LIST_NAME: Final = "disks.json"
@@ -27,25 +29,31 @@ class KnownDisks:
 
         Raises:
             FsError: IO_ERROR if it cannot be read, BAD_DISK_FORMAT if it is no list: the disk that it is on, mostly that of the
-                chunks, is to blame then, not the configuration; BAD_CONFIG if this process may not read it.
+                chunks, is to blame then, not the configuration; BAD_CONFIG if this process may not read it; OUT_OF_RESOURCES.
         """
         self._file = file
         try:
             self._uuids = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             self._uuids = {}
-        except PermissionError as error:
-            raise FsError(Status.BAD_CONFIG, f"{file}: {error.strerror}") from error
         except OSError as error:
-            raise FsError(
-                Status.IO_ERROR,
-                f"{file}: {error.strerror}: look at the disk that it is on (smartctl, dmesg)",
-            ) from error
-        except msgspec.MsgspecError as error:
+            raise self._trouble(error) from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FsError(
                 Status.BAD_DISK_FORMAT,
                 f"{file}: {error}; this list of disks may be removed when all of them are mounted",
             ) from error
+
+    def _trouble(self, error: OSError) -> FsError:
+        """Return what to raise where the list cannot be read or written."""
+        if is_lack(error):
+            return lacking(str(self._file), error)
+        if isinstance(error, PermissionError):
+            return FsError(Status.BAD_CONFIG, f"{self._file}: {error.strerror}")
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return FsError(Status.NO_SPACE, f"{self._file}: {error.strerror}")
+        remedy = "look at the disk that it is on (smartctl, dmesg)"
+        return FsError(Status.IO_ERROR, f"{self._file}: {error.strerror}: {remedy}")
 
     def check_missing(self, directory: Path, what: str) -> None:
         """Raise FsError(FOREIGN_DISK) if a disk is expected in a directory that holds none."""
@@ -75,13 +83,14 @@ class KnownDisks:
         """Note a disk, durably.
 
         Raises:
-            FsError: BAD_CONFIG if the list cannot be written.
+            FsError: as when the list is read; NO_SPACE.  The disk is not noted then.
         """
         if self._uuids.get(str(directory)) == uuid:
             return
-        self._uuids[str(directory)] = uuid
+        uuids = self._uuids | {str(directory): uuid}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_durable(self._file, msgspec.json.encode(self._uuids).decode() + "\n")
+            write_durable(self._file, msgspec.json.encode(uuids).decode() + "\n")
         except OSError as error:
-            raise FsError(Status.BAD_CONFIG, f"{self._file}: {error.strerror}") from error
+            raise self._trouble(error) from error
+        self._uuids = uuids

@@ -69,7 +69,7 @@ def read_remembered(directory: str) -> Remembered:
         return Remembered()
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Remembered)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.error("%s: left out: %s", path, error)  # noqa: TRY400 - not a bug
         return Remembered()
     if found.format_version != FORMAT_VERSION:

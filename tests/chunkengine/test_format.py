@@ -1,5 +1,7 @@
 """The bytes on disk, pinned: a change here is a new format version."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +60,9 @@ def test_records_are_these_bytes() -> None:
         b'"checksum_block_bytes":4096}'
     )
     assert f.DiskFormat.unpack(disk.pack()) == disk
+    for wrong in (b"", b"{}", disk.pack().replace(b'"u"', b'"\xff"')):
+        with pytest.raises(msgspec.MsgspecError):
+            f.DiskFormat.unpack(wrong)
 
 
 @given(st.integers(1, CHUNK_SIZE_BYTES_MAX))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fs.app.waits import DISK_STATUSES
+from fs.chunkengine import known_disks
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FORMAT_KEY, FORMAT_VERSION
 from fs.chunkengine.known_disks import LIST_NAME, KnownDisks
@@ -137,15 +138,18 @@ def test_data_without_metadata_is_never_formatted(node, has_list) -> None:
 
 def test_a_damaged_list_is_refused_as_a_disk_is(node) -> None:
     """It is on the disk of the chunks, mostly: of what others make up for, it kept the whole cluster from starting."""
-    for text in ("", "{", "[]", '{"a": 1}', "\0" * 40):
-        node.list_path.write_text(text)
+    for text in (b"", b"{", b"[]", b'{"a": 1}', b"\0" * 40, b'{"\xff": "a"}', b'{"a": "\xfe"}'):
+        node.list_path.write_bytes(text)
         assert LIST_NAME in node.refused(0, Status.BAD_DISK_FORMAT)
     assert Status.BAD_DISK_FORMAT in DISK_STATUSES
 
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(errno.EIO, Status.IO_ERROR), (errno.EUCLEAN, Status.IO_ERROR), (errno.EACCES, Status.BAD_CONFIG)],
+    [
+        (errno.EIO, Status.IO_ERROR), (errno.EUCLEAN, Status.IO_ERROR), (errno.EACCES, Status.BAD_CONFIG),
+        (errno.EMFILE, Status.OUT_OF_RESOURCES),
+    ],
 )  # fmt: skip
 def test_a_list_that_cannot_be_read_tells_of_its_disk(node, monkeypatch, number, status) -> None:
     def fail(path):
@@ -157,7 +161,32 @@ def test_a_list_that_cannot_be_read_tells_of_its_disk(node, monkeypatch, number,
     assert caught.value.status is status
     assert os.strerror(number) in caught.value.detail
     assert "may be removed" not in caught.value.detail
+    assert ("dmesg" in caught.value.detail) == (status is Status.IO_ERROR)
     assert (status in DISK_STATUSES) == (number != errno.EACCES)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(errno.EIO, Status.IO_ERROR), (errno.ENOSPC, Status.NO_SPACE), (errno.EACCES, Status.BAD_CONFIG)],
+)  # fmt: skip
+def test_a_disk_that_cannot_be_noted_is_refused_each_time_until_it_can(
+    node, monkeypatch, number, status
+) -> None:
+    """The second time it was taken for noted: not mounted, it would be formatted anew at the next start."""
+    node.list_path.unlink()
+    known = KnownDisks(node.list_path)
+
+    def fail(path, _content):
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(known_disks, "write_durable", fail)
+        for _ in range(2):
+            with pytest.raises(FsError) as caught:
+                known.add(node.disks[0], "uuid")
+            assert caught.value.status is status
+    known.add(node.disks[0], "uuid")
+    assert "uuid" in node.list_path.read_text()
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1])

@@ -51,9 +51,11 @@ async def test_what_was_heard_and_changed_is_there_at_the_next_start(tmp_path, a
     assert (section.read_concurrency, section.write_concurrency) == (9, 3)
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"format_version": 2}', '{"stored": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"format_version": 2}', b'{"stored": 1}', b'{"changes": "\xff"}']
+)
 async def test_a_file_that_cannot_be_read_is_left_out(tmp_path, content):
-    (tmp_path / FILE_NAME).write_text(content)
+    (tmp_path / FILE_NAME).write_bytes(content)
     assert kept_in(tmp_path).settings.config == ProcessConfig()
 
 
