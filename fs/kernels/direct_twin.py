@@ -1,6 +1,7 @@
 """The twin of direct.c: the same in Python, one place after the other.  It says what the function promises."""
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -14,22 +15,27 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 class _Line:
-    """One reader at a time, in the order in which they came."""
+    """One reader at a time, in the order in which they came; who has no memory to wait takes no place, and to leave takes none."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._come = self._gone = 0
+        self._lock = threading.Lock()
+        self._turns: deque[threading.Lock] = deque()
+        """What each waits for, the first one's let go of."""
 
     def __enter__(self) -> None:
-        with self._changed:
-            number, self._come = self._come, self._come + 1
-            while self._gone != number:
-                self._changed.wait()
+        turn = threading.Lock()
+        turn.acquire()
+        with self._lock:
+            self._turns.append(turn)
+            if self._turns[0] is turn:
+                turn.release()
+        turn.acquire()
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._gone += 1
-            self._changed.notify_all()
+        with self._lock:
+            self._turns.popleft()
+            if self._turns:
+                self._turns[0].release()
 
 
 def new_line(bytes_max: int, /) -> Any:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fs.kernels import direct
+from fs.kernels import direct, direct_twin
 
 from .fuzz_io import DirectFuzzer
 from .growth import assert_nothing_stays
@@ -117,6 +117,39 @@ def test_who_makes_no_sense_takes_no_place_in_a_line(kernel, fd):
     with pytest.raises(ValueError, match="beyond any file"):
         kernel.read_places([(fd, 2**64 - 1, bytearray(1))], line)
     assert kernel.read_places([(fd, 0, bytearray(10))], line)
+
+
+def test_who_has_no_memory_to_wait_in_the_twins_line_holds_up_nobody(fd, monkeypatch):
+    """All others waited for him for ever, though he had been told."""
+    line, into = direct_twin.new_line(1), bytearray(10)
+    is_inside, may_end = threading.Event(), threading.Event()
+
+    def no_memory(*_args):
+        raise MemoryError
+
+    def slow(buffers, at, _flags):
+        is_inside.set()
+        may_end.wait(PATIENCE_S)
+        return os.preadv(fd, buffers, at)
+
+    def begun(*places):
+        reader = threading.Thread(target=direct_twin.read_places, args=(places, line), daemon=True)
+        reader.start()
+        return reader
+
+    first = begun((slow, 0, bytearray(10)))
+    assert is_inside.wait(PATIENCE_S)
+    with monkeypatch.context() as patch:
+        for name in ("Lock", "_allocate_lock"):
+            patch.setattr(threading, name, no_memory)
+        with pytest.raises(MemoryError):
+            direct_twin.read_places([(fd, 0, bytearray(10))], line)
+    last = begun((fd, 0, into))
+    may_end.set()
+    for reader in (first, last):
+        reader.join(3)
+        assert not reader.is_alive()
+    assert into == CONTENT[:10]
 
 
 FORKS = """
