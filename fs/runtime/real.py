@@ -31,6 +31,9 @@ IDLE_S_MAX: Final = 10.0
 BIRTH_S_MAX: Final = 5.0
 """A thread that was not heard of for so long since another was begun is taken for dead."""
 
+LACK_PAUSE_S: Final = 0.01
+"""A thread without memory to go on tries again after so long."""
+
 SLEPT_S_MIN: Final = 0.1
 """Below this a difference of the two clocks is the time between reading them."""
 
@@ -109,7 +112,8 @@ class _Begun(_Job):
         self.on_end = on_end
 
     def report(self) -> None:
-        self.call_soon(self.on_end, self.take_error())
+        self.call_soon(self.on_end, self.error)
+        self.error = None  # once it is told: see `take_error`
 
 
 class _Worker:
@@ -228,19 +232,31 @@ class ThreadRunBlocking:
             job, worker.job = worker.job, None
             assert job is not None
             job.run()
-            with self._lock:  # before anybody hears of it: the next call needs no further thread
-                is_idle = not self._waiting
-                if is_idle:
-                    self._idle.append(worker)
-                else:
-                    worker.job = self._waiting.popleft()
+            # Before anybody hears of it: the next call needs no further thread.
+            try:
+                is_idle = self._is_idle(worker)
+            except MemoryError:
+                is_idle = _insisted(self._is_idle, worker)
             with suppress(
                 trio.RunFinishedError
             ):  # it waited for a disk until nobody was left to be told
-                job.report()
+                try:
+                    job.report()
+                except MemoryError:
+                    _insisted(job.report)
             del job  # nothing of it is kept while idle
             if is_idle and not self._is_woken(worker):
                 return
+
+    def _is_idle(self, worker: _Worker) -> bool:
+        """Give a thread its next job; without one it is idle from now on."""
+        with self._lock:
+            is_idle = not self._waiting
+            if is_idle:
+                self._idle.append(worker)
+            else:
+                worker.job = self._waiting.popleft()
+        return is_idle
 
     def _is_woken(self, worker: _Worker) -> bool:
         """Wait for a job; False when none has come for so long that the thread ends."""
@@ -253,6 +269,14 @@ class ThreadRunBlocking:
                 return False
         worker.wake.acquire()  # a job has come at the last moment
         return True
+
+
+def _insisted(function: Callable[..., T], *args: object) -> T:
+    """Call a function again until there is memory for it: its thread would die, and who waits for its call would wait for ever."""
+    while True:
+        time.sleep(LACK_PAUSE_S)
+        with suppress(MemoryError):
+            return function(*args)
 
 
 def _never_abort(_: object) -> trio.lowlevel.Abort:

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import trio
 
+from fs.runtime import readiness
 from fs.runtime.real import RealClock, ThreadRunBlocking, real_runtime
 
 
@@ -222,3 +223,46 @@ async def test_threads_that_die_before_their_first_step_cost_no_call(monkeypatch
     begin(dying.pop(), ())  # one was only slow
     with trio.fail_after(60):
         assert await run(lambda: 7) == 7
+
+
+@pytest.mark.parametrize("lacking", ["to tell of the end", "to wait for more"])
+async def test_a_thread_without_memory_leaves_nobody_waiting(monkeypatch, lacking):
+    """It died with the call done, and who had made it was never told."""
+    run, left = ThreadRunBlocking(), [0]
+
+    def fail_twice():
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError
+
+    real = readiness.call_soon_here()
+
+    def call_soon(*arguments):
+        fail_twice()
+        real(*arguments)
+
+    class Idle(list):
+        def append(self, worker):
+            fail_twice()
+            super().append(worker)
+
+    if lacking == "to tell of the end":
+        monkeypatch.setattr(readiness, "call_soon_here", lambda: call_soon)
+    else:
+        monkeypatch.setattr(run, "_idle", Idle())
+    ended, errors = trio.Event(), []
+
+    def on_end(error):
+        errors.append(type(error))
+        ended.set()
+
+    with trio.fail_after(5):
+        assert await run(lambda: 7) == 7
+        left[0] = 2
+        run.begin(lambda: 1 // 0, on_end)
+        await ended.wait()
+    assert errors == [ZeroDivisionError]
+    assert not left[0]
+    used = {await run(threading.get_native_id) for _ in range(3)}
+    assert len(used) == 1
+    assert run._thread_count == 1
