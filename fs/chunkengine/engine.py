@@ -330,9 +330,16 @@ class DiskEngine:
         if len(data) != old.length or digest_of(checksums, old.length) != old.digest:
             return False
         position = self._writer.write_new(key, [data], old.length, is_create=False, sync=self.sync)
-        whole = replace(old, position=position, checksums=checksums, is_damaged=False)
-        with self._books as ledger:
-            ledger.change(key, whole, None, has_written=True)
+        is_changing = False
+        try:
+            whole = replace(old, position=position, checksums=checksums, is_damaged=False)
+            with self._books as ledger:
+                is_changing = True
+                ledger.change(key, whole, None, has_written=True)
+        except BaseException:
+            if not is_changing:
+                self._writer.free(position)
+            raise
         return True
 
     # ----------------------------------------------------------------- damage

@@ -113,6 +113,9 @@ class BlockSpace:
                     sync()
                 else:
                     raise
+            except BaseException:  # no memory
+                self._take_back(position, reservation)
+                raise
             else:
                 return position
         raise AssertionError(key)
@@ -134,6 +137,9 @@ class BlockSpace:
                 if error.status is not Status.NO_SPACE:
                     raise
                 return None
+            except BaseException:  # no memory
+                self._take_back(position, reservation)
+                raise
         return position
 
     def give_back(self, emptied: Collection[int]) -> None:

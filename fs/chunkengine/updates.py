@@ -150,23 +150,32 @@ class Updates:
         """Record versions whose bytes have been written, in one batch."""
         states: list[ChunkState] = []
         changes: list[Change] = []
-        with self._books as ledger:
-            for one, (position, checksums) in zip(begun, written, strict=True):
-                key, write = one.key, one.write
-                assert len(write.tag) <= TAG_BYTES_MAX, len(write.tag)
-                size, length = write.chunk_size_bytes, one.plan.new_length
-                record = new_record(write.version, position, size, length, checksums)
-                pending = PendingRecord(record, is_remove=False, tag=write.tag)
-                old = ledger.record(key)
-                state = known_state(key, old, pending)
-                states.append(state)
-                if commits is None:
-                    changes.append(Change(key, old, pending, has_written=True))
-                else:
-                    done = committed_record(record, commits.chain_version)
-                    note = commits.note_of(state)
-                    changes.append(Change(key, done, None, has_written=True, note=note))
-            ledger.change_all(changes)
+        is_changing = False
+        try:
+            with self._books as ledger:
+                for one, (position, checksums) in zip(begun, written, strict=True):
+                    key, write = one.key, one.write
+                    assert len(write.tag) <= TAG_BYTES_MAX, len(write.tag)
+                    size, length = write.chunk_size_bytes, one.plan.new_length
+                    record = new_record(write.version, position, size, length, checksums)
+                    pending = PendingRecord(record, is_remove=False, tag=write.tag)
+                    old = ledger.record(key)
+                    state = known_state(key, old, pending)
+                    states.append(state)
+                    if commits is None:
+                        changes.append(Change(key, old, pending, has_written=True))
+                    else:
+                        done = committed_record(record, commits.chain_version)
+                        note = commits.note_of(state)
+                        changes.append(Change(key, done, None, has_written=True, note=note))
+                is_changing = True
+                ledger.change_all(changes)
+        except BaseException:
+            if not is_changing:  # else the disk is not used on
+                for one, (position, _) in zip(begun, written, strict=True):
+                    if not one.plan.is_in_place:
+                        self._writer.free(position)
+            raise
         return states
 
     def is_cut(self, target_id: TargetId, end: ChunkWrite) -> bool:
@@ -192,12 +201,20 @@ class Updates:
             head = self._reader.read(old, 0, head_to)
             parts, checksums = cut_content(head, old.checksums, length, self._block)
             position = self._writer.write_new(key, parts, length, is_create=False, sync=self._sync)
-            record = new_record(end.version, position, end.chunk_size_bytes, length, checksums)
-            pending = PendingRecord(record, is_remove=False, tag=end.tag)
-            with self._books as ledger:
-                old_now = ledger.record(key)
-                ledger.change(key, old_now, pending, has_written=True)
-                return known_state(key, old_now, pending)
+            is_changing = False
+            try:
+                record = new_record(end.version, position, end.chunk_size_bytes, length, checksums)
+                pending = PendingRecord(record, is_remove=False, tag=end.tag)
+                with self._books as ledger:
+                    old_now = ledger.record(key)
+                    state = known_state(key, old_now, pending)
+                    is_changing = True
+                    ledger.change(key, old_now, pending, has_written=True)
+            except BaseException:
+                if not is_changing:
+                    self._writer.free(position)
+                raise
+            return state
         finally:
             with self._books.lock:
                 self._books.ledger.end_update(key, old)

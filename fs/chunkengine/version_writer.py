@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ..runtime.ports import Buffer
-from ..schema.status import FsError
 from .books import Books
 from .content import UpdatePlan, new_content
 from .format import NO_POSITION, ChunkKey, ChunkRecord, FileId, Position, place_of, size_class_of
@@ -101,7 +100,7 @@ class VersionWriter:
             self._write_together(together, found)
             for job in jobs:
                 if job.key not in found:
-                    found[job.key] = self._write_alone(job, sync)
+                    self._write_alone(job, found, sync)
         except BaseException:
             self._abandon(jobs, found)
             raise
@@ -137,10 +136,13 @@ class VersionWriter:
                 self._begin_write_back(file_id, start + count, len(left), len(data))
             found[job.key] = found[job.key][0], checksums
 
-    def _write_alone(self, job: Job, sync: Sync) -> tuple[Position, bytes]:
-        """Write the bytes of an update, with what it keeps of the old version."""
+    def _write_alone(
+        self, job: Job, found: dict[ChunkKey, tuple[Position, bytes]], sync: Sync
+    ) -> None:
+        """Write the bytes of an update, with what it keeps of the old version, and note where they are."""
         if job.ranges:
-            return self._write_ranges(job, sync)
+            self._write_ranges(job, found, sync)
+            return
         key, base, plan, data, _ = job
         empty = memoryview(b"")
         head = self._reader.read(base, plan.head_from, plan.head_to) if base else empty
@@ -155,13 +157,15 @@ class VersionWriter:
         else:
             is_create = base is None
             position = self.write_new(key, parts, plan.new_length, is_create=is_create, sync=sync)
+        found[key] = position, checksums
         if position != NO_POSITION:
             file_id, start = place_of(position)
             about = start + plan.offset, len(data), sum(map(len, parts))
             self._begin_write_back(file_id, *about)
-        return position, checksums
 
-    def _write_ranges(self, job: Job, sync: Sync) -> tuple[Position, bytes]:
+    def _write_ranges(
+        self, job: Job, found: dict[ChunkKey, tuple[Position, bytes]], sync: Sync
+    ) -> None:
         """Write an update of several ranges: as one copy, by way of the page cache, since the next one begins by reading it."""
         key, base, plan, data, ranges = job
         old = self._reader.read(base, 0, base.length) if base else memoryview(b"")
@@ -172,10 +176,10 @@ class VersionWriter:
         position = self.write_new(
             key, parts, plan.new_length, is_create=base is None, sync=sync, may_pass_cache=False
         )
+        found[key] = position, checksums
         file_id, start = place_of(position)
         if len(data) >= max(WRITE_BEHIND_BYTES_MIN, plan.new_length // 2):
             self._files.begin_write_back(file_id, start, plan.new_length)
-        return position, checksums
 
     def _begin_write_back(self, file_id: FileId, start: int, count: int, total: int) -> None:
         """Have new bytes on their way to the disk, if they are many, and most of what was written to the page cache."""
@@ -213,8 +217,13 @@ class VersionWriter:
                 start, parts = start + count, [memoryview(parts[0])[count:]]
             if len(parts[0]):
                 self._files.write_at(file_id, start, parts)
-        except FsError:
-            with self._books.lock:
-                self._books.ledger.abandon(position)
+        except BaseException:
+            self.free(position)
             raise
         return position
+
+    def free(self, position: Position) -> None:
+        """Free the block of a version that was written by `write_new` and will never be recorded."""
+        if position != NO_POSITION:
+            with self._books.lock:
+                self._books.ledger.abandon(position)

@@ -9,8 +9,17 @@ import threading
 
 import pytest
 
-from fs.chunkengine import allocator, lent_rows, open_files, space
+from fs.chunkengine import (
+    allocator,
+    data_files,
+    lent_rows,
+    open_files,
+    space,
+    updates,
+    version_writer,
+)
 from fs.chunkengine import books as books_module
+from fs.chunkengine import engine as engine_module
 from fs.chunkengine import ledger as ledger_module
 from fs.chunkengine.api import ChunkWrite
 from fs.chunkengine.books import Books
@@ -115,6 +124,68 @@ def test_of_a_file_whose_name_could_not_be_made_durable_nothing_is_left(
 
 def no_memory(*_args, **_more) -> None:
     raise MemoryError
+
+
+def put_two(engine) -> None:
+    writes = [
+        ChunkWrite(one[1], 2, 1 << 20, 0, CONTENT, b"", is_full_replace=False)
+        for one in (CHUNK, OTHER)
+    ]
+    engine.prepare_writes(TargetId(1), writes)
+
+
+def put_ranges(engine) -> None:
+    ranges = (0, 3000), (5000, 3000)
+    write = ChunkWrite(
+        OTHER[1], 2, 1 << 20, 0, CONTENT[:6000], b"", is_full_replace=False, ranges=ranges
+    )
+    engine.prepare_writes(TargetId(1), [write])
+
+
+def put_large(engine) -> None:
+    put(engine, OTHER, 2, CONTENT * 20)
+
+
+def cut(engine) -> None:
+    engine.prepare_truncate(*OTHER, version=2, chunk_size_bytes=1 << 20, length=5000)
+
+
+def repair(engine) -> None:
+    engine.repair(*OTHER, version=1, data=CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("write", "step"),
+    [
+        (put_two, (data_files.LocalDataFiles, "write_at")),
+        (put_large, (data_files.LocalDataFiles, "reserve")),
+        (put_two, (updates, "known_state")),
+        (put_two, (version_writer.VersionWriter, "_begin_write_back")),
+        (put_ranges, (data_files.LocalDataFiles, "begin_write_back")),
+        (cut, (data_files.LocalDataFiles, "write_at")),
+        (cut, (updates, "PendingRecord")),
+        (repair, (data_files.LocalDataFiles, "write_at")),
+        (repair, (engine_module, "replace")),
+    ],
+)
+def test_without_memory_to_write_or_record_a_version_its_block_is_free_again(
+    engine, monkeypatch, write, step
+) -> None:
+    """It was used again only once the disk was opened anew."""
+    put(engine, OTHER, 1, CONTENT)
+    if write is repair:
+        engine.mark_damaged(*OTHER)
+    monkeypatch.setattr(version_writer, "WRITE_BEHIND_BYTES_MIN", 1)
+    blocks = engine._books.ledger.allocator
+    used = blocks.used_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(*step, no_memory)
+        with pytest.raises(MemoryError):
+            write(engine)
+    assert blocks.used_bytes() == used
+    assert not blocks.is_torn
+    write(engine)
+    assert read(engine)[0] == Status.OK
 
 
 CHANGES = {
