@@ -111,7 +111,11 @@ class Disk:
         return self.calls.inside_count
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call an engine method off the event loop; an IO_ERROR takes the disk out of service."""
+        """Call an engine method off the event loop; an IO_ERROR takes the disk out of service.
+
+        Raises:
+            FsError: as the method; OUT_OF_RESOURCES also for a lack, which nobody who asks in the background has to tell from other errors.
+        """
         taken_count = self._taken_count
         self._check_answers()
         try:
@@ -119,6 +123,10 @@ class Disk:
         except FsError as error:
             self._judge(error, taken_count)
             raise
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not is_lack(error):
+                raise
+            raise lacking(self.path, error) from error
 
     async def run_quick(self, function: Callable[..., T]) -> T:
         """Call an engine method that is quick as a rule, but writes; errors as in `run`."""

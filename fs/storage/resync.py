@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as joined
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import trio
 
@@ -25,6 +25,7 @@ from ..rpc.buffer_pool import BufferPool
 from ..schema import services
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId
+from ..schema.lacks import lack_among
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
@@ -170,7 +171,8 @@ class Resync:
         target, chain = place.target, place.chain
         try:
             await self.resync_successor(place)
-        except FsError as error:
+        except Exception as error:  # noqa: BLE001 - of a bug it is raised again
+            _require_passing(error)
             log.warning(
                 "target %d chain %d version %d: resync attempt ended: %s",
                 target.target_id,
@@ -265,7 +267,11 @@ class Resync:
             for group in joined(removals, grouped(wanted, self._rate.group_bytes_max)):
                 slots = self._slots if group.byte_count else self._removal_slots
                 await slots.acquire()
-                nursery.start_soon(self._bring_in_slot, place, group, slots)
+                try:
+                    nursery.start_soon(self._bring_in_slot, place, group, slots)
+                except BaseException:  # no memory
+                    slots.release()
+                    raise
                 if target.progress.failed_count and not self._is_current(place):
                     break
         self._context.place_now(place.chain.chain_id, place.chain.chain_version)
@@ -289,7 +295,8 @@ class Resync:
                 left = tuple(item for item in left if item.chunk_id not in there)
             for item in left:
                 await self._bring_one(place, item)
-        except FsError as error:
+        except Exception as error:  # noqa: BLE001 - of a bug it is raised again
+            _require_passing(error)
             place.target.progress.failed_count += 1
             log.warning("target %d: not resynced: %s", place.target.target_id, error)
         finally:
@@ -298,7 +305,8 @@ class Resync:
     async def _bring_one(self, place: Place, item: Item) -> None:
         try:
             await self._bring_chunk(place, item)
-        except FsError as error:
+        except Exception as error:  # noqa: BLE001 - of a bug it is raised again
+            _require_passing(error)
             place.target.progress.failed_count += 1
             log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
 
@@ -309,10 +317,15 @@ class Resync:
         context, target, progress = self._context, place.target, place.target.progress
         if not takes_groups(context, place):
             return ()
-        buffers = self._buffers
+        buffers, count = self._buffers, 0
+        chunk_ids = [item.chunk_id for item in items]  # of these so many are held, and come first
         lease = await buffers.acquire(byte_count)
-        held = [item.chunk_id for item in items if target.locks.take(item.chunk_id)]
         try:
+            for chunk_id in chunk_ids:
+                if target.locks.take(chunk_id):
+                    chunk_ids[count] = chunk_id  # takes no memory
+                    count += 1
+            held = chunk_ids[:count]
             context.place_now(place.chain.chain_id, place.chain.chain_version)
             deadline_s = trio.current_time() + context.section.forward_timeout_s
             there = await transfer_together(context, place, held, lease, deadline_s=deadline_s)
@@ -320,7 +333,7 @@ class Resync:
             log.info("target %d: chunks are not resynced together: %s", target.target_id, error)
             return ()
         finally:
-            for chunk_id in held:
+            for chunk_id in islice(chunk_ids, count):
                 target.locks.release(chunk_id)
             buffers.release(lease)
         progress.transferred_count += len(there)
@@ -396,6 +409,12 @@ class Resync:
             deadline_s=deadline_s,
             only_version=place.chain.chain_version,
         )
+
+
+def _require_passing(error: Exception) -> None:
+    """Raise what is no operating error, and no lack: it is a bug."""
+    if not isinstance(error, FsError) and lack_among(error) is None:
+        raise error
 
 
 def _wanted(

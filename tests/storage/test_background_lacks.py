@@ -1,0 +1,61 @@
+# ruff: noqa: ARG001 - the clock fixture acts by being asked for
+"""Where a storage process has no memory, or no thread, for what it does by itself, it goes on serving, and does that later."""
+
+import pytest
+import trio
+
+from fs.chunkengine.engine import DiskEngine
+from fs.rpc.buffer_pool import BufferPool
+from fs.storage import resync
+
+from .cluster import content, open_caller, open_cluster
+from .test_resync import assert_equal, fill
+
+ERRORS = [MemoryError("injected"), RuntimeError("can't start new thread")]
+
+
+class Lacking:
+    """A function that fails so often, and is what it was then."""
+
+    def __init__(self, monkeypatch, place, name, error):
+        self.left = 3
+        real = getattr(place, name)
+
+        def function(*args, **more):
+            if self.left:
+                self.left -= 1
+                raise error
+            return real(*args, **more)
+
+        monkeypatch.setattr(place, name, function)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("what", ["space", "sync", "list_chunks", "compact"])
+async def test_what_a_disk_is_asked_in_the_background_is_asked_later(
+    mock_clock, monkeypatch, what, error
+):
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"before")
+        lacking = Lacking(monkeypatch, DiskEngine, what, error)
+        await trio.sleep(600.0)
+        assert lacking.left < 3
+        await client.write(0, b"after-")
+        assert {content(cluster, n)[2] for n in cluster.nodes} == {b"after-"}
+
+
+@pytest.mark.parametrize("what", [(BufferPool, "acquire"), (resync, "transfer"), (resync, "merge")])
+async def test_a_replica_is_brought_up_to_date_later(mock_clock, monkeypatch, what):
+    """Buffers for that are the largest that a storage process asks for by itself."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await fill(client, range(6))
+        await cluster.nodes[2].kill()
+        await cluster.wait_states({1: "SERVING", 2: "OFFLINE"})
+        for index in range(6):
+            await client.write(0, b"changed", index)
+        monkeypatch.setattr(resync, "takes_groups", lambda *_: what[0] is BufferPool)
+        lacking = Lacking(monkeypatch, *what, MemoryError("injected"))
+        await cluster.start_node(2)
+        await cluster.wait_all_serving()
+        assert not lacking.left
+        assert_equal(cluster, range(6))
