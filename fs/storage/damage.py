@@ -19,6 +19,7 @@ from ..schema.ids import ChunkId
 from ..schema.status import FsError, Status
 from .context import StorageContext
 from .copies import Repaired, repair_copy
+from .read_elsewhere import DAMAGED
 from .target import LocalTarget
 from .targets import Place
 
@@ -134,8 +135,16 @@ def _mark(target: LocalTarget, state: ChunkState) -> None:
 
 
 def is_whole(target: LocalTarget, state: ChunkState) -> bool:
-    """Reread the committed version; one that is gone by now counts as whole.  Blocking."""
+    """Reread the committed version; one that is gone by now counts as whole.  Blocking.
+
+    Raises:
+        FsError: that cannot be told now, say without a descriptor: a copy that is not read is not bad.
+    """
     buffer = memoryview(bytearray(state.length))
     io = ReadIo(target.target_id, state.chunk_id, 0, state.length, buffer)
     (done,) = target.disk.engine.read_batch([io])
-    return done.status in {Status.OK, Status.CHUNK_NOT_FOUND}
+    if done.status in {Status.OK, Status.CHUNK_NOT_FOUND}:
+        return True
+    if done.status not in DAMAGED:
+        raise FsError(Status(done.status), done.detail)
+    return False

@@ -5,14 +5,16 @@ import pytest
 import trio
 
 from fs.chunkengine.books import StuckError
+from fs.schema.ids import ChunkId
 from fs.schema.status import FsError, Status
 from fs.storage import damage, scrub
 
-from .cluster import CHUNK, content, open_caller, open_cluster
+from .cluster import CHUNK, INODE, content, open_caller, open_cluster
 
 pytestmark = pytest.mark.thorough
 
 WORDS = b"words" * 10_000
+CHUNK_ID = ChunkId(INODE, 0)
 
 
 def flip(cluster, node_id, at=20_000):
@@ -158,6 +160,30 @@ async def test_a_node_without_descriptors_has_no_damage_and_its_disk_has_not_fai
             node.disk.on_step = None
         for node_id in cluster.nodes:
             assert await found_at(client, node_id, is_passed_on=False) is Status.OK
+
+
+@pytest.mark.parametrize("error", [FsError(Status.OUT_OF_RESOURCES, "injected"), MemoryError()])
+async def test_the_last_whole_copy_is_not_given_up_by_a_node_without_descriptors(mock_clock, error):
+    """Reread without any it counted as bad, and where no other target had the bytes, as lost: so it was marked."""
+
+    def refuse(name):
+        if name == "read":
+            raise error
+
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        flip(cluster, 2)
+        node = cluster.nodes[1]
+        node.disk.on_step = refuse
+        await trio.sleep(2 * scrub.BEGIN_AFTER_S)
+        assert not node.target.damaged
+        damage.note_damage(node.target, CHUNK_ID, "by somebody else's word")
+        await trio.sleep(2 * damage.RETRY_INTERVAL_S)
+        node.disk.on_step = None
+        assert not node.target.lost_count
+        assert await found_at(client, 1) is Status.OK
+        await trio.sleep(2 * damage.RETRY_INTERVAL_S)
+        assert not node.target.damaged
 
 
 async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
