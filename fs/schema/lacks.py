@@ -45,6 +45,12 @@ def lack_among(error: BaseException) -> BaseException | None:
     return lacks[0] if lacks and is_all else None
 
 
+def require_passing(error: Exception) -> None:
+    """Raise an error again that is neither an operating error nor, alone or with such, a lack: it is a bug."""
+    if not isinstance(error, FsError) and lack_among(error) is None:
+        raise error
+
+
 def _single(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:

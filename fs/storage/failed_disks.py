@@ -23,8 +23,8 @@ from typing import Final
 import trio
 
 from ..chunkengine.api import ChunkEngine
-from ..chunkengine.books import StuckError
 from ..chunkengine.refused import RefusedEngine
+from ..schema.lacks import require_passing
 from ..schema.routing import LocalState
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -127,8 +127,9 @@ class FailedDisks:
         case = self._cases[disk.index]
         try:
             engine = await self._reopen(disk.index)
-        except FsError as error:
-            if error.status in _CHEAP:
+        except Exception as error:  # noqa: BLE001 - of a bug it is raised again
+            require_passing(error)
+            if not isinstance(error, FsError) or error.status in _CHEAP:
                 case.next_s = trio.current_time() + TRY_PAUSE_S
             else:
                 self._double(case)
@@ -150,12 +151,14 @@ class FailedDisks:
         while not disk.is_failed:
             try:
                 await self._bring_back(disk)
-            except StuckError as error:  # nothing else would bring them back
+            except Exception as error:  # noqa: BLE001 - of a bug it is raised again
+                require_passing(error)
+                if disk.is_failed:
+                    log.warning("disk %d (%s) failed again: %s", disk.index, disk.path, error)
+                    return
+                # The books are in use, or something is lacking: nothing else would bring them back.
                 log.warning("disk %d (%s): its targets wait: %s", disk.index, disk.path, error)
                 await trio.sleep(LOOK_INTERVAL_S)
-            except FsError as error:
-                log.warning("disk %d (%s) failed again: %s", disk.index, disk.path, error)
-                return
             else:
                 return
 

@@ -25,7 +25,7 @@ from ..rpc.buffer_pool import BufferPool
 from ..schema import services
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, InodeId
-from ..schema.lacks import lack_among
+from ..schema.lacks import require_passing
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
@@ -172,7 +172,7 @@ class Resync:
         try:
             await self.resync_successor(place)
         except Exception as error:  # noqa: BLE001 - of a bug it is raised again
-            _require_passing(error)
+            require_passing(error)
             log.warning(
                 "target %d chain %d version %d: resync attempt ended: %s",
                 target.target_id,
@@ -296,7 +296,7 @@ class Resync:
             for item in left:
                 await self._bring_one(place, item)
         except Exception as error:  # noqa: BLE001 - of a bug it is raised again
-            _require_passing(error)
+            require_passing(error)
             place.target.progress.failed_count += 1
             log.warning("target %d: not resynced: %s", place.target.target_id, error)
         finally:
@@ -306,7 +306,7 @@ class Resync:
         try:
             await self._bring_chunk(place, item)
         except Exception as error:  # noqa: BLE001 - of a bug it is raised again
-            _require_passing(error)
+            require_passing(error)
             place.target.progress.failed_count += 1
             log.warning("chunk %s: not resynced: %s", item.chunk_id, error)
 
@@ -409,12 +409,6 @@ class Resync:
             deadline_s=deadline_s,
             only_version=place.chain.chain_version,
         )
-
-
-def _require_passing(error: Exception) -> None:
-    """Raise what is no operating error, and no lack: it is a bug."""
-    if not isinstance(error, FsError) and lack_among(error) is None:
-        raise error
 
 
 def _wanted(

@@ -263,6 +263,7 @@ class Storage:
         except FsError as error:
             log.warning("target %d: %s failed: %s", target.target_id, step.value, error)
             await trio.sleep(STEP_RETRY_S)
+            self.targets.decide_again()
         finally:
             self._stepping.discard(target)
         if target.pending_step is not Step.STAY:

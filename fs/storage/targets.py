@@ -195,6 +195,11 @@ class Targets:
             for target in self.targets.values()
         ]
 
+    def decide_again(self) -> None:
+        """Have steps decided again that were begun and failed: otherwise nobody would before the routing info changes."""
+        self._seen = None
+        self.steps_wanted.set()
+
     def put_offline(self, target: LocalTarget, hold: Hold, reason: str) -> None:
         """Take a target out of service at once; `hold` says when it may come back.
 
