@@ -14,6 +14,8 @@ from fs.app.process_id import process_id
 from fs.app.running import Command
 from fs.schema.status import FsError
 
+pytestmark = pytest.mark.thorough
+
 HALF_DEAD = """
 import ctypes, signal, threading, time
 signal.signal(signal.SIGUSR1, lambda *_: ctypes.CDLL(None).pthread_exit(None))

@@ -10,6 +10,8 @@ from fs.meta.gc import FULL_DELAY_S
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, session
 
+pytestmark = pytest.mark.thorough
+
 DUE_S = 60.0
 """After a removal."""
 WAITS_S = 30.0

@@ -28,6 +28,8 @@ from fs.schema.standing import Standing, standing_to_pb
 from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import O, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 A, B = TargetId(1), TargetId(2)
 SERVED_UNTIL_S = 1_700_000_000
 

@@ -7,6 +7,8 @@ import trio
 from fs.mgmtd.primary import Primary
 from tests.mgmtd.harness import L, O, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 
 def tell(cluster, seconds):
     for manager in cluster.managers.values():

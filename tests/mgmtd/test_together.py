@@ -11,6 +11,8 @@ from fs.schema.config import MgmtdSection
 from tests.examples import first_quick
 from tests.mgmtd.harness import L, O, S, cluster_of
 
+pytestmark = pytest.mark.thorough
+
 JUDGED_S = 9.0
 """After this a node that was never heard in a reign counts as failed, and what follows has been done."""
 MINUTES_S = 180.0

@@ -13,6 +13,8 @@ from fs.schema.status import FsError, Status
 from tests.mgmtd.harness import L, O, S, W, cluster_of
 from tests.mgmtd.ops.test_chain_ops import refused
 
+pytestmark = pytest.mark.thorough
+
 ONE, TWO = TargetId(1101), TargetId(1201)
 
 
