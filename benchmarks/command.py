@@ -1,8 +1,9 @@
 """What benchmarks of programs have in common: options, steps that are told, a table, a picture.
 
-    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY] [--inline=BYTES]
+    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY [--beside=DIRECTORY]]
+        [--inline=BYTES]
 
-`--count`, `--at` and `--inline` only where the benchmark has them.
+`--count`, `--at`, `--beside` and `--inline` only where the benchmark has them.
 
 Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.
 """
@@ -26,6 +27,8 @@ Measure = Callable[[Sizes, Path | None, Progress], Sequence[Row]]
 """(how much to do, a directory on the disk to measure, who is told of steps) -> figures."""
 MeasureAt = Callable[[Sizes, Path, Progress], Sequence[Row]]
 """(how much to do, a directory of a mounted file system, who is told of steps) -> figures."""
+MeasureBeside = Callable[[Sizes, Path, Path, Progress], Sequence[Row]]
+"""(how much to do, a directory each of two mounted file systems, who is told of steps) -> figures of the first beside the second's."""
 
 
 def _parser(name: str, about: str | None) -> argparse.ArgumentParser:
@@ -56,6 +59,7 @@ def bench_command(
     *,
     amount: str | None = None,
     measure_at: MeasureAt[Sizes] | None = None,
+    measure_beside: MeasureBeside[Sizes] | None = None,
     has_small_files: bool = False,
 ) -> int:
     """Run a benchmark as a program; return its exit code.
@@ -68,23 +72,20 @@ def bench_command(
         arguments: of the command line; default: those of this process.
         amount: where sizes are numbers, what they count: `--count` then gives another one.
         measure_at: measures a directory of any mounted file system alone, which is then the one of `--at`.
+        measure_beside: measures that one and the one of `--beside` in turn.
         has_small_files: it depends on whether these are in the metadata store, which `--inline` says.
     """
     parser = _parser(name, about)
     if amount is not None:
         parser.add_argument("--count", type=int, help=f"{amount} (default: {sizes[0]:,})")
-    if measure_at is not None:
-        parser.add_argument("--at", type=Path, help="a directory of a mounted file system, alone")
+    _offer_places(parser, has_at=measure_at is not None, has_beside=measure_beside is not None)
     if has_small_files:
         told = (
             "keep files up to so many bytes in the metadata store, 0: none (default: as built in)"
         )
         parser.add_argument("--inline", type=int, metavar="BYTES", help=told)
     options = parser.parse_args(arguments)
-    at = getattr(options, "at", None)
-    for option, folder in (("--dir", options.dir), ("--at", at)):
-        if folder is not None and not folder.is_dir():
-            parser.error(f"argument {option}: {folder} is not a directory")
+    at, beside = _checked_places(parser, options)
     if getattr(options, "inline", None) is not None:
         keep_small_files(options.inline)
     wanted = getattr(options, "count", None) or sizes[options.full]
@@ -94,7 +95,9 @@ def bench_command(
     before = signal.signal(signal.SIGTERM, _interrupt)  # what has been started is stopped, too
     progress = Progress()
     try:
-        if at is not None and measure_at is not None:
+        if at is not None and beside is not None and measure_beside is not None:
+            rows = measure_beside(wanted, at, beside, progress)
+        elif at is not None and measure_at is not None:
             rows = measure_at(wanted, at, progress)
         else:
             rows = measure(wanted, options.dir, progress)
@@ -108,12 +111,36 @@ def bench_command(
     finally:
         signal.signal(signal.SIGTERM, before)
     progress.close("measured")
-    title = f"{name}{'' if at is None else f' in {at}'}; kernels: {kernels_in_use()}"
+    where = "" if at is None else f" in {at}" if beside is None else f" in {at}, beside {beside}"
+    title = f"{name}{where}; kernels: {kernels_in_use()}"
     print_rows(title, rows)
     if options.plot is not None:
         plot_rows(title, rows, options.plot)
         sys.stderr.write(f"ember: drawn in {options.plot}\n")
     return 0
+
+
+def _offer_places(parser: argparse.ArgumentParser, *, has_at: bool, has_beside: bool) -> None:
+    if has_at:
+        parser.add_argument("--at", type=Path, help="a directory of a mounted file system, alone")
+    if has_beside:
+        told = (
+            "with --at: one of another mounted file system, in turn; stands in the column machine"
+        )
+        parser.add_argument("--beside", type=Path, help=told)
+
+
+def _checked_places(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> tuple[Path | None, Path | None]:
+    """Return the directories of `--at` and `--beside`; end the program where one cannot be used."""
+    at, beside = getattr(options, "at", None), getattr(options, "beside", None)
+    for option, folder in (("--dir", options.dir), ("--at", at), ("--beside", beside)):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"argument {option}: {folder} is not a directory")
+    if beside is not None and at is None:
+        parser.error("argument --beside: wants --at, the directory that stands beside it")
+    return at, beside
 
 
 def _interrupt(*_: object) -> None:

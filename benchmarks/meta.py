@@ -1,8 +1,9 @@
 """Names: operations per second on the mount, through the native client, and of the metadata service alone.
 
 `python -m benchmarks.meta [--full | --count N] [--dir DIRECTORY]`; needs root, because it drops caches.
-`--at DIRECTORY` instead: the workloads of the mount alone, in a folder of their own there, which goes afterwards; for
-comparing any mounted file system with any other.
+`--at DIRECTORY` instead: the workloads of the mount alone, in a folder of their own there, which goes afterwards.  With
+`--beside DIRECTORY`, of another mounted file system, both in turn, part by part: on a machine whose speed changes from one
+second to the next nothing else compares two of them.
 
 On the mount every workload runs with one thread and with eight, each in a directory of its own, in turn with the empty pyfuse3
 file system, which the kernel asks for the same (`empty_fuse.py`).  The native client does the same with tasks.  The service alone is one process over an embedded store; its
@@ -17,6 +18,7 @@ import time
 import tomllib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import trio
@@ -89,6 +91,9 @@ ON_MOUNT: list[tuple[str, Action, bool]] = [
 NOT_ON_EMPTY = {"64 KiB file read, cold"}
 """The empty file system has files of a length of its own."""
 
+PARTS = 4
+"""Of the operations of a figure: so often two places take turns."""
+
 
 def _seconds(folders: list[Path], numbers: range, action: Action) -> float:
     """Return the seconds that an action takes on paths with these numbers in each folder, one thread for each."""
@@ -106,13 +111,15 @@ def _seconds(folders: list[Path], numbers: range, action: Action) -> float:
 def in_turn(places: list[list[Path]], count: int, action: Action, *, is_cold: bool) -> list[float]:
     """Return actions per second in each place, which has a folder for each thread.
 
-    What one place leaves to be done goes on while the next one is measured, so each is the first in half of it; caches are dropped
-    before every part where that is wanted.
+    What one place leaves to be done goes on while the next one is measured, so each is the first in half of the parts; caches
+    are dropped before every part where that is wanted.
     """
     each = count // len(places[0])
     took = [0.0] * len(places)
     order = list(range(len(places)))
-    for numbers in (range(each // 2), range(each // 2, each)):
+    ends = [each * part // PARTS for part in range(PARTS + 1)]
+    for begin, end in pairwise(ends):
+        numbers = range(begin, end)
         for number in order:
             if is_cold:
                 drop_page_cache()
@@ -135,21 +142,38 @@ def _scan(folders: list[Path]) -> float:
     return total / (time.perf_counter() - began)
 
 
-def on_mount(mounted: Path, empty: Path | None, workers: int, count: int) -> list[Row]:
-    """Measure every workload with so many threads, next to an empty file system if there is one."""
-    folders = [mounted / f"m{workers}-{i}" for i in range(workers)]
-    bare = [] if empty is None else [empty / f"m{workers}-{i}" for i in range(workers)]
-    for folder in (*folders, *bare):
-        folder.mkdir()
+def on_mount(
+    mounted: Path, other: Path | None, workers: int, count: int, *, is_empty: bool = True
+) -> list[Row]:
+    """Measure every workload with so many threads, next to another file system if there is one.
+
+    Args:
+        mounted: a directory without names of ours, as `other`.
+        other: of the file system whose figures stand in the column of the machine.
+        workers: threads; each has a directory of its own.
+        count: operations of each figure.
+        is_empty: the other one is `empty_fuse.py`, which keeps nothing.
+    """
+    places = [
+        [place / f"m{workers}-{i}" for i in range(workers)] for place in (mounted, other) if place
+    ]
+    for folders in places:
+        for folder in folders:
+            folder.mkdir()
     rows = []
     for name, action, is_cold in ON_MOUNT:
-        places = [folders, bare] if bare and name not in NOT_ON_EMPTY else [folders]
-        rates = in_turn(places, count, action, is_cold=is_cold)
-        limit = rates[1] if len(rates) > 1 else None
-        rows.append(Row(f"mount, {workers}: {name}", rates[0], "/s", limit))
+        compared = places[:1] if is_empty and name in NOT_ON_EMPTY else places
+        rates = in_turn(compared, count, action, is_cold=is_cold)
+        rows.append(Row(f"mount, {workers}: {name}", rates[0], "/s", _second(rates)))
         if name == "open, close":
-            rows.append(Row(f"mount, {workers}: scandir + stat, cold", _scan(folders), "entries/s"))
+            rates = [_scan(folders) for folders in (places[:1] if is_empty else places)]
+            told = f"mount, {workers}: scandir + stat, cold"
+            rows.append(Row(told, rates[0], "entries/s", _second(rates)))
     return rows
+
+
+def _second(rates: list[float]) -> float | None:
+    return rates[1] if len(rates) > 1 else None
 
 
 # ---- the native client --------------------------------------------------------------------------
@@ -249,6 +273,19 @@ def measure_at(count: int, mounted: Path, progress: Progress) -> list[Row]:
         return [row for workers in WORKERS for row in on_mount(Path(folder), None, workers, count)]
 
 
+def measure_beside(count: int, mounted: Path, other: Path, progress: Progress) -> list[Row]:
+    """Measure two mounted file systems in turn, in a folder of their own below each; those of `other` are the column of the machine."""
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="ember-meta-", dir=mounted) as ours,
+        tempfile.TemporaryDirectory(prefix="ember-meta-", dir=other) as others,
+    ):
+        for workers in WORKERS:
+            progress.step(f"meta: names in {mounted}, and in {other}, {workers} at a time")
+            rows += on_mount(Path(ours), Path(others), workers, count, is_empty=False)
+    return rows
+
+
 if __name__ == "__main__":
     amount = "operations of each figure"
     sizes = (COUNT, 10 * COUNT)
@@ -260,6 +297,7 @@ if __name__ == "__main__":
             measure,
             amount=amount,
             measure_at=measure_at,
+            measure_beside=measure_beside,
             has_small_files=True,
         )
     )

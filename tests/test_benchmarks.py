@@ -18,7 +18,7 @@ import trio
 from emberfs.posix import PosixClient
 from xxhash import xxh3_64_intdigest
 
-from benchmarks import apps, bare, checkpoint, dataloader, kvcache, machine, mount, sort
+from benchmarks import apps, bare, checkpoint, dataloader, kvcache, machine, meta, mount, sort
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.fio import Large
@@ -193,6 +193,34 @@ def test_how_much_and_where_can_be_told(capsys):
     for words in (["--count=3"], ["--at=/proc"]):
         with pytest.raises(SystemExit):
             bench_command("x", "y", (10, 20), measure, words)
+
+
+def test_two_mounted_file_systems_are_measured_beside_each_other(capsys):
+    def measured(words):
+        def beside(count, mounted, other, _progress):
+            return [Row(f"{count} at {mounted}", 3, "/s", limit=len(str(other)))]
+
+        ways = {"measure_at": lambda *_: [], "measure_beside": beside}
+        return bench_command("x", "y", (1, 2), lambda *_: [], words, **ways)
+
+    assert measured(["--at=/proc", "--beside=/"]) == 0
+    said = capsys.readouterr().out
+    assert "x in /proc, beside /;" in said
+    assert re.search(r"1 at /proc.* 3 .* /s .* 1 .* 3\.00 ", said)
+    for words in (["--beside=/"], ["--at=/proc", "--beside=/none"]):
+        with pytest.raises(SystemExit):
+            measured(words)
+    assert "wants --at" in capsys.readouterr().err
+
+
+def test_names_of_two_places_are_made_and_removed_in_turn(tmp_path):
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for place in (ours, others):
+        place.mkdir()
+    rows = meta.measure_beside(16, ours, others, Progress())
+    assert len(rows) == 2 * (len(meta.ON_MOUNT) + 1)
+    assert all(row.value > 0 and row.limit for row in rows)
+    assert not [*ours.iterdir(), *others.iterdir()]
 
 
 def test_whether_small_files_are_kept_can_be_told(monkeypatch):
