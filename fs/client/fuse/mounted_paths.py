@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import trio
 
 from ...schema.ids import InodeId
+from ...schema.lacks import is_lack
 from ...schema.status import FsError, Status
 
 _REMOVED: Final = b"//deleted"
@@ -92,6 +93,8 @@ class MountedPaths:
         try:
             mountinfo = await trio.to_thread.run_sync(seen.read_bytes)
         except OSError as error:
+            if is_lack(error):
+                raise
             what = f"{path!r}: what thread {thread_id} sees is not to be seen: {error.strerror}"
             raise FsError(Status.INVALID_ARGUMENT, what) from error
         return path_inside(path, seen_mounts(mountinfo), self._device)

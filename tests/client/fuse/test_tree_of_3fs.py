@@ -22,7 +22,7 @@ import trio.testing
 from hf3fs_py_usrbio import deregister_fd, ioring, iovec, register_fd
 from trio.testing import MockClock
 
-from fs.client.fuse.mounted_paths import path_inside, seen_mounts
+from fs.client.fuse.mounted_paths import MountedPaths, path_inside, seen_mounts
 from fs.client.vfs.hf3fs_removal import FORGET_S_MAX, names_of
 from fs.client.vfs.hf3fs_segments import Opened, Segments, open_segment
 from fs.client.vfs.ports import Caller
@@ -535,6 +535,20 @@ def test_a_mount_that_is_out_of_descriptors_blames_itself(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(os, "lstat", refuse)
     assert refusal(open_segment, b"/dev/shm/absent", 0, 1, os.getpid()) == errno.EMFILE
+
+
+async def test_so_does_one_that_cannot_look_where_a_path_leads(monkeypatch):
+    places = MountedPaths(0, None)
+
+    def refuse(_path):
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(OSError, match="no descriptors"):
+        await places.path_inside(b"/mnt/x", os.getpid())
+    monkeypatch.undo()
+    with pytest.raises(FsError, match="not on this mount"):
+        await places.path_inside(b"/mnt/x", os.getpid())
 
 
 async def test_of_two_links_of_one_name_one_is_made(nursery):
