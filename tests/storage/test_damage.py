@@ -184,6 +184,7 @@ async def test_the_last_whole_copy_is_not_given_up_by_a_node_without_descriptors
         assert await found_at(client, 1) is Status.OK
         await trio.sleep(2 * damage.RETRY_INTERVAL_S)
         assert not node.target.damaged
+        assert await found_at(client, 2) is Status.OK
 
 
 async def test_the_scrub_finds_damage_that_nobody_reads(mock_clock):
