@@ -42,15 +42,20 @@ def headings(page):
     found = re.findall(
         r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
     )
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+    return {place(heading) for heading in found}
+
+
+def place(heading):
+    """Return what a heading is called in a link."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(page):
-    for target, place in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+    for target, there in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         to = page.parent / target if target else page
         assert to.exists(), f"{page.name} points to {target}"
-        assert not place or place in headings(to), f"{page.name} points to {target}#{place}"
+        assert not there or there in headings(to), f"{page.name} points to {target}#{there}"
 
 
 PRESENT = [p for p in PAGES if p.parent.name not in {"decisions", "measurements"}]
@@ -78,3 +83,13 @@ def test_every_decision_has_a_number_of_its_own_and_says_it():
     for path in paths:
         number = re.match(r"# 0*(\d+)[:.] ", path.read_text())
         assert number and int(number[1]) == int(path.name[:4]), path.name
+
+
+def test_the_summary_of_what_was_tried_leads_to_every_row():
+    """Each row has a line in the table at the top and a section of its own, in one order."""
+    summary, _, sections = (ROOT / "specs" / "reliability.md").read_text().partition("\n### ")
+    rows = re.findall(r"^\| \[(\w+)\]\(#([\w-]+)\) \|", summary, re.MULTILINE)
+    titles = [line for line in ("### " + sections).splitlines() if line.startswith("### ")]
+    assert [row for row, _ in rows] == [title[4:].split(":")[0] for title in titles]
+    assert [to for _, to in rows] == [place(title[4:]) for title in titles]
+    assert len({to for _, to in rows}) == len(rows)
