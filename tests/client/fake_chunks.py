@@ -164,7 +164,8 @@ class FakeChunks:
     async def empty_chunks(self, file, first_index, end_index):
         await self._pause()
         for index in range(first_index, end_index):
-            if (file.inode_id, index) in self.chunks:
+            is_in_use = index % file.layout.stripe_size < file.dyn_stripe
+            if is_in_use and (file.inode_id, index) in self.chunks:
                 self.chunks[file.inode_id, index].clear()
 
     async def sync(self, files):

@@ -98,7 +98,7 @@ class Allocation:
             return
         await self._write_zeros(handle, offset, first_whole * size)
         await self._write_zeros(handle, end_whole * size, end)
-        if await self._empty_chunks(handle.state, first_whole, end_whole):
+        if await self._empty_chunks(handle, first_whole, end_whole):
             handle.note_write()
         else:
             end = min(end_whole * size, handle.state.local_length())
@@ -133,14 +133,17 @@ class Allocation:
             return False
         return probe.hole_bytes > 0  # then so is the rest of the chunk
 
-    async def _empty_chunks(self, state: InodeState, first: int, end: int) -> bool:
+    async def _empty_chunks(self, handle: FileHandle, first: int, end: int) -> bool:
         """Empty chunks [first, end); False: nothing is done, as the file, with all that was buffered, is inline: it has none."""
-        core = self._core
+        core, state = self._core, handle.state
         async with state.lock:
             # Meta must know the length before the last chunk may be gone: it could not be asked for any more.
             await core.drain(state)
             if state.has_unreported:
                 await core.report(state, is_durable=False)
+            if state.ref.dyn_stripe < state.ref.layout.stripe_size:
+                # Another mount may have written to further chains since, and only those in use are asked.
+                await self._files.learn_length(state, handle.caller)
             if state.file.is_inline:
                 return False
             state.is_space_unsure = True

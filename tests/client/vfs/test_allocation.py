@@ -96,6 +96,25 @@ async def test_a_hole_takes_no_space_and_others_see_it_after_close(autojump_cloc
         assert await two.read_file(b"f") == b"x" * (CHUNK // 2) + bytes(4 * CHUNK - CHUNK // 2)
 
 
+async def test_a_hole_takes_what_another_mount_has_written_and_reported(
+    autojump_clock, mounts, cluster
+):
+    """Also on chains that were not in use when the file was opened."""
+    cluster.chunks.has_other_writers = True
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f")
+        inode_id = one.files.handle(h).state.inode_id
+        await one.names.setattr(inode_id, AttrChange(length=8 * CHUNK), h, ROOT)
+        other = (await two.open(b"f")).handle_id
+        await two.files.write(other, CHUNK, b"x" * 3 * CHUNK)
+        await two.close(other)
+        await one.vfs.allocation.fallocate(h, PUNCH, 0, 8 * CHUNK)
+        assert await one.read_all(h) == bytes(8 * CHUNK)
+        await one.close(h)
+        for m in (one, two):
+            assert await m.read_file(b"f") == bytes(8 * CHUNK)
+
+
 async def test_a_hole_in_a_file_open_for_appending(autojump_clock, mounts):
     async with mounts() as m:
         h = await m.create(b"f", os.O_RDWR | os.O_APPEND)
