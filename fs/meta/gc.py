@@ -12,20 +12,22 @@ An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it
 The first two kinds wait while users ask this service for something, since on a small machine they would take the time that is the users'; no longer
 than half of gc_delay_s beyond their time, and not where the disks are nearly full.  There files do not wait for gc_delay_s either.
 
-A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
+A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.  To put off frees nothing, and
+goes on for as long as there is something that has to wait: where the disk of the store is full, the room that is left for what frees some is not taken
+for that.  There each service remembers by itself what it passes over.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
-from ..kv.api import KeyValue, KvEngine, prefix_end
+from ..kv.api import KeyValue, KvEngine, Transaction, prefix_end
 from ..kv.transact import snapshot_read
 from ..runtime.figures import Figures
 from ..runtime.tracing import Tracer
@@ -40,7 +42,15 @@ from .damage import decoded
 from .event_log import EventLog
 from .events import gc_event
 from .idempotency import stamp
-from .ops.retire import empty_tree, forget, postpone, put_off, retire
+from .ops.retire import (
+    DAMAGED_RETRY_S,
+    empty_tree,
+    forget,
+    postpone,
+    pull_in,
+    put_off,
+    retire,
+)
 from .outcome_ticks import LONG_AGO, OutcomeTicks, is_over
 from .ports import ChunkPort
 
@@ -132,6 +142,8 @@ class GarbageCollector:
         """Up to where files that are not due have been looked at; from there on there may be more."""
         self._emptied_to: dict[bytes, bytes] = {}
         """By the key of its record, the last name that was taken out of a removed directory."""
+        self._passed_over: dict[bytes, float] = {}
+        """By the key of a record that could not be put off on a full store, until when, on trio's clock."""
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -211,6 +223,10 @@ class GarbageCollector:
         """Do what is to be done from time to time, whatever has been removed; look for it from the beginning again."""
         self._files_from = records.GC_FILE
         self._emptied_to.clear()
+        now_s = trio.current_time()
+        self._passed_over = {
+            k: until_s for k, until_s in self._passed_over.items() if until_s > now_s
+        }
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
@@ -228,8 +244,14 @@ class GarbageCollector:
     async def _due_now(self, prefix: bytes, begin: bytes, patience_s: float) -> list[bytes]:
         """As `_due`, for that long; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
         latest_ns = self._make_context().now_ns - int(patience_s * 1e9)
-        found = await self._due(prefix, begin)
-        keys = [key for key in found if records.gc_due_ns(key) <= latest_ns]
+        keys: list[bytes] = []
+        while len(keys) < self._config.gc_batch_count:
+            found = await self._due(prefix, begin)
+            early = [key for key in found if records.gc_due_ns(key) <= latest_ns]
+            keys += [key for key in early if key not in self._passed_over]
+            if len(early) < self._config.gc_batch_count:
+                break
+            begin = early[-1] + b"\x00"
         return [] if keys and await self._is_paused() else keys
 
     async def _is_paused(self) -> bool:
@@ -275,7 +297,23 @@ class GarbageCollector:
         keys, due_ns = self._keys(pairs), now_ns + int(delay_s * 1e9)
         if keys:
             log.warning("%d removals were put off by a clock that was ahead", len(keys))
-            await self._driver.transact(lambda tr: postpone(tr, keys, due_ns))
+            await self._driver.transact(lambda tr: pull_in(tr, keys, due_ns))
+
+    async def _later(
+        self,
+        keys: Sequence[bytes],
+        wait_s: float,
+        move: Callable[[Transaction, Sequence[bytes], int], Awaitable[None]],
+    ) -> None:
+        """Have records be due after a while; where the store has no room for that, pass over them for as long."""
+        due_ns = self._make_context().now_ns + int(wait_s * 1e9)
+        try:
+            await self._driver.transact(lambda tr: move(tr, keys, due_ns))
+        except FsError as error:
+            if error.status is not Status.NO_SPACE:
+                raise
+            log.debug("%d removals are passed over: %s", len(keys), error)
+            self._passed_over.update(dict.fromkeys(keys, trio.current_time() + wait_s))
 
     async def _hasten(self) -> None:
         """Where the disks are nearly full, have files go FULL_DELAY_S after their removal: who makes room must soon have it."""
@@ -298,6 +336,7 @@ class GarbageCollector:
                 key
                 for key, value in pairs
                 if _removed_ns(key, value) == records.gc_due_ns(key) - delay_ns
+                and key not in self._passed_over
             ]
             for start in range(0, len(keys), RETIRE_COUNT_MAX):
                 await self._delete_some(keys[start : start + RETIRE_COUNT_MAX])
@@ -329,7 +368,7 @@ class GarbageCollector:
             if emptied.after:
                 self._emptied_to[key] = emptied.after
             return emptied.gone_count
-        await self._driver.transact(lambda tr: put_off(tr, ctx, key))
+        await self._later([key], DAMAGED_RETRY_S, put_off)
         return 0
 
     async def _delete_inodes(self, patience_s: float = 0.0) -> int:
@@ -347,12 +386,15 @@ class GarbageCollector:
         return len(keys)
 
     async def _delete_some(self, keys: Sequence[bytes]) -> None:
-        ctx = self._make_context()
-        retired = await self._driver.transact(lambda tr: retire(tr, ctx, keys))
-        for error in retired.damaged:
-            log.warning("a removed inode stays for now: %s", error)
+        retired = await self._driver.transact(lambda tr: retire(tr, keys))
         for record in retired.without_chunks:
             self._events.note(gc_event(record))
+        if retired.opened:
+            await self._later(retired.opened, self._config.session_scan_interval_s, postpone)
+        if retired.damaged:
+            for _, error in retired.damaged:
+                log.warning("a removed inode stays for now: %s", error)
+            await self._later([key for key, _ in retired.damaged], DAMAGED_RETRY_S, put_off)
         if not retired.gone:
             return
         done = [key for key, _ in retired.gone]
@@ -361,8 +403,7 @@ class GarbageCollector:
             await self._remove_chunks([record for _, record in retired.gone])
         except FsError as error:
             log.warning("chunks of %d removed files stay for now: %s", len(done), error)
-            due_ns = self._make_context().now_ns + int(CHUNK_RETRY_S * 1e9)
-            await self._driver.transact(lambda tr: postpone(tr, done, due_ns))
+            await self._later(done, CHUNK_RETRY_S, postpone)
             return
         await self._driver.transact(lambda tr: forget(tr, done))
         for _, record in retired.gone:

@@ -9,10 +9,11 @@ import trio
 from fs.kv import log_room
 from fs.kv.faulty import FaultyEngine
 from fs.kv.rocksdb import RocksDbEngine
+from fs.meta import records
 from fs.meta.check import check
 from fs.mgmtd.store import KEY_BEGINNINGS
 from fs.schema.config import KvSection
-from fs.schema.status import Status
+from fs.schema.status import FsError, Status
 from tests.kv.harness import CLUSTER_ID, inline_runtime
 from tests.meta.harness import ROOT, World, refused, session
 
@@ -100,3 +101,94 @@ async def test_a_name_that_another_client_may_take_for_there_is_removed(
     fill()
     await other.unlink(directory, b"a")
     assert world.meta.service.name_leases.ended_count == 1
+
+
+async def files_due(world) -> list[bytes]:
+    tr = world.engine.transaction()
+    return [key for key, _ in await tr.get_range(records.GC_FILE, records.GC_FILE + b"\xff")]
+
+
+async def collect_for(world, seconds: float) -> None:
+    for _ in range(int(seconds)):
+        await trio.sleep(1)
+        while await world.meta.gc.step():
+            assert await check(world.engine) == []
+
+
+@pytest.mark.parametrize("batch_count", [2, 128])
+async def test_what_is_open_takes_no_room_from_what_frees_some(
+    world, autojump_clock, fill, monkeypatch, batch_count
+):
+    """Their time was set anew every ten seconds: some hundred took all that is for removals within hours."""
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=batch_count))
+    root = world.user(0)
+    opened = []
+    for number in range(5):
+        f = await root.create(ROOT, b"%d" % number, session=session(number))
+        opened.append(f.inode_id)
+        await root.unlink(ROOT, b"%d" % number)
+    for name in (b"a", b"b"):
+        await root.create(ROOT, name)
+    fill()
+    for name in (b"a", b"b"):
+        await root.unlink(ROOT, name)
+    *of_opened, _, _ = await files_due(world)
+    await collect_for(world, 100)
+    assert len(world.chunks.removed) == 2 and not set(opened) & set(world.chunks.removed)
+    assert await files_due(world) == of_opened
+
+    await root.close(opened[0], session(0).session_id)
+    await collect_for(world, 12)
+    assert opened[0] in world.chunks.removed
+    assert await files_due(world) == of_opened[1:]
+
+    monkeypatch.undo()  # there is room again
+    await trio.sleep(1)
+    await collect_for(world, 12)
+    left = await files_due(world)
+    assert len(left) == 4 and not set(left) & set(of_opened)
+
+
+async def test_chunks_that_cannot_be_removed_take_no_room_from_what_frees_some(
+    world, autojump_clock, fill
+):
+    root = world.user(0)
+    stuck = (await root.create(ROOT, b"stuck")).inode_id
+    fill()
+    await root.unlink(ROOT, b"stuck")
+    (key,) = await files_due(world)
+    await trio.sleep(61)
+    world.chunks.error = FsError(Status.CHAIN_UNAVAILABLE, "dead")
+    await collect_for(world, 30)
+    assert await files_due(world) == [key]
+    world.chunks.error = None
+    await collect_for(world, 12)
+    assert world.chunks.removed == [stuck] and not await files_due(world)
+
+
+async def test_a_damaged_record_holds_nothing_up_where_it_cannot_be_put_off(
+    world, autojump_clock, fill
+):
+    root = world.user(0)
+    removed = (await root.create(ROOT, b"f")).inode_id
+    tree = (await root.mkdir(ROOT, b"tree")).inode_id
+    await root.create(tree, b"below")
+    tr = world.engine.transaction()
+    damaged = [records.gc_key(prefix, 1, 77) for prefix in (records.GC_FILE, records.GC_DIRECTORY)]
+    for key in damaged:
+        tr.set(key, b"\xff\xff")
+    await tr.commit()
+    fill()
+    await root.unlink(ROOT, b"f")
+    await root.remove_tree(ROOT, b"tree")
+    for _ in range(130):
+        await trio.sleep(1)
+        while await world.meta.gc.step():
+            pass
+    assert removed in world.chunks.removed and len(world.chunks.removed) == 2
+    tr = world.engine.transaction()
+    for key in damaged:
+        assert await tr.get(key) is not None
+        tr.clear(key)
+    tr.mark_freeing()
+    await tr.commit()

@@ -47,8 +47,10 @@ class Retired(NamedTuple):
     """Key and record of those whose chunks are to be removed next."""
     without_chunks: list[GcRecordPb]
     """Of inline files: nothing is left of them."""
-    damaged: list[FsError]
-    """Why others were put off."""
+    opened: list[bytes]
+    """Keys of those that somebody has open."""
+    damaged: list[tuple[bytes, FsError]]
+    """Keys of others, and what is wrong with them."""
 
 
 class Emptied(NamedTuple):
@@ -128,40 +130,37 @@ async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.In
     return inode
 
 
-async def _retire_one(
-    tr: Transaction, ctx: OpContext, key: bytes, opened: Collection[int]
-) -> GcRecordPb | None:
+async def _retire_one(tr: Transaction, key: bytes, opened: Collection[int], found: Retired) -> None:
     value = await tr.get(key)
     if value is None:
-        return None
+        return
     record = gc_record(key, value)
     if record.HasField("file"):
-        return record
+        found.gone.append((key, record))
+        return
     inode = await _removed_inode(tr, key, record.inode_id)
     if record.inode_id in opened:
-        tr.clear(key)
-        due_ns = ctx.now_ns + int(ctx.config.session_scan_interval_s * 1e9)
-        tr.set(records.gc_key(records.GC_FILE, due_ns, record.inode_id), value)
-        await follow_record(tr, record.inode_id, records.gc_due_ns(key), due_ns)
-        return None
+        found.opened.append(key)
+        return
     # Of bytes that are being moved there may be a chunk already.
     has_chunks = not inode.file.is_inline or inode.file.truncate_pending
     await _delete_inode(tr, inode)
     if inode.type != pb.FILE:
         tr.clear(key)
-        return None
+        return
     record.file.CopyFrom(inode.file)
     if not has_chunks:
         tr.clear(key)
         record.file.is_inline = True
-        return record
+        found.without_chunks.append(record)
+        return
     tr.set(key, record.SerializeToString())
-    return record
+    found.gone.append((key, record))
 
 
-async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Retired:
-    """Delete the inodes of due GC records that nobody has open; others, and damaged ones, become due later."""
-    found = Retired([], [], [])
+async def retire(tr: Transaction, keys: Sequence[bytes]) -> Retired:
+    """Delete the inodes of due GC records that nobody has open; others, and damaged ones, the caller makes due later."""
+    found = Retired([], [], [], [])
     tr.mark_freeing()
     await tr.prefetch(keys)
     inode_ids = [records.gc_inode_id(key) for key in keys]
@@ -173,42 +172,36 @@ async def retire(tr: Transaction, ctx: OpContext, keys: Sequence[bytes]) -> Reti
     opened = await open_among(tr, inode_ids)
     for key in keys:
         try:
-            record = await _retire_one(tr, ctx, key, opened)
+            await _retire_one(tr, key, opened, found)
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:
                 raise
-            await put_off(tr, ctx, key)
-            found.damaged.append(error)
-        else:
-            if record is not None and record.file.is_inline:
-                found.without_chunks.append(record)
-            elif record is not None:
-                found.gone.append((key, record))
+            found.damaged.append((key, error))
     return found
 
 
-async def put_off(tr: Transaction, ctx: OpContext, key: bytes) -> None:
-    """Have a damaged record looked at again later, whatever it holds, so that it stands in nobody's way."""
-    tr.mark_freeing()
-    value = await tr.get(key)
-    if value is not None:
-        tr.clear(key)
-        due_ns = ctx.now_ns + int(DAMAGED_RETRY_S * 1e9)
-        tr.set(records.gc_key(records.gc_prefix(key), due_ns, records.gc_inode_id(key)), value)
-
-
-async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
-    """Make GC records due at another time; damaged ones too."""
-    tr.mark_freeing()
+async def put_off(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
+    """Have damaged records looked at again later, whatever they hold, so that they stand in nobody's way."""
     await tr.prefetch(keys)
     for key in keys:
         value = await tr.get(key)
         if value is not None:
             tr.clear(key)
-            inode_id, prefix = records.gc_inode_id(key), records.gc_prefix(key)
-            tr.set(records.gc_key(prefix, due_ns, inode_id), value)
-            if prefix == records.GC_FILE:
-                await follow_record(tr, inode_id, records.gc_due_ns(key), due_ns)
+            tr.set(records.gc_key(records.gc_prefix(key), due_ns, records.gc_inode_id(key)), value)
+
+
+async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
+    """Make GC records due at another time; damaged ones too."""
+    await put_off(tr, keys, due_ns)
+    for key in keys:
+        if records.gc_prefix(key) == records.GC_FILE:
+            await follow_record(tr, records.gc_inode_id(key), records.gc_due_ns(key), due_ns)
+
+
+async def pull_in(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
+    """As `postpone`, of what would not be collected for long otherwise."""
+    tr.mark_freeing()
+    await postpone(tr, keys, due_ns)
 
 
 async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
