@@ -7,8 +7,8 @@ while the file was open.  The mount and the native client end sessions so.
 Invariants:
     - A session is ended once its client shuts down in order; when it dies instead, meta finds out as with any open file.
     - At most PENDING_MAX sessions wait; beyond that each is ended by itself.
-    - A session whose end was not answered waits on, for as long as the client lives; one whose end is refused does not keep
-      others.
+    - A session whose end was not answered, or for which the store has no room, waits on, for as long as the client lives; one whose end is
+      refused does not keep others.
 """
 
 import logging
@@ -33,6 +33,14 @@ AGAIN_S: Final = 5.0
 
 PER_CALL_MAX: Final = 256
 PENDING_MAX: Final = 4096
+
+
+def is_final(error: FsError) -> bool:
+    """Return whether meta, asked once more to end or free something, would say the same: a full store gets room again."""
+    return error.retry is Retry.NEVER and error.status not in {
+        Status.INTERNAL_ERROR,
+        Status.NO_SPACE,
+    }
 
 
 class EndingSessions:
@@ -95,7 +103,7 @@ class EndingSessions:
         try:
             await self._meta.call(services.META_PRUNE_SESSIONS, request)
         except FsError as error:
-            if error.retry is not Retry.NEVER and error.status is not Status.INTERNAL_ERROR:
+            if not is_final(error):
                 raise
             if len(batch) == 1:
                 _log.warning("inode %d: a file session is not ended: %s", batch[0][0], error)

@@ -13,6 +13,8 @@ from fs.meta import records
 from fs.meta.check import check
 from fs.mgmtd.store import KEY_BEGINNINGS
 from fs.schema.config import KvSection
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.proto.common_pb2 import FileLockPb, LockKindPb
 from fs.schema.status import FsError, Status
 from tests.kv.harness import CLUSTER_ID, inline_runtime
 from tests.meta.harness import ROOT, World, refused, session
@@ -192,3 +194,38 @@ async def test_a_damaged_record_holds_nothing_up_where_it_cannot_be_put_off(
         tr.clear(key)
     tr.mark_freeing()
     await tr.commit()
+
+
+def lock(inode_id, number=1, **fields):
+    taken = FileLockPb(kind=LockKindPb.POSIX_LOCK, owner=number, last=2**63 - 1, is_write=True)
+    return meta.SetLockReq(inode_id=inode_id, lock=taken, **fields)
+
+
+async def test_locks_are_freed_and_none_is_taken(world, autojump_clock, fill):
+    """Who waits for one would wait until there is room."""
+    root, gone = world.user(0), world.user(0, client="d" * 32)
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    other = (await root.create(ROOT, b"g")).inode_id
+    third = (await root.create(ROOT, b"h")).inode_id
+    directory = (await root.mkdir(ROOT, b"d")).inode_id
+    for user, file_id in ((root, inode_id), (gone, other)):
+        assert (await user.call("set_lock", lock(file_id))).is_done
+    own = (await root.mkdir(ROOT, b"own")).inode_id
+    for user, directory_id in ((root, own), (gone, directory)):
+        request = meta.LockDirectoryReq(inode_id=directory_id, action=meta.LOCK_TAKE)
+        await user.call("lock_directory", request)
+    waiting = lock(inode_id, 2, wait_id=7)
+    assert not (await root.call("set_lock", waiting)).is_done
+    fill()
+    with refused(Status.NO_SPACE, "ENOSPC"):
+        await root.call("set_lock", lock(third))
+    await root.call("end_lock_wait", meta.EndLockWaitReq(owner=2, wait_id=7))
+    assert (await root.call("set_lock", lock(inode_id, is_unlock=True))).is_done
+    freeing = meta.LockDirectoryReq(inode_id=own, action=meta.LOCK_FREE)
+    await root.call("lock_directory", freeing)
+    await trio.sleep(100)
+    world.mgmtd.client_ids = [root.client]
+    await world.pruner(world.meta.service.now_ns).step()
+    found = await world.dump()
+    for prefix in (b"FLCK", b"CLCK", b"DLCK", b"LWAI"):
+        assert not [key for key in found if key.startswith(prefix)]

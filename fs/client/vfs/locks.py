@@ -11,7 +11,7 @@ and after they are had, what others reported is seen.
 
 A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.
 
-Bytes that could not be freed, because no meta service answered, are freed once one does: a process that has closed its file does not come
+Bytes that could not be freed, because no meta service answered or its store is full, are freed once one does: a process that has closed its file does not come
 back, and others would wait for it until this mount ends.  Owners are numbers that are given out again, so who locks
 under one has what is owed for it freed first; and what a lock brings that was asked for before that is not owed any more.
 
@@ -32,7 +32,8 @@ from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.proto import meta_pb2
 from ...schema.proto.common_pb2 import FileLockPb, LockKindPb
-from ...schema.status import FsError, Retry, Status
+from ...schema.status import FsError, Status
+from ..ending import is_final
 from .core import VfsCore
 from .files import Files
 from .ports import Caller
@@ -194,7 +195,7 @@ class Locks:
             try:
                 await self._core.call(services.META_END_LOCK_WAIT, request)
             except FsError as error:
-                if error.retry is not Retry.NEVER or error.status is Status.INTERNAL_ERROR:
+                if not is_final(error):
                     return
                 _log.debug("wait %d of owner %#x: %s", wait_id, owner, error)
             if one in self._waits_to_end:
@@ -249,7 +250,7 @@ class Locks:
                 raise errors[0]
 
     def _owe(self, inode_id: InodeId, wish: LockWish, error: FsError) -> None:
-        if error.retry is Retry.NEVER and error.status is not Status.INTERNAL_ERROR:
+        if is_final(error):
             return
         wishes = self._owed.setdefault((inode_id, wish.owner, wish.is_flock), [])
         if wish.is_whole:
@@ -287,7 +288,7 @@ class Locks:
                 try:
                     await self._set(inode_id, wish, is_unlock=True)
                 except FsError as error:
-                    if error.retry is not Retry.NEVER or error.status is Status.INTERNAL_ERROR:
+                    if not is_final(error):
                         raise
                     _log.warning("inode %d: a lock is not freed: %s", inode_id, error)
                 if wish in wishes:  # else all was asked for meanwhile

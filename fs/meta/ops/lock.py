@@ -75,6 +75,7 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
     may_wait = request.wait_id and wanted.kind == LockKindPb.POSIX_LOCK
     before = await _load(tr, inode_id)
     if request.is_unlock:
+        tr.mark_freeing()  # whoever waits for these bytes would wait until there is room
         after = without_range(before, wanted)
     else:
         await load_inode(tr, inode_id)
@@ -119,6 +120,7 @@ async def find_lock_conflict(
 
 async def end_client_locks(tr: Transaction, inode_id: int, client_id: str) -> None:
     """Free everything that a client holds on one file."""
+    tr.mark_freeing()
     before = await _load(tr, inode_id)
     after = without_client(before, client_id)
     if after != before:

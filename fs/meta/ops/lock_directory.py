@@ -69,6 +69,8 @@ async def _act(
         require_unlocked(ctx, directory)
     holder = ctx.caller.client_id if action in _TAKING else ""
     if holder != directory.directory.lock_client_id:
+        if not holder:
+            tr.mark_freeing()  # others could not remove anything there
         _set_holder(tr, ctx, directory, holder)
     return directory
 
@@ -106,6 +108,7 @@ async def end_directory_lock(
     tr: Transaction, ctx: OpContext, inode_id: int, client_id: str
 ) -> None:
     """Free what a client that is gone holds."""
+    tr.mark_freeing()
     tr.clear(records.directory_lock_key(client_id, inode_id))
     key = records.inode_key(inode_id)
     stored = await tr.get(key)

@@ -92,12 +92,14 @@ async def end_lock_wait(
     tr: Transaction, ctx: OpContext, request: meta.EndLockWaitReq
 ) -> meta.EndLockWaitRsp:
     """Forget that an owner of the calling client waits."""
+    tr.mark_freeing()
     await end_wait(tr, ctx, Holder(ctx.caller.client_id, request.owner), request.wait_id)
     return meta.EndLockWaitRsp()
 
 
 async def end_owner_waits(tr: Transaction, owner: int, client_id: str) -> None:
     """Forget all that an owner of a client that is gone waited for."""
+    tr.mark_freeing()
     tr.clear(records.lock_waits_key(client_id, owner))
 
 

@@ -39,9 +39,10 @@ async def test_the_end_of_the_mount_ends_what_waits(autojump_clock, mounts, clus
     assert ends(cluster) == ["PruneSessions"]
 
 
-async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster):  # noqa: ARG001
+@pytest.mark.parametrize("status", [Status.KV_UNAVAILABLE, Status.NO_SPACE])
+async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster, status):  # noqa: ARG001
     async with mounts() as m:
-        cluster.meta_faults["PruneSessions"] = [FsError(Status.KV_UNAVAILABLE, "no")]
+        cluster.meta_faults["PruneSessions"] = [FsError(status, "no")]
         await m.close(await m.create(b"f"))
         await trio.sleep(2 * PAUSE_S)
         await m.close(await m.create(b"g"))

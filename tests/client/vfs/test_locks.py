@@ -206,20 +206,21 @@ async def test_a_lock_waits_for_no_bytes_that_another_process_frees_itself(
         await m.close(handle_id)
 
 
-def away(count=1):
-    return [FsError(Status.RPC_CONNECT_FAILED, "no meta service answers") for _ in range(count)]
+def away(count=1, status=Status.RPC_CONNECT_FAILED):
+    return [FsError(status, "no meta service answers") for _ in range(count)]
 
 
+@pytest.mark.parametrize("status", [Status.RPC_CONNECT_FAILED, Status.NO_SPACE])
 @pytest.mark.parametrize("is_flock", [False, True])
 async def test_what_could_not_be_freed_at_a_close_is_once_meta_is_back(
-    autojump_clock, mounts, is_flock
+    autojump_clock, mounts, is_flock, status
 ):
     async with mounts(2) as (one, two):
         handle_id = await one.create(b"f")
         inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks
         wanted = wish(is_flock=is_flock)
         await locks.lock(inode_id, wanted, wait=False, handle_id=handle_id)
-        one.cluster.meta_faults["SetLock"] = away(3)
+        one.cluster.meta_faults["SetLock"] = away(3, status)
         with pytest.raises(FsError):
             await locks.handle_closes(inode_id, handle_id, flock_owner=1 if is_flock else None)
         await one.close(handle_id)
