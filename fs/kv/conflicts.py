@@ -111,12 +111,14 @@ class _Stretch:
         return any(begin <= key < end for key in self.keys[start:])
 
     def _current_index(self) -> "SortedSet[bytes]":
-        if self._index is None:
-            self._index = SortedSet(self.version_of)
+        # Not kept meanwhile: one to which keys were being added when memory ran out holds fewer than it says.
+        index, self._index = self._index, None
+        if index is None:
+            index = SortedSet(self.version_of)
         else:
-            self._index.update(self.keys[self._indexed_count :])
-        self._indexed_count = len(self.keys)
-        return self._index
+            index.update(self.keys[self._indexed_count :])
+        self._index, self._indexed_count = index, len(self.keys)
+        return index
 
 
 class ConflictWindow:

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sortedcontainers import SortedList
 
 from fs.kv.conflicts import SCAN_MAX, WINDOW_S, ConflictWindow
 
@@ -146,3 +147,23 @@ def test_histories_of_many_stretches_stay_exact(ranges_max):
             read = [b"%03d" % source.randrange(300)], [bounds()][: source.randrange(2)]
             assert window.check(read_version, *read) is everything.check(read_version, *read)
     assert window.horizon > 0
+
+
+def test_no_conflict_is_missed_after_memory_was_short_for_the_index(monkeypatch):
+    """The set of keys had them, their order had not, and they were never added to that any more."""
+    window = ConflictWindow(0)
+    for version in range(1, SCAN_MAX + 10):
+        window.add(version, 0.0, [b"k%05d" % version], [])
+        window.check(0, [], [(b"x", b"y")])
+    last = SCAN_MAX + 10
+    window.add(last, 0.0, [b"last"], [])
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(SortedList, "add", refuse)
+        with pytest.raises(MemoryError):
+            window.check(1, [], [(b"last", b"m")])
+    assert not window.check(1, [], [(b"last", b"m")])
+    assert window.check(1, [], [(b"m", b"n")])
