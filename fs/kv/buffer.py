@@ -39,9 +39,10 @@ KEY_END: Final = b"\xff"
 PAGE_ROWS: Final = 1_000
 """Rows asked of the store at once when a range is merged with own writes."""
 
-KEY_OVERHEAD_BYTES: Final = PREFIX_BYTES_MAX + 20
+KEY_OVERHEAD_BYTES: Final = PREFIX_BYTES_MAX + 25
 """Added to each key that counts towards the size of a transaction: the longest prefix, and FoundationDB's own
-record of a mutation or a conflict range.  So what is accepted here is never too large there."""
+record of a mutation (44 bytes in clients that know checksums of mutations) or a conflict range (24).  So what is accepted here
+is never too large there."""
 
 SET_KEYS: Final = 3
 """Keys that count for a write: its own, and the two ends of the range that readers conflict with."""

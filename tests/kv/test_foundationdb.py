@@ -334,15 +334,17 @@ async def test_the_longest_prefix_leaves_room_for_the_longest_key(runtime, nurse
     await engine.clear_all()
 
 
+@pytest.mark.parametrize("kind", [None, 0.0, 0.2, 0.7])
 @pytest.mark.parametrize("size_max", [8, 200, 5000])
-async def test_what_the_buffer_accepts_is_never_too_large(runtime, nursery, size_max):
+async def test_what_the_buffer_accepts_is_never_too_large(runtime, nursery, size_max, kind):
     """It counts a transaction as FoundationDB does, or higher, whatever the transaction consists of."""
     name = uuid.uuid4().hex.ljust(PREFIX_BYTES_MAX - len(key_prefix("")), "x")
     engine = await open_foundationdb(runtime, nursery, name)
     source = random.Random(size_max)
     buffer = WriteBuffer()
+    buffer.set(b"", b"")
     with pytest.raises(FsError) as caught:
-        fill(buffer, source, size_max)
+        fill(buffer, source, size_max, kind)
     assert caught.value.status is Status.KV_TRANSACTION_TOO_LARGE
     tr = engine.transaction()
     tr._buffer = buffer
@@ -350,14 +352,16 @@ async def test_what_the_buffer_accepts_is_never_too_large(runtime, nursery, size
     await engine.clear_all()
 
 
-def fill(buffer: WriteBuffer, source: random.Random, size_max: int) -> None:
+def fill(buffer: WriteBuffer, source: random.Random, size_max: int, kind: float | None) -> None:
+    """Write until the buffer refuses it: of one kind alone, or of all."""
     while True:
-        random_write(buffer, source, size_max)
+        random_write(buffer, source, size_max, source.random() if kind is None else kind)
 
 
-def random_write(buffer: WriteBuffer, source: random.Random, size_max: int) -> None:
-    key = source.randbytes(source.randint(1, size_max)).replace(b"\xff", b"\xfe")
-    kind = source.random()
+def random_write(
+    buffer: WriteBuffer, source: random.Random, size_max: int, kind: float
+) -> None:
+    key = source.randbytes(source.randint(4, size_max)).replace(b"\xff", b"\xfe")
     if kind < 0.2:
         buffer.set(key, bytes(source.randint(0, size_max)))
     elif kind < 0.4:
