@@ -19,6 +19,8 @@ Outcomes:
       so, or cancelled, may still take effect within the 5 s that FoundationDB lets a transaction live; it is
       refused then if anything it read has changed, so a retry that reads the record which it writes is safe.
     - An error that FoundationDB wants to be retried later is raised once that back-off is over.
+    - The first error of a read ends its transaction: that of FoundationDB would go on at another snapshot.
+    - A commit that has happened is told so with its versionstamp, or as KV_COMMIT_UNKNOWN.
 
 Invariants:
     - All keys are under one prefix, that of the cluster: any number of clusters share one FoundationDB.
@@ -252,6 +254,7 @@ class FoundationDbTransaction(BufferedTransaction):
     async def _settle(self, future: Any) -> None:
         """Wait for a read; raises FsError(KV_UNAVAILABLE)."""
         if not await self._engine.is_settled(future, READ_TIMEOUT_S):
+            self.close()
             raise FsError(
                 Status.KV_UNAVAILABLE,
                 f"FoundationDB at {self._engine.where}: no answer within {READ_TIMEOUT_S:g} s",
@@ -262,8 +265,15 @@ class FoundationDbTransaction(BufferedTransaction):
         try:
             value: bytes | None = future.value
         except self._engine.fdb.FDBError as error:
-            raise await self._engine.failed(self._tr, error, is_commit=False) from error
+            raise await self._failed(error) from error
         return value
+
+    async def _failed(self, error: Any) -> FsError:
+        """Return what to raise for FoundationDB's error of a read."""
+        try:
+            return await self._engine.failed(self._tr, error, is_commit=False)
+        finally:
+            self.close()
 
     async def _fetch(self, key: bytes) -> bytes | None:
         if key in self._ahead:
@@ -319,7 +329,7 @@ class FoundationDbTransaction(BufferedTransaction):
         try:
             rows, _, more = future.wait()
         except fdb.FDBError as error:
-            raise await self._engine.failed(self._tr, error, is_commit=False) from error
+            raise await self._failed(error) from error
         return rows, bool(more)
 
     async def _commit(self) -> bytes:
@@ -341,7 +351,19 @@ class FoundationDbTransaction(BufferedTransaction):
             done.wait()
         except fdb.FDBError as error:
             raise await engine.failed(tr, error, is_commit=True) from error
-        return bytes(stamp.value) if stamp.is_ready() else (await self._value(stamp) or b"")
+        return await self._stamp(stamp)
+
+    async def _stamp(self, stamp: Any) -> bytes:
+        """Return the versionstamp of a commit that has happened; it is there before the commit is told as done."""
+        engine = self._engine
+        try:
+            if stamp.is_ready() or await engine.is_settled(stamp, READ_TIMEOUT_S):
+                return bytes(stamp.value)
+        except engine.fdb.FDBError as error:
+            raise engine_error(Status.KV_COMMIT_UNKNOWN, error, "versionstamp") from error
+        raise FsError(
+            Status.KV_COMMIT_UNKNOWN, f"FoundationDB at {engine.where}: committed, without a stamp"
+        )
 
     def close(self) -> None:
         """See Transaction.close."""

@@ -358,9 +358,7 @@ def fill(buffer: WriteBuffer, source: random.Random, size_max: int, kind: float 
         random_write(buffer, source, size_max, source.random() if kind is None else kind)
 
 
-def random_write(
-    buffer: WriteBuffer, source: random.Random, size_max: int, kind: float
-) -> None:
+def random_write(buffer: WriteBuffer, source: random.Random, size_max: int, kind: float) -> None:
     key = source.randbytes(source.randint(4, size_max)).replace(b"\xff", b"\xfe")
     if kind < 0.2:
         buffer.set(key, bytes(source.randint(0, size_max)))
@@ -447,6 +445,37 @@ async def test_errors_of_reads_are_retried(runtime, server, name, code):
 
     await transact(engine, fn, runtime=runtime)
     assert len(runs) == 2
+
+
+@only_fake
+@pytest.mark.parametrize("name", ["get", "get_range"])
+async def test_a_read_that_failed_ends_its_transaction(runtime, server, name):
+    """FoundationDB's own goes on after an error, at a newer snapshot: rows of two states would be taken for one."""
+    engine = await open_at(server, runtime)
+    tr = engine.transaction()
+    assert await tr.get(b"a") is None
+    ask(str(server.cluster_file), "push_faults", (name, 1037, False))
+    await refusal(Status.KV_UNAVAILABLE, tr.get(b"b") if name == "get" else tr.get_range(b"", b"z"))
+    for use in (lambda: tr.get(b"c"), lambda: tr.get_range(b"", b"z"), tr.commit):
+        with pytest.raises(AssertionError, match="over"):
+            await use()
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_a_commit_without_a_versionstamp_is_not_taken_for_none(engine, monkeypatch, is_error):
+    """It was told as KV_UNAVAILABLE, which says that nothing has happened."""
+    monkeypatch.setattr(foundationdb, "READ_TIMEOUT_S", 0.2)
+    other = engine.database.create_transaction()
+    stamp = other.get_versionstamp()  # never there; an error once nothing has been committed by it
+    tr = engine.transaction()
+    tr.set(b"a", b"1")
+    if is_error:
+        await engine.is_settled(other.commit(), 10.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(other), "get_versionstamp", lambda _self: stamp)
+        error = await refusal(Status.KV_COMMIT_UNKNOWN, tr.commit())
+    assert not error.definite
+    assert await snapshot_read(engine, lambda tr: tr.get(b"a")) == b"1"
 
 
 @only_fake
