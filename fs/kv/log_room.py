@@ -159,7 +159,8 @@ class LogRoom:
         try:
             if self._now_s() - self._low_since_s >= LOOK_INTERVAL_S and self._has_room_again(0):
                 return ""
-            kept = self._room_end - os.fstat(self._fd).st_size - MANAGERS_BYTES
+            ahead = max(0, self._room_end - os.fstat(self._fd).st_size)
+            kept = ahead + shutil.disk_usage(self._path).free - MANAGERS_BYTES
             may_free = (
                 "names are removed, but not made"
                 if kept > REMOVALS_BYTES

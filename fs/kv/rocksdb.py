@@ -52,6 +52,7 @@ from .disk_watch import DiskWatch
 from .local import NO_MEMORY, VERSION_BYTES, LocalEngine
 from .log_room import LogRoom
 from .rocksdb_store import (
+    NO_ROOM,
     VERSION_KEY,
     WRITE_BUFFER_BYTES,
     check_format,
@@ -359,7 +360,7 @@ class RocksDbEngine(LocalEngine):
         try:
             self._db.write(batch)
         except Exception as error:
-            if "No space left on device" in str(error):
+            if NO_ROOM in str(error):
                 # A log record that did not fit is incomplete, and recovery drops it.
                 self._full_since_s = self.now_s()
                 log.warning(

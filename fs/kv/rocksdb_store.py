@@ -11,8 +11,10 @@ versions here.  \xff/log... is left from an earlier release, and deleted.  User 
 rocksdict raises bare Exception for everything, which is why it is caught as such at each call.
 """
 
+import fcntl
 import logging
 import os
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +49,12 @@ FORMAT_KEY: Final = b"\xff/format"
 FORMAT_WHAT: Final = "kv"
 VERSION_KEY: Final = b"\xff/version"
 SEGMENT_PREFIX: Final = b"\xff/segment/"
+NO_ROOM: Final = "No space left on device"
+"""What RocksDB's errors say then."""
+
+_FLOCK: Final = "hhqqi"
+"""`struct flock` of fcntl(2): type, whence, start, length, process."""
+
 FORMER_ROWS: Final = (b"\xff/log", b"\xff/log0")
 """Where an earlier release noted which logs there had been."""
 
@@ -114,7 +122,7 @@ def open_store(path: str) -> Rdict:
         try:
             return _open_checked(directory)
         except Exception as error:
-            if "Corruption" not in str(error) or not cut_torn_manifest(directory, _held_by):
+            if not _may_go_on(directory, str(error)):
                 raise
             return _open_checked(directory)
     except FsError:
@@ -136,6 +144,27 @@ def holds_nothing(path: str) -> bool:
     except OSError as error:
         raise opening_error(path, error) from error
     return not any(name.suffix in {".sst", ".log"} and size for name, size in sizes.items())
+
+
+def _may_go_on(directory: Path, what: str) -> bool:
+    """Return whether something was done about what opening has failed with, and it may be tried again."""
+    if NO_ROOM in what:
+        return _give_back(directory)
+    return "Corruption" in what and cut_torn_manifest(directory, _held_by)
+
+
+def _give_back(directory: Path) -> bool:
+    """Give back what is set aside behind the ends of logs: whoever did so was killed, and opening needs it for tables.
+
+    Returns whether there may be more room now.  Nothing is given back of a store that another process has open.
+    """
+    lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with (directory / "LOCK").open("rb") as file:
+        if struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK:
+            return False
+    for path in logs(str(directory)):
+        os.truncate(path, path.stat().st_size)
+    return True
 
 
 def _open_checked(directory: Path) -> Rdict:

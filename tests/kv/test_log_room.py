@@ -4,7 +4,9 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -142,6 +144,53 @@ async def test_what_frees_space_goes_on_for_longer_than_other_changes(disk, auto
     await trio.sleep(2)
     assert not engine.trouble, "also if nobody changes anything"
     await put(engine, b"after", b"INOD")
+    await engine.aclose()
+
+
+USER_COUNT, MANAGER_COUNT = 160, 20
+FILLS = f"""
+import os, signal, sys, trio
+from pathlib import Path
+from tests.kv.test_log_room import fill, open_at, put
+async def main():
+    disk = Path(sys.argv[1])
+    engine = await open_at(disk)
+    for index in range({USER_COUNT}):
+        await put(engine, os.urandom(50_000), b"INOD%03d" % index)
+    fill(disk)
+    for index in range({MANAGER_COUNT}):
+        await put(engine, os.urandom(500), b"MG%03d" % index)
+    os.kill(os.getpid(), signal.SIGKILL)
+trio.run(main)
+"""
+
+
+async def test_a_process_that_was_killed_on_a_full_disk_begins_again(disk):
+    """What it had set aside lay behind its log for nobody, and opening found no room for the tables."""
+    command = [sys.executable, "-c", FILLS, str(disk)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)  # noqa: ASYNC221
+    assert done.returncode == -signal.SIGKILL
+    assert not shutil.disk_usage(disk).free
+    engine = await open_at(disk)
+    assert len(await all_keys(engine)) == USER_COUNT + MANAGER_COUNT
+    await put(engine, b"again", b"MG000")
+    await refuse(engine, b"", b"INOD")
+    assert "names are removed, but not made" in engine.trouble
+    await free(engine, b"freed", b"INOD")
+    await engine.aclose()
+
+
+async def test_nothing_is_given_back_of_a_store_that_is_open(disk):
+    """Its process takes for there what it has set aside."""
+    engine = await open_at(disk)
+    await put(engine, b"x", b"INOD")
+    (path,) = logs(str(disk / "kv"))
+    ahead = path.stat().st_blocks
+    code = "from pathlib import Path; from fs.kv.rocksdb_store import _give_back; import sys"
+    code += "; sys.exit(_give_back(Path(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(disk / "kv")]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True)  # noqa: ASYNC221
+    assert path.stat().st_blocks == ahead > log_room.AHEAD_BYTES_MIN // 512
     await engine.aclose()
 
 
