@@ -10,15 +10,9 @@ from fs.meta.check import check
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.status import FsError
 from tests.admin.namespace import DEFECTS, furnish
-from tests.kv.fixtures import virtual_clock
 from tests.meta.harness import ROOT, World
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def autojump_clock():
-    return virtual_clock("memory")
 
 
 async def collect(world, seconds: float) -> None:

@@ -13,16 +13,10 @@ from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.status import Status
 from tests.admin.namespace import DEFECTS, furnish
 from tests.admin.test_backup import churn
-from tests.kv.fixtures import virtual_clock
 from tests.meta.harness import ROOT, World, refused
 
 KINDS = (records.KIND_BYTES, records.KIND_FILES, records.KIND_DIRECTORIES)
 WORDS = ("bytes", "files", "directories")
-
-
-@pytest.fixture
-def autojump_clock():
-    return virtual_clock("memory")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from fs.meta import records as meta_records
 from fs.meta.check import check
 from fs.mgmtd import store as mgmtd_store
 from fs.schema.status import FsError
-from tests.kv.fixtures import virtual_clock
 from tests.meta.harness import World
 
 from . import records
@@ -27,11 +26,6 @@ RECORDED = {
     for what, (first, last) in FORMATS.items()
     for name in (f"{what}-{version}" for version in range(first, last + 1))
 }
-
-
-@pytest.fixture
-def autojump_clock():
-    return virtual_clock("memory")
 
 
 @pytest.mark.parametrize("name", [n for n in RECORDED if n.startswith("meta-")])

@@ -1,6 +1,5 @@
 import pytest
 
-from tests.kv.fixtures import kind_of, virtual_clock
 from tests.kv.harness import CHOSEN_KIND, Lab
 
 ENGINES = [
@@ -19,8 +18,3 @@ async def lab(request, tmp_path, nursery):
     yield lab
     await lab.clean()
     await lab.close()
-
-
-@pytest.fixture
-def autojump_clock(request):
-    return virtual_clock(kind_of(request, "lab", "memory"))

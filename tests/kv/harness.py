@@ -6,6 +6,7 @@ import subprocess
 import uuid
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -27,7 +28,7 @@ from fs.runtime.ports import Runtime, Stream, StreamHandler
 from fs.runtime.real import RealClock
 from fs.schema.config import KvSection, RpcSection
 from tests.kv.fake_fdb import session
-from tests.kv.stepping import is_mocked, step_clock
+from tests.kv.stepping import open_stepped
 
 CLUSTER_ID = "test-cluster"
 CHOSEN_KIND = os.environ.get("EMBER_TEST_KV", "")
@@ -113,14 +114,12 @@ class Served:
 async def open_foundationdb(
     runtime: Runtime, nursery: trio.Nursery, cluster_id: str = ""
 ) -> FoundationDbEngine:
-    """Open FoundationDB, real or fake, under a prefix of its own; a mocked clock is stepped from now on."""
+    """Open FoundationDB, real or fake, under a prefix of its own; virtual time does not pass any more while it is waited for."""
     section = KvSection(cluster_file=session.cluster_file())
-    engine = await open_engine(
-        section, runtime, cluster_id=cluster_id or f"test-{uuid.uuid4().hex}"
+    cluster_id = cluster_id or f"test-{uuid.uuid4().hex}"
+    return await open_stepped(
+        nursery, partial(open_engine, section, runtime, cluster_id=cluster_id)
     )
-    if is_mocked():
-        nursery.start_soon(step_clock, lambda: engine.waiting_count > 0)
-    return engine
 
 
 class Lab:

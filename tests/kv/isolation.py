@@ -32,7 +32,6 @@ from fs.runtime.ports import Runtime
 from fs.schema.status import FsError, Status
 from tests.kv.fake_fdb import session
 from tests.kv.fake_fdb.wire import ask
-from tests.kv.fixtures import virtual_clock
 from tests.kv.harness import Lab, Model
 
 ENGINES = ("memory", "rocksdb", "remote", "foundationdb")
@@ -368,7 +367,7 @@ def run_many(kind: str, workload: str, seeds: range, *, control: str = "") -> li
             nursery.cancel_scope.cancel()
 
     with tempfile.TemporaryDirectory(prefix="ember-isolation-") as folder:
-        trio.run(main, folder, clock=virtual_clock(kind))
+        trio.run(main, folder, clock=trio.testing.MockClock(autojump_threshold=0))
     return failures
 
 

@@ -5,7 +5,6 @@ import pytest
 from fs.kv.memory import MemoryEngine
 from fs.meta.check import check
 from tests.kv import fixtures
-from tests.kv.fixtures import kind_of, virtual_clock
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, World
 
@@ -53,11 +52,6 @@ async def any_world(request, open_lab):
     await made.initialise()
     yield made
     assert await check(made.engine) == []
-
-
-@pytest.fixture
-def autojump_clock(request):
-    return virtual_clock(kind_of(request, "any_world", fixtures.KIND))
 
 
 @pytest.fixture
