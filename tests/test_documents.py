@@ -85,6 +85,17 @@ def test_every_decision_has_a_number_of_its_own_and_says_it():
         assert number and int(number[1]) == int(path.name[:4]), path.name
 
 
+def test_the_list_of_decisions_names_each_once():
+    folder = ROOT / "specs" / "decisions"
+    text = (folder / "README.md").read_text()
+    listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\): \S", text, re.MULTILINE)
+    assert sorted(name for _, name in listed) == sorted(p.name for p in folder.glob("[0-9]*.md"))
+    assert not [name for number, name in listed if number != name[:4]]
+    for subject in text.split("\n## ")[1:]:
+        numbers = re.findall(r"^- \[(\d{4})\]", subject, re.MULTILINE)
+        assert numbers == sorted(numbers), subject.splitlines()[0]
+
+
 def test_the_summary_of_what_was_tried_leads_to_every_row():
     """Each row has a line in the table at the top and a section of its own, in one order."""
     summary, _, sections = (ROOT / "specs" / "reliability.md").read_text().partition("\n### ")
