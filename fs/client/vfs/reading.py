@@ -10,6 +10,7 @@ from ...rpc.api import UnderWay
 from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.inode import inode_from_pb
+from ...schema.lacks import lack_among
 from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
@@ -391,6 +392,11 @@ class Reading(Handles):
             content.error = None
         except FsError as error:
             content.error = error.with_traceback(None)  # which knows the content
+        except Exception as error:  # whoever reads meets it, too, if it lasts
+            lack = lack_among(error)
+            if lack is None:
+                raise
+            _log.warning("inode %d is not read ahead: %r", ref.inode_id, lack)
         finally:
             content.done.set()
             if block.is_dropped:

@@ -21,6 +21,7 @@ from ...runtime.tracing import Tracer
 from ...schema import metrics, services
 from ...schema.config import ClientSection
 from ...schema.ids import InodeId
+from ...schema.lacks import lack_among
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..api import ChunkStore, MetaCaller
@@ -237,6 +238,11 @@ class Vfs:
         async def write_back(state: InodeState) -> None:
             try:
                 await self._write_back(state)
+            except Exception as error:  # it is tried again, and whoever closes the file is told
+                lack = lack_among(error)
+                if lack is None:
+                    raise
+                _log.warning("inode %d: write-back lacks something: %r", state.inode_id, lack)
             finally:
                 under_way.discard(state)
 

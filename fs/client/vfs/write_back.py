@@ -10,7 +10,7 @@ from ...runtime.ports import Buffer
 from ...schema import services
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, inode_from_pb
-from ...schema.lacks import lacking
+from ...schema.lacks import lack_among, lacking
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
@@ -238,8 +238,8 @@ class WriteBack(Shared):
         try:
             flush.is_durable = await go_on()
             failure = None
-        except FsError as error:
-            failure = same_error(error)  # kept, without the calls it came through
+        except Exception as error:  # noqa: BLE001 - see `_told`
+            failure = _told(error)
         finally:
             self._end_flush(state, flush, failure)
 
@@ -264,8 +264,8 @@ class WriteBack(Shared):
                 flush.is_begun = True
                 flush.is_durable = await self._store_bytes(state, flush)
             failure = None
-        except FsError as error:
-            failure = same_error(error)  # kept, without the calls it came through
+        except Exception as error:  # noqa: BLE001 - see `_told`
+            failure = _told(error)
         finally:
             if not is_taken:
                 self._end_flush(state, flush, failure)
@@ -476,3 +476,13 @@ def _is_rest_durable(state: InodeState, *, but: Flush | None = None) -> bool:
     """Return whether all that was written to a file, but for a flush, has arrived and would survive a power loss."""
     is_rest_sent = all(flush is but for flush in state.flushes)
     return is_rest_sent and state.durable_seq == state.acked_seq
+
+
+def _told(error: Exception) -> FsError:
+    """Return what writers are told of a failed flush, without the calls it came through; raises what is a bug."""
+    if isinstance(error, FsError):
+        return same_error(error)
+    lack = lack_among(error)
+    if lack is None:
+        raise error
+    return lacking("a flush", lack)
