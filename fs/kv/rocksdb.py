@@ -452,7 +452,7 @@ class RocksDbEngine(LocalEngine):
             try:
                 self._db.close()
             except Exception as error:
-                if self._full_since_s is None:
+                if self._full_since_s is None and NO_ROOM not in str(error):
                     raise self._closing_error(error) from error
                 # All of it is in the synced log already; the next opening reads it from there.
                 log.warning("key-value store %s: closing the full store: %s", self._path, error)

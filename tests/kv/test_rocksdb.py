@@ -403,6 +403,23 @@ async def test_full_disk_refuses_commits_only_and_recovers(
         subprocess.run(["umount", str(disk)], check=True)  # noqa: ASYNC221
 
 
+async def test_a_store_is_closed_that_finds_no_room_for_its_last_tables(tmp_path, caplog):
+    """Nothing is lost: all of it is in the log, and synced."""
+    engine = await open_at(tmp_path / "kv")
+    await put(engine, b"k")
+    db = engine._db
+    engine._db = FailingDb(
+        db, "close", "IO error: No space left on device: While appending to file"
+    )
+    await engine.aclose()
+    assert "closing the full store" in caplog.text
+    db.close()
+    engine = await open_at(tmp_path / "kv")
+    assert await snapshot_read(engine, lambda tr: tr.get(b"k")) == b"x"
+    engine._db = FailingDb(engine._db, "close", "IO error: Input/output error")
+    await expect(Status.IO_ERROR, engine.aclose())
+
+
 async def test_log_is_rotated_right_after_a_sync(tmp_path, monkeypatch):
     monkeypatch.setattr(engine_module, "ROTATE_COST_BYTES", 1 << 20)
     engine = await open_at(tmp_path / "kv")
