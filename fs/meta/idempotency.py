@@ -94,7 +94,11 @@ def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply:
 async def refuse(
     tr: Transaction, caller: Caller, error: FsError, *, now_ns: int, tick: int
 ) -> bool:
-    """Store that a request was refused, unless its effect is there; return whether it is refused now."""
+    """Store that a request was refused, unless its effect is there; return whether it is refused now.
+
+    On a full store, too, which may be what it was refused for: else an earlier try would succeed once there is room.
+    """
+    tr.mark_freeing()
     key = _key(caller)
     value = await tr.get(key)
     if value is not None:

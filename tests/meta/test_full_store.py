@@ -229,3 +229,22 @@ async def test_locks_are_freed_and_none_is_taken(world, autojump_clock, fill):
     found = await world.dump()
     for prefix in (b"FLCK", b"CLCK", b"DLCK", b"LWAI"):
         assert not [key for key in found if key.startswith(prefix)]
+
+
+async def test_what_was_refused_for_want_of_room_is_so_for_its_earlier_tries(
+    world, autojump_clock, fill, monkeypatch
+):
+    """They may lie at another service until there is room; the client has been told that nothing was made."""
+    root = world.user(0)
+    await root.create(ROOT, b"before")
+    fill()
+    root.request_id, root.is_repeat = b"R" * 16, True
+    with refused(Status.NO_SPACE, "ENOSPC"):
+        await root.create(ROOT, b"f")
+    monkeypatch.undo()
+    await trio.sleep(1)
+    root.is_repeat = False
+    with refused(Status.NO_SPACE, "ENOSPC"):
+        await root.create(ROOT, b"f")
+    root.request_id = None
+    await root.create(ROOT, b"f")
