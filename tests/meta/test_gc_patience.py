@@ -22,7 +22,7 @@ async def ask_on(root):
     """Ask for something all the time."""
     while True:
         await root.attr(ROOT)
-        await trio.sleep(0.02)
+        await trio.sleep(0.04)
 
 
 async def remove_one(world, root, nursery):
