@@ -158,11 +158,14 @@ def _give_back(directory: Path) -> bool:
 
     Returns whether there may be more room now.  Nothing is given back of a store that another process has open.
     """
+    behind = logs(str(directory))
+    if not behind:
+        return False  # there may not even be a lock to be looked at
     lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with (directory / "LOCK").open("rb") as file:
         if struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, lock))[0] != fcntl.F_UNLCK:
             return False
-    for path in logs(str(directory)):
+    for path in behind:
         os.truncate(path, path.stat().st_size)
     return True
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from fs.kv import log_room
+from fs.kv import log_room, rocksdb_store
 from fs.kv import rocksdb as engine_module
 from fs.kv.rocksdb import RocksDbEngine
-from fs.kv.rocksdb_store import logs
+from fs.kv.rocksdb_store import NO_ROOM, logs
 from fs.kv.transact import snapshot_read
 from fs.mgmtd.store import KEY_BEGINNINGS
 from fs.schema.config import KvSection
@@ -178,6 +178,16 @@ async def test_a_process_that_was_killed_on_a_full_disk_begins_again(disk):
     assert "names are removed, but not made" in engine.trouble
     await free(engine, b"freed", b"INOD")
     await engine.aclose()
+
+
+async def test_a_new_store_on_a_full_disk_is_told_as_that(tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise Exception(f"IO error: {NO_ROOM}: While open a file")  # noqa: TRY002 - as the binding does
+
+    monkeypatch.setattr(rocksdb_store, "Rdict", refuse)
+    with pytest.raises(FsError, match=NO_ROOM) as caught:
+        await open_at(tmp_path)
+    assert caught.value.status is Status.IO_ERROR
 
 
 async def test_nothing_is_given_back_of_a_store_that_is_open(disk):
