@@ -32,8 +32,15 @@ async def open_stepped(
     engines = _engines.setdefault(clock, [])
     engines.append(engine)
     if len(engines) == 1:
-        nursery.start_soon(step_clock, lambda: any(one.waiting_count for one in engines))
+        nursery.start_soon(_step, clock, engines)
     return engine
+
+
+async def _step(clock: trio.testing.MockClock, engines: list[FoundationDbEngine]) -> None:
+    try:
+        await step_clock(lambda: any(engine.waiting_count for engine in engines))
+    finally:
+        del _engines[clock]  # who opens another one in another nursery begins anew
 
 
 async def step_clock(is_waiting: Callable[[], bool]) -> None:
