@@ -295,25 +295,26 @@ class Files(Creating, Reading, Writing, Closing):
             if handle_id is not None and await self._cuts_nothing(state, request, handle_id):
                 return state.present(state.inode)
             await core.drain(state)
-            hint = state.length_hint()
-            if hint is not None and state.set_times is None:
-                request.length_hint.CopyFrom(hint)
-            elif state.has_unreported:
+            if state.has_unreported and (state.is_length_unknown or state.set_times is not None):
                 await core.report(state, is_durable=False)
-            if core.states.get(inode_id) is not state:  # whoever had it open has closed it
-                request.ClearField("length_hint")
-                return await self.truncate(inode_id, request, handle_id)
-            before_ver, seq = state.file.data_ver, state.acked_seq
-            before = state.local_length()
-            with self._cutting(inode_id):
-                reply = await core.call(services.META_SET_ATTR, request)
-                inode = inode_from_pb(reply.inode)
-                # The request carried what was written before, and a truncation counts as new content.
-                state.reported_seq = max(state.reported_seq, seq)
-                state.absorb(inode)
-                state.forget_length()
-                core.note_empty(state, inode)
-                self._note_cut(inode_id, before, state.local_length())
+            # None beside it: one that meta took later would set the time of change back.
+            async with state.report_lock:
+                if core.states.get(inode_id) is not state:  # whoever had it open has closed it
+                    return await self.truncate(inode_id, request, handle_id)
+                hint = state.length_hint() if state.set_times is None else None
+                if hint is not None:
+                    request.length_hint.CopyFrom(hint)
+                before_ver, seq = state.file.data_ver, state.acked_seq
+                before = state.local_length()
+                with self._cutting(inode_id):
+                    reply = await core.call(services.META_SET_ATTR, request)
+                    inode = inode_from_pb(reply.inode)
+                    # The request carried what was written before, and a truncation counts as new content.
+                    state.reported_seq = max(state.reported_seq, seq)
+                    state.absorb(inode)
+                    state.forget_length()
+                    core.note_empty(state, inode)
+                    self._note_cut(inode_id, before, state.local_length())
             core.note_own_step(state, before_ver, before_ver + 1)
         for handle in state.handles.values():
             handle.is_dirty = handle.is_dirty or handle.can_write

@@ -176,7 +176,7 @@ async def test_what_a_truncation_cut_during_a_report_is_not_taken_for_durable(
         await answer.wait()
         return inode
 
-    async with mounts() as m:
+    async with mounts(2) as (m, other):
         h = await m.create(b"f")
         await m.files.write(h, 0, b"x" * 100)
         with monkeypatch.context() as slow:
@@ -184,7 +184,9 @@ async def test_what_a_truncation_cut_during_a_report_is_not_taken_for_durable(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(m.files.fsync, h, is_data_only=False))
                 await trio.testing.wait_all_tasks_blocked()
-                await set_length(m, h, b"f", 1)
+                await set_length(other, None, b"f", 1)
+                nursery.start_soon(m.stat, b"f")  # tells this mount of it
+                await trio.testing.wait_all_tasks_blocked()
                 answer.set()
         assert cluster.chunks.sync_count == 0
         await m.files.fsync(h, is_data_only=False)

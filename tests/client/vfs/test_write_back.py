@@ -11,7 +11,7 @@ import trio.testing
 from fs.schema.status import FsError, Status
 from tests.client.fake_chunks import CHUNK
 
-from .conftest import ROOT, RW, A, fault
+from .conftest import ROOT, RW, A, fault, set_length
 
 
 async def test_sequential_writer_produces_whole_chunk_writes(autojump_clock, mounts, cluster):
@@ -292,3 +292,30 @@ async def test_a_file_whose_chain_does_not_answer_keeps_no_other_from_being_repo
         assert cluster.inodes[stuck_id].length == 1
         await m.close(stuck)
         await m.close(other)
+
+
+@pytest.mark.parametrize("length", [3, 1])
+async def test_a_report_that_is_under_way_does_not_set_the_time_of_a_truncation_back(
+    autojump_clock, mounts, cluster, length
+):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        core, answers = m.vfs._core, trio.Event()
+        call = core.call
+
+        async def call_late(method, request):
+            if method.name == "Sync":
+                await answers.wait()
+            return await call(method, request)
+
+        core.call = call_late
+        await m.files.write(h, 0, b"one")
+        await trio.sleep(1.5 * m.vfs.section.write_back_interval_s)  # so it is being reported
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(set_length, m, h, b"f", length)
+            await trio.sleep(1.0)
+            answers.set()
+        found = await m.stat(b"f")
+        assert found.mtime_ns > cluster.clock.wall_ns() - 10**9 and found.length == length
+        await m.close(h)
+        assert (await m.stat(b"f")).mtime_ns == found.mtime_ns
