@@ -1,6 +1,6 @@
 """Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--begun] [--inline BYTES] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--holes] [--begun] [--inline BYTES] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
@@ -72,6 +72,7 @@ async def run(
     *,
     with_cuts: bool = False,
     with_names: bool = False,
+    with_holes: bool = False,
     is_begun: bool = False,
     inline_bytes_max: int | None = None,
 ) -> Programs:
@@ -101,6 +102,7 @@ async def run(
                 programs.cut_a_file()
             if with_names:
                 programs.change_names()
+            programs.makes_holes = with_holes
             if told is not None:
                 programs.tell_all(told)
             async with trio.open_nursery() as shaking:
@@ -121,6 +123,7 @@ def main() -> int:
     parser.add_argument("--faults", action="store_true", help="over a cluster, with its faults")
     parser.add_argument("--cuts", action="store_true", help="without faults: see coherence_cuts")
     parser.add_argument("--names", action="store_true", help="see coherence_names")
+    parser.add_argument("--holes", action="store_true", help="also unpacked files, and holes")
     parser.add_argument(
         "--begun", action="store_true", help="without faults: by calls without a task"
     )
@@ -144,6 +147,8 @@ def main() -> int:
     )
     if arguments.names:
         run_one = partial(run_one, with_names=True)
+    if arguments.holes:
+        run_one = partial(run_one, with_holes=True)
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         told: list[Programs] | None = [] if arguments.story else None
         try:

@@ -86,7 +86,13 @@ class _MountsMemory(Memory):
 
 class _Run:
     def __init__(
-        self, seed: int, only: Sequence[str], inline_bytes_max: int | None, *, with_names: bool
+        self,
+        seed: int,
+        only: Sequence[str],
+        inline_bytes_max: int | None,
+        *,
+        with_names: bool,
+        with_holes: bool,
     ) -> None:
         self.random = random.Random(f"{seed}/coherence")
         shape = Shape.draw(seed)
@@ -98,6 +104,7 @@ class _Run:
         self.faults = Faults(self.cluster, self.memory, self.kinds)
         self.over = trio.Event()
         self.with_names = with_names
+        self.with_holes = with_holes
         self.mounts: list[Vfs] = []
 
     async def main(self, told: list[Programs] | None) -> Programs:
@@ -113,6 +120,7 @@ class _Run:
                     self.memory.programs.append(programs)
                 if self.with_names:
                     programs.change_names()
+                programs.makes_holes = self.with_holes
                 boxed.append(programs)
                 if told is not None:
                     programs.tell_all(told)
@@ -165,9 +173,11 @@ async def run_over_cluster(
     only: Sequence[str] = (),
     inline_bytes_max: int | None = None,
     with_names: bool = False,
+    with_holes: bool = False,
 ) -> Programs:
     """Run one seed; raises AssertionError when something was seen that must not be.
 
     Files of up to `inline_bytes_max` bytes are kept in the metadata store; None: as the seed says.
     """
-    return await _Run(seed, only, inline_bytes_max, with_names=with_names).main(told)
+    one = _Run(seed, only, inline_bytes_max, with_names=with_names, with_holes=with_holes)
+    return await one.main(told)

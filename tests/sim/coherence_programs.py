@@ -2,8 +2,8 @@
 
 Files are changed by one program at a time, as programs do that agree on it: written anew (emptied by their open, or by a rename over them),
 in parts, at their end, cut, cut and lengthened again, given other names and times, removed; through one descriptor or two, past the cache, from
-both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Where asked for, a further file is
-emptied, written anew and cut without any agreement, while others read it (`coherence_cuts`).  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
+both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Where asked for, files are unpacked, which
+ends with a cut where they end, and get holes; or a further file is emptied, written anew and cut without any agreement, while others read it (`coherence_cuts`).  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
 it, so does whoever opens it, on either mount, by reading or by a map, and what the same mount says of it by name.  All the while others open, read, list and ask
 on both mounts without agreeing on anything, keep files open, and memory runs short, so that requests of all kinds are under way and caches
 are full of what was there before.  What they see is not looked at.
@@ -68,6 +68,8 @@ class Programs:
         """As whoever looked first after a change saw them, or as they were set."""
         self.locks = {name: trio.Lock() for name in self.names}
         self.checked_count = 0
+        self.makes_holes = False
+        """Files are unpacked, and get holes, as programs do that know of holes."""
         self.may_fail = False
         """Who reads while something is being lost may be told of it."""
         self._version = 0
@@ -156,6 +158,8 @@ class Programs:
             acts += [self._write_parts, self._write_parts, self._append, self._cut, self._remove]
             acts += [self._cut_and_lengthen, self._use_two, self._write_both, self._use_other_name]
             acts += [self._cut_elsewhere, self._set_times]
+            if self.makes_holes:
+                acts += [self._unpack, self._make_hole] * 3
         act = self.random.choice(acts)
         self.say(number, self.kernels.index(kernel), act.__name__, name)
         self.mtimes.pop(name, None)
@@ -348,6 +352,57 @@ class Programs:
             await kernel.fsync(file)
         await kernel.close(file)
         self.contents[name] = bytes(content)
+
+    async def _unpack(self, kernel: ModelKernel, name: bytes) -> None:
+        """As programs do that unpack with holes: in the end the file is cut where it ends, so that what another mount has added behind that is gone."""
+        is_new = self.random.random() < 0.6
+        file = await kernel.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if is_new else 0))
+        content = bytearray() if is_new else bytearray(self.contents[name] or b"")
+        if self.random.random() < 0.3:
+            await self._write_part(kernel, file, content)
+        for _ in range(self.random.randrange(1, 3)):
+            hole = bytes(self.random.choice([0, 0, 50, 600]))
+            data = self._some(self.random.choice(SIZES[1:4]))
+            await self._write(kernel, file, len(content) + len(hole), data)
+            content.extend(hole + data)
+        if self.random.random() < 0.1:
+            await kernel.fsync(file)
+        if self.random.random() < 0.5:
+            other = self.random.choice(self.kernels)
+            added = await other.open(name, os.O_WRONLY)
+            self.say("mount", self.kernels.index(other), "adds")
+            await self._write(other, added, len(content) + self.random.choice(SIZES), b"added")
+            await other.close(added)
+        self.say("is cut where it ends", len(content))
+        self.lengthened.add(name)
+        await kernel.truncate(file.node, file, len(content))
+        if self.random.random() < 0.3:
+            await self._write_part(kernel, file, content)
+        if self.random.random() < 0.5:
+            await self._check_open(kernel, file, name, bytes(content))
+        await self._end(kernel, name, bytes(content), file)
+
+    async def _make_hole(self, kernel: ModelKernel, name: bytes) -> None:
+        """Somewhere, or as who copies holes: the last one is made twice, by the length and by fallocate."""
+        file = await kernel.open(name, os.O_RDWR)
+        content = bytearray(self.contents[name] or b"")
+        if self.random.random() < 0.5:
+            await self._write_part(kernel, file, content)
+        offset = len(content)
+        if self.random.random() < 0.5:
+            content.extend(bytes(self.random.choice(SIZES[1:-2])))
+            self.lengthened.add(name)
+            await kernel.truncate(file.node, file, len(content))
+            count = len(content) - offset
+        else:
+            offset = self.random.randrange(offset + 1)
+            count = self.random.randrange(1, len(content) - offset + 5000)
+        self.say("hole", offset, count, "of", len(content))
+        await kernel.make_hole(file, offset, count)
+        content[offset : offset + count] = bytes(min(count, len(content) - offset))
+        if self.random.random() < 0.5:
+            await self._check_open(kernel, file, name, bytes(content))
+        await self._end(kernel, name, bytes(content), file)
 
     async def _set_times(self, kernel: ModelKernel, name: bytes) -> None:
         """Set times while something is not reported yet, or everything is, and perhaps on the other mount after that."""

@@ -28,6 +28,8 @@ LISTING_BYTES: Final = 4096
 DIRECT_BYTES: Final = (16 * 1024, 64 * 1024, 1 << 20)
 """Of one request of O_DIRECT, at most: the kernel takes as many pages as it gets hold of."""
 _STALE_TRIES: Final = 2
+_HOLE_KEEPS_SIZE: Final = 3
+"""FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE."""
 
 
 class ModelKernel(Caches):
@@ -244,6 +246,15 @@ class ModelKernel(Caches):
                 await self._set_attributes(node, body)
             finally:
                 node.is_size_unstable = False
+
+    async def make_hole(self, file: OpenFile, offset: int, count: int) -> None:
+        """fallocate(2) with FALLOC_FL_PUNCH_HOLE: pages are emptied once the reply is there."""
+        node, end = file.node, offset + count
+        async with node.lock:
+            body = p.FALLOCATE_IN.pack(file.handle_id, offset, count, _HOLE_KEEPS_SIZE, 0)
+            await self._ask(Opcode.FALLOCATE, node.node_id, body)
+            await self._empty_pages(node, offset, end)
+            node.is_invalid = True
 
     async def _set_attributes(self, node: Node, body: bytes) -> None:
         reply = await self._ask(Opcode.SETATTR, node.node_id, body)

@@ -339,6 +339,17 @@ class Caches:
             last.data[rest:] = bytes(PAGE_BYTES - rest)
         await self._drop_pages(node, whole + bool(rest))
 
+    async def _empty_pages(self, node: Node, begin: int, end: int) -> None:
+        """Drop pages within a range; those that are partly in it get zeros there."""
+        for index in sorted({begin // PAGE_BYTES, (end - 1) // PAGE_BYTES}):
+            start = index * PAGE_BYTES
+            first, last = max(begin - start, 0), min(end - start, PAGE_BYTES)
+            page = node.pages.get(index)
+            if page is not None and last - first < PAGE_BYTES:
+                await page.wait_unlocked()
+                page.data[first:last] = bytes(last - first)
+        await self._drop_pages(node, -(-begin // PAGE_BYTES), end // PAGE_BYTES)
+
     def _read_pages(self, file: OpenFile, first: int, count: int) -> None:
         """Have pages read that are not there yet; they are locked until the reply comes."""
         node, pages = file.node, list[Page]()

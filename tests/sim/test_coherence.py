@@ -6,6 +6,8 @@ import pytest
 import trio
 from msgspec import structs
 
+from fs.client.vfs.allocation import Allocation
+from fs.client.vfs.files import Files
 from fs.client.vfs.known import Known, Shown
 from fs.meta.ops import unlink
 
@@ -71,6 +73,32 @@ def test_so_they_are_when_machines_vanish_and_services_restart():
     assert programs.absent_count > 30
 
 
+@pytest.mark.parametrize(("seed", "is_begun"), [(9_303_114, False), (9_303_304, True)])
+def test_what_is_unpacked_and_holes_are_as_they_were_made(seed, is_begun):
+    one = partial(run, seed, with_holes=True, is_begun=is_begun, inline_bytes_max=65_536)
+    assert run_deterministic(one, seed).checked_count > 50
+
+
+def test_who_takes_a_hole_for_there_without_looking_is_found_out(monkeypatch):
+    async def is_end(_, state, _offset, end):
+        return end == state.local_length()
+
+    monkeypatch.setattr(Allocation, "_ends_in_hole", is_end)
+    find_out("is not what was written", with_holes=True)
+
+
+def test_who_cuts_nothing_without_asking_is_found_out(monkeypatch):
+    """What the other mount has added meanwhile is still there."""
+    refresh = Files._refresh
+
+    async def ask_later(files, state, caller):
+        if state.run is None:
+            await refresh(files, state, caller)
+
+    monkeypatch.setattr(Files, "_refresh", ask_later)
+    find_out("fstat says|is not what was written", with_holes=True, inline_bytes_max=65_536)
+
+
 async def use_further_names(programs, _is_over):
     """One mount has just listed a name when the other one gives it to another file, and both use a further one of that."""
     here, there = programs.kernels
@@ -96,10 +124,10 @@ def test_what_a_listed_name_led_to_may_be_told_to_who_wrote_by_another_one(monke
     assert run_deterministic(partial(run, 1), 1).checked_count > 20
 
 
-def find_out(match):
+def find_out(match, **options):
     with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match=match), flatten_subgroups=True):
-        for seed in range(1, 5):
-            run_deterministic(partial(run, seed, with_names=True), seed)
+        for seed in range(1, 9):
+            run_deterministic(partial(run, seed, **(options or {"with_names": True})), seed)
 
 
 def test_who_does_not_wait_for_the_end_of_a_lease_is_found_out(monkeypatch):
