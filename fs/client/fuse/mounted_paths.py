@@ -59,16 +59,22 @@ def path_inside(path: bytes, mounts: list[SeenMount], device: str) -> bytes:
         FsError: INVALID_ARGUMENT: elsewhere; or to the very place where the mount, or part of it, is seen.
     """
     path = b"/" + b"/".join(name for name in path.split(b"/") if name)
-    on_the_way = [mount for mount in mounts if (path + b"/").startswith(mount.place + b"/")]
     known = {mount.mount_id for mount in mounts if mount.parent_id != mount.mount_id}
     at: SeenMount | None = None
     # The outermost one is on a mount that the process does not see.
-    ahead = [mount for mount in on_the_way if mount.parent_id not in known]
+    ahead: list[SeenMount] = []
+    on_top: dict[int, list[SeenMount]] = {}
+    for mount in mounts:
+        if not (path + b"/").startswith(mount.place + b"/"):
+            continue
+        if mount.parent_id not in known:
+            ahead.append(mount)
+        if mount.parent_id != mount.mount_id:
+            on_top.setdefault(mount.parent_id, []).append(mount)
     while ahead:
         # As the kernel walks: of what is mounted on this one, what the path comes to first.
         at = min(ahead, key=lambda mount: len(mount.place))
-        on_the_way.remove(at)
-        ahead = [mount for mount in on_the_way if mount.parent_id == at.mount_id]
+        ahead = on_top.get(at.mount_id, [])
     if at is None or at.device != device or at.root.endswith(_REMOVED):
         raise FsError(Status.INVALID_ARGUMENT, f"{path!r} is not on this mount")
     rest = path[len(at.place) :]
@@ -89,9 +95,13 @@ class MountedPaths:
 
     async def path_inside(self, path: bytes, thread_id: int) -> bytes:
         """See MountPlaces."""
+        # A program may see a hundred thousand mounts of its own making: all others are served meanwhile.
+        return await trio.to_thread.run_sync(self._look, path, thread_id)
+
+    def _look(self, path: bytes, thread_id: int) -> bytes:
         seen = Path(f"/proc/{thread_id}/mountinfo")
         try:
-            mountinfo = await trio.to_thread.run_sync(seen.read_bytes)
+            mountinfo = seen.read_bytes()
         except OSError as error:
             if is_lack(error):
                 raise
