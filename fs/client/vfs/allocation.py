@@ -1,11 +1,13 @@
 """fallocate(2): lengthening a file, and turning bytes into a hole or into zeros.
 
-Nothing is reserved: bytes that were never written take no space and read as zeros, so allocating can only lengthen the
+Allocating reserves nothing.  Bytes that were never written take no space and read as zeros, so it can only lengthen the
 file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
 
-A hole: whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once; at its edges zeros are written, also in the chunk where the
-file ends: another mount may be writing behind the end that this one knows.  Where that chunk has no bytes up to the end they are left out.
-The length never changes by it.  Writers of this mount wait meanwhile, as for a truncation.
+A hole never changes the length:
+    - Whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once.
+    - At its edges zeros are written, also in the chunk where the file ends: another mount may be writing behind the end
+      that this one knows.  Where that chunk has no bytes up to the end, the zeros are left out.
+    - Writers of this mount wait meanwhile, as for a truncation.
 """
 
 from enum import IntFlag

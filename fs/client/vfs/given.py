@@ -1,13 +1,16 @@
-"""Attributes that the kernel was given last of what it holds and has not been told the time of making of.
+"""Attributes that the kernel was given last, of inodes that it holds and whose time of making it has not been told.
 
-The kernel answers stat(2) from what a look-up or a listing brought for as long as it may.  But a time of making no look-up brings, so it asks
-once for each inode of which a program wants one, with STATX, although it knows all the rest.  So it is told what it has.
+The kernel answers stat(2) from what a look-up or a listing brought, for as long as it may.  But no look-up brings a
+time of making.  So for each inode of which a program wants one the kernel asks once, with STATX, although it knows all
+the rest.  The mount then tells it what it has.
 
 Invariants:
-    - Nothing is told that is older than what the kernel may answer stat(2) from itself, nor for longer: it is what it was given last, forgotten
-      with whatever changes it through this mount, and its time runs from when it was given.
-    - Nothing is kept of open files, whose attributes this mount knows better, nor of what the kernel knows the time of making of: where it asks
-      for such attributes, it could not have answered by itself.
+    - Nothing is told that is older than what the kernel may answer stat(2) from itself, nor for longer.  It is what the
+      kernel was given last.  It is forgotten with whatever changes it through this mount, and its time runs from when
+      it was given.
+    - Nothing is kept of open files, whose attributes this mount knows better.
+    - Nothing is kept of inodes whose time of making the kernel knows: where it asks for such attributes, it could not
+      have answered by itself.
 
 Does not: ask meta.
 """

@@ -1,7 +1,7 @@
 """Memory that programs written for 3FS register by a link in `3fs-virt/iovs`: `UUID[.bBLOCK_SIZE]` -> `/dev/shm/NAME`.
 
-The daemon opens the segment while the link is being made, so that the program may unlink it at once, and hands it to whoever of the same user asks for it by
-its UUID (`batchio`): what then is done with it, and what may be, is as for all memory that a program brings.
+The daemon opens the segment while the link is being made, so that the program may unlink the segment at once.  Programs
+of the same user get it by its UUID (`batchio`).  From there on it is like all memory that a program brings.
 
 Invariants:
     - A link is there for the user alone who has made it; another one may make one of the same name.

@@ -1,12 +1,14 @@
 """Inline files: small ones, whose bytes meta keeps (specs/decisions/0149-inline-files.md).
 
-To send the whole content to meta is another way to do a flush that somebody waits for, and its report at once.  What else is written meanwhile
-waits for it, of whatever chunk.  Who reads gets what meta told last, for as long as attributes may be used.
+Sending the whole content to meta does two things at once: a flush that somebody waits for, and its report.  What else
+is written meanwhile waits for it, of whatever chunk.  Who reads gets what meta told last, for as long as attributes may
+be used.
 
 Invariants:
     - Content is sent so only while it is known whole (`InodeState.inline`), and no byte of it is on its way to storage.
-    - Bytes go to storage only where `InodeState.ref` covers their chunk, which that of an inline file never does; and after an inline flush of
-      which nobody knows what became, only once meta takes it no more (`Shared.unsure_inline`).
+    - Bytes go to storage only where `InodeState.ref` covers their chunk, which that of an inline file never does.
+      After an inline flush of which nobody knows what became, they go there only once meta takes that flush no more
+      (`Shared.unsure_inline`).
     - What meta took would survive a power loss.
 """
 

@@ -1,18 +1,25 @@
-"""What names lead to, or that they are absent, in directories that this mount has made and whose names nobody else changes (decisions 0152, 0161).
+"""What names lead to, or that they are absent, in directories that this mount has made and whose names nobody else
+changes (decisions 0152, 0161).
 
-The kernel looks a name up before it makes or removes it.  Meta tells with its reply to each change that for a moment only this client may change names
-of the directory, its lease.  Of a directory that was made through this mount all names are known that it has ever tried to give; any other one is
-absent while the lease lasts.  So is what this mount has removed, and what it has made leads to what it was told then.
+The kernel looks a name up before it makes or removes it.  With its reply to each change meta tells that for a moment
+only this client may change names of the directory: its *lease*.  While the lease lasts, and the directory was made
+through this mount:
+    - All names are known that this mount has ever tried to give.  Any other name is absent.
+    - A name that this mount has removed is absent, too.
+    - A name that it has made leads to what it was told then.
 
 Invariants:
-    - Names of a directory are kept from its making on, when it was empty, for as long as meta names this client in each reply about it.  A name is
-      noted before meta is asked to make it, and stays, whatever becomes of it: also if it is removed, or the store loses its last changes.
-    - What such a name leads to is known from the reply to its change, if no other change of it was under way meanwhile, nor any since.  After one
-      that was ever without a reply it is not known until that one's reply has come and another change has followed.
-    - That is forgotten where the store may have lost its last changes since: after `SURE_S` without a reply that shows the directory as it was left.
+    - Names of a directory are kept from its making on, when it was empty, for as long as meta names this client in each
+      reply about it.  A name is noted before meta is asked to make it.  It stays, whatever becomes of it: also if it is
+      removed, or the store loses its last changes.
+    - What a name leads to is known from the reply to its change, if no other change of it was under way meanwhile, nor
+      any since.  Once a change was without a reply, it is not known until that reply has come and another change has
+      followed.
+    - That knowledge is forgotten where the store may have lost its last changes since: after `SURE_S` without a reply
+      that shows the directory as it was left.
     - A lease counts from before the request was sent whose reply tells of it.
-    - Absent is a name only for the caller who changed names of that directory last, or has just made it as his own, with the right to search: so
-      meta would let him search it.
+    - A name is absent only for the caller who changed names of that directory last, or has just made it as his own,
+      with the right to search.  So meta would let him search it.
 
 Does not: ask meta, know attributes, judge changes; meta does, whatever was said before.  Pure.
 """

@@ -1,10 +1,12 @@
 """Names that a listing has shown, which the kernel may use for a while without a look-up.
 
-The kernel says only which inode it opens or changes, not by which name.  So an open, and a change of what is not open, says what it expects of the
-name that was listed, and meta refuses where that has come to mean something else; the kernel then looks the name up and tries again.
+The kernel says only which inode it opens or changes, not by which name.  So an open, and a change of what is not open,
+tells meta which name was listed and what it led to.  Meta refuses where that name has come to mean something else.  The
+kernel then looks the name up and tries again.
 
 Invariants:
-    - Of one file the kernel may use at most one name unasked, and only while it has no other as far as the listing knew.
+    - Of one file the kernel may use at most one name unasked, and only while it has no other as far as the listing
+      knew.
     - No look-up by another name is answered while the listed one means something else and the kernel may still use it.
 
 What it does not do: directories, whose names are cached for a time of their own, and what is only looked at.

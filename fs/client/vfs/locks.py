@@ -1,22 +1,23 @@
 """Advisory locks (fcntl and flock) that hold over all mounts: kept by meta, asked for and freed here.
 
-An owner is a number that the kernel gives out: for fcntl it stands for a process, for flock for an open file
+Owners.  An owner is a number that the kernel gives out: for fcntl it stands for a process, for flock for an open file
 description.  Which owners may hold something is remembered, so that closing a file that was never locked asks nobody.
-For fcntl it may stand for an open file description, too (F_OFD_SETLK), and nothing says which of both: so the handle
-that a lock was asked through is remembered.  A process frees its own with each close, so whoever is left when the last
-descriptor of a handle is closed, is that handle.
+For fcntl an owner may stand for an open file description, too (F_OFD_SETLK), and nothing says which of both.  So the
+handle that a lock was asked through is remembered.  A process frees its own locks with each close.  So whoever is left
+when the last descriptor of a handle is closed, is that handle.
 
-As on NFS, a lock orders content as well: before bytes are freed, what this mount wrote to the file is sent and reported,
-and after they are had, what others reported is seen.
+Content.  As on NFS, a lock orders content as well.  Before bytes are freed, what this mount wrote to the file is sent
+and reported.  After they are had, what others reported is seen.
 
-A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.
+Waiting.  A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.  Meta knows,
+too, what a process waits for, so that no two wait for each other, on one mount or several.  Of an open file description
+nobody can tell, here as in Linux.  An attempt that fails ends its wait.
 
-Bytes that could not be freed, because no meta service answered or its store is full, are freed once one does: a process that has closed its file does not come
-back, and others would wait for it until this mount ends.  Owners are numbers that are given out again, so who locks
-under one has what is owed for it freed first; and what a lock brings that was asked for before that is not owed any more.
-
-What a process waits for is known to meta as well, so that no two wait for each other, on one mount or several.  Of an open file description
-nobody can tell, here as in Linux.  A lock that is not had ends its wait; when no meta service answers then, that is owed, too.
+What is owed.  Bytes may not be freed because no meta service answered, or because its store is full.  They are freed
+once one does: a process that has closed its file does not come back, and others would wait for it until this mount
+ends.  Owners are numbers that are given out again.  So who locks under one has what is owed for it freed first.  Should
+more be owed while he asks, what his lock brings is not owed any more.  The end of a wait that could not be told is owed
+in the same way.
 
 Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.
 """

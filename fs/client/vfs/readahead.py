@@ -1,12 +1,14 @@
 """Readahead of one open file: what to fetch next, and which fetched blocks to keep.  Pure.
 
-A reader is sequential when its reads follow each other, give or take SLACK_BYTES, because the kernel
-sends the reads of one stream concurrently and slightly out of order.  The window begins with two reads, or WINDOW_BYTES_MIN,
-doubles with each sequential read that reaches the second half of what was fetched, and falls to zero at a jump.
+A reader is sequential when its reads follow each other, give or take SLACK_BYTES: the kernel sends the reads of one
+stream concurrently and slightly out of order.
 
-Who begins at the start of a larger file with START_BYTES at once is one who reads it all, as far as can be known: a block of START_BLOCK_BYTES is fetched for
-that read and what is behind it, and the window is twice as large with each further one from the third on,
-since the second the kernel sends by itself.
+The window begins with two reads, or WINDOW_BYTES_MIN.  It doubles with each sequential read that reaches the second
+half of what was fetched, and falls to zero at a jump.
+
+Who begins at the start of a larger file with START_BYTES at once reads it all, as far as can be known.  For that read,
+and what is behind it, a block of START_BLOCK_BYTES is fetched.  From the third read on the window doubles with each;
+the second one the kernel sends by itself.
 
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.

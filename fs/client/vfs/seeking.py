@@ -1,11 +1,14 @@
 """lseek(2) with SEEK_DATA and SEEK_HOLE: where a file has bytes, and where it has none.
 
-A chunk holds the bytes from its start up to its own length, so its data is a prefix, and one byte tells: if it is a
-hole, so is the rest of its chunk.  The bytes are read in batches, without their content being used; where a whole batch is a hole,
-the chains are asked where there is data again, for files may be holes of millions of chunks.  An inline file is all data.
+A chunk holds the bytes from its start up to its own length.  So its data is a prefix, and one byte tells: if it is a
+hole, so is the rest of its chunk.  Such bytes are read in batches, without their content being used.  Where a whole
+batch is a hole, the chains are asked where there is data again, for files may be holes of millions of chunks.  An
+inline file is all data.
 
-What other mounts write meanwhile may be seen or not.  What programs of this mount wrote through maps is seen where data is looked for: the kernel
-is asked for it, as it does not send it by itself before it answers.  A hole may be told of where such bytes lie; who goes on from there finds them.
+What other mounts write meanwhile may be seen or not.
+
+What programs of this mount wrote through maps the kernel does not send by itself before it answers.  Where data is
+looked for, the kernel is asked for it.  A hole may be told of where such bytes lie; who goes on from there finds them.
 """
 
 import logging

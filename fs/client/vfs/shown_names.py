@@ -1,8 +1,11 @@
 """When the kernel has taken in a reply that shows names, and how long it may use them from then on.
 
-It counts from when it takes a name in, entry by entry: where it drops pages of a file whose attributes have changed it waits for their locks first,
-which is for as long as a READ of them takes.  A look-up of one of the reply's names, if it waits for that reply (listed_names.py), holds it
-up, too, and both go on when TAKEN_IN_S_MAX is over: so another mount has to rename what was just listed while it is looked up.  What it does next with the same open directory shows that it is done with the reply.
+The kernel counts from when it takes a name in, entry by entry.  Where the attributes of a file have changed it drops
+the file's pages, and waits for their locks first: for as long as a READ of them takes.  What it does next with the same
+open directory shows that it is done with the reply.
+
+A look-up of one of the reply's names may wait for that reply (listed_names.py), and hold it up at the same time.  Both
+go on when TAKEN_IN_S_MAX is over.  That takes another mount that renames what was just listed while it is looked up.
 """
 
 import math

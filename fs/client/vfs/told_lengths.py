@@ -1,12 +1,15 @@
 """When a READ may be answered with fewer bytes than the kernel takes the file to have.
 
-Linux makes the file it shows as short as such an answer, unless its attributes have been changed since it sent the READ:
-by any reply that tells them, by a notice, by another such answer.  Then it leaves the size as it is, fills the page with zeros and
-shows them.  So notices wait for READs that are being done, short answers are given in the order of the file, and one that may be
-overlooked waits a little, for the kernel to act on a reply that tells the new length (specs/decisions/0138).
+Linux makes the file it shows as short as such an answer, unless its attributes have been changed since it sent the
+READ: by any reply that tells them, by a notice, by another such answer.  Then it leaves the size as it is, fills the
+page with zeros and shows them.  So (specs/decisions/0138):
+    - Notices wait for READs that are being done.
+    - Short answers are given in the order of the file.
+    - A short answer that may be overlooked waits a little, for the kernel to act on a reply that tells the new length.
 
-It cannot wait for ever: nobody may ask, and a READ may itself wait for what waits for the page of this one.  And nobody can tell whether the kernel has sent a READ before or after it has acted on what
-this mount had told it just before that READ arrived.
+It cannot wait for ever: nobody may ask, and a READ may itself wait for what waits for the page of this one.  And one
+thing nobody can tell: whether the kernel sent a READ before or after it acted on what this mount had told it just
+before that READ arrived.
 """
 
 import math

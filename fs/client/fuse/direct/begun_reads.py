@@ -1,12 +1,14 @@
 """Small reads of the kernel that no task waits for: whoever receives the reply of storage answers the kernel.
 
-A task that waits, one that takes its place as leader, and the layers of a call that may wait cost more than all the rest of the mount's part.
+A task that waits, one that takes its place as leader, and the layers of a call that may wait cost more than all the
+rest of the mount's part.
 
 Invariants:
-    - Of reads that are begun the end is told once, or they are abandoned.
-    - Reads that are together wait for ALONE_AFTER_S at the most.  One that is alone waits for as long as the call may last, and is given
-      up where its caller got a signal, at once if that kills it, else INTERRUPT_AFTER_S after it was begun: who does it again by itself
-      answers EINTR then, and asks nobody.
+    - The end of reads that are begun is told once, or they are abandoned.
+    - Reads that are together wait for ALONE_AFTER_S at the most.
+    - A read that is alone waits for as long as the call may last.  It is given up where its caller got a signal: at
+      once if the signal kills the caller, else INTERRUPT_AFTER_S after the read was begun.  Who then does it again by
+      itself answers EINTR, and asks nobody.
 
 Does not answer, and does nothing again.
 """

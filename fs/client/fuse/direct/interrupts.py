@@ -1,13 +1,16 @@
 """Requests whose callers may get a signal while they wait, and which of them are given up for it.
 
-The kernel says when a caller that waits got a signal.  A request without effect then ends with EINTR: at
-once when the signal kills its caller, and after INTERRUPT_AFTER_S when it asks it to end (such as Ctrl-C), which it may handle.  Any other
-signal waits: programs expect of a file system that a look-up is not disturbed by, say, a timer, and one that is would
-fail, whatever they have told the kernel about calls that a signal meets.  The kernel tells of the first signal only, so
-the caller of a request that had one is looked at again until it is answered.  Requests with effects are never given up: half of one could leave an open
-file or a session behind.
+The kernel says when a caller that waits got a signal.  What happens then:
+    - A request with effects is never given up: half of one could leave an open file or a session behind.
+    - One without effect ends with EINTR at once when the signal kills its caller, and after INTERRUPT_AFTER_S when the
+      signal asks the caller to end (such as Ctrl-C), which he may handle.
+    - Any other signal waits.  Programs expect that a look-up is not disturbed by, say, a timer.  One that is would
+      fail, whatever the program has told the kernel about calls that a signal meets.
+    - The kernel tells of the first signal only.  So the caller of a request that had one is looked at again until the
+      request is answered.
 
-Invariant: what is given up is cancelled once, and told of (`take_given_up`) by the scope that it was done in: whoever serves it answers.
+Invariant: what is given up is cancelled once.  The scope that it was done in tells of it (`take_given_up`): whoever
+serves the request answers.
 
 Not done here: answering.
 """

@@ -1,11 +1,13 @@
-"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and who has closed a file asks the next thing at once.
+"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and who has closed a file asks the
+next thing at once.
 
-The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may count as open here a moment longer.
-So what a program asks next goes first, and the RELEASE is done while metadata works on that.
+The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may count as open here a
+moment longer.  So what a program asks next goes first, and the RELEASE is done while metadata works on that.
 
 Invariants:
-    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`): before anything else is begun it is, so that what
-      is removed, emptied or changed next finds the file closed; and before a look-up that is taken for one of what is removed.
+    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`).  Before anything else is begun the RELEASE
+      is done, so that what is removed, emptied or changed next finds the file closed.  It is done, too, before a
+      look-up that is taken for one of what is removed.
     - None that frees a lock is left: who closes, and locks again at once, comes after it.
     - One is done at the latest before the event loop sleeps, and before the mount ends.
 

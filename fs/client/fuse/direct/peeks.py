@@ -1,8 +1,8 @@
 """Directories that a thread opens only to see whether anything is in them.
 
-`rm -r` opens each directory, reads once, closes it, and opens it again to list it.  Of what the first reading brings it looks at one name; a whole reply, with the
-attributes of each entry, costs as much as removing some of them.  So of a thread that has done so twice the next first reading is expected to be
-for no more.
+`rm -r` opens each directory, reads once and closes it, and then opens it again to list it.  Of what the first reading
+brings it looks at one name.  A whole reply, with the attributes of each entry, costs as much as removing some of them.
+So when a thread has done so twice, its next first reading is expected to be for one name, too.
 
 It is a guess.  Where it is wrong a listing takes a request of the kernel more, and shows the same.  Pure.
 """

@@ -1,7 +1,8 @@
 """What look-ups of names are for: whether a thread removes or moves next what it looks up now.
 
-The kernel does not say.  It asks before a removal as before anything else, and needs less of the answer then: no attributes.  Threads do the same
-thing many times, or the same two things in turn; so what followed the last two look-ups of a kind tells what follows this one.
+The kernel does not say.  It asks before a removal as before anything else, though it needs less of the answer then: no
+attributes.  Threads do the same thing many times, or the same two things in turn.  So what followed the last two
+look-ups of a kind tells what follows this one.
 
 It is a guess.  Who goes by it must be right also where it is wrong.  Pure.
 """

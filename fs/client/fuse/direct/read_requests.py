@@ -1,9 +1,10 @@
-"""READs whose bytes have to come from storage: begun without a task, done together by one task, or each by itself in its own.
+"""READs whose bytes have to come from storage: begun without a task, done together by one task, or each by itself in
+its own.
 
 Invariants:
-    - Every one of them is answered once, or let go where nobody waits for an answer any more.
-    - What could not be done together is done again each by itself; what lies behind these reads waits for all of them from before the
-      first is answered (`_hold`).
+    - Every READ is answered once, or let go where nobody waits for an answer any more.
+    - What could not be done together is done again, each by itself.  READs of what lies behind wait for all of these,
+      from before the first of them is answered (`_hold`).
 
 Does not choose which reads go together, see `together`, nor receive any.
 """
