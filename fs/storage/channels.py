@@ -1,21 +1,22 @@
 """Exactly once: one table per target remembers the last update of every client channel.  Pure.
 
-A client gives each update in flight a channel of its own and a sequence number that grows with each use of
-the channel.  A repeat carries the same number and request id and gets the first result.
+A client gives each update in flight a channel of its own, and a sequence number that grows with each use of the
+channel.  A repeat carries the same number and request id and gets the first result.
 
 Invariants:
     - A slot's sequence number never falls.
-    - Successes are remembered, and refusals that end an update (`is_final`).  The client has told its user that nothing
-      happened; a copy of an earlier try, held up on its way, must not make it happen after all.  A failure that is repeated
-      is not remembered, and an unknown outcome is resolved by the chunk's pending version (write_path) before the
-      table is asked again.
-    - Refusals are known to the head that made them alone, in memory: a request names its chain version, so copies of it
-      reach no later head and no later process.
-    - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's
-      results, so that a new head answers repeats.
-    - It is bounded: COUNT_MAX channels, then new ones are refused until others have been idle for long enough to
-      be forgotten, which those of a client whose session has ended are sooner.  What a client may still repeat is never dropped for lack of room.
-    - The table lives in memory; results that changed something are also noted on disk with the commit
+    - Successes are remembered, and refusals that end an update (`is_final`).  After such a refusal the client has told
+      its user that nothing happened; a copy of an earlier try, held up on its way, must not make it happen after all.
+    - Not remembered: a failure that is repeated, and an unknown outcome.  The latter is resolved by the chunk's pending
+      version (write_path) before the table is asked again.
+    - Only the head that made a refusal knows of it, in memory.  That is enough: a request names its chain version, so
+      copies of it reach no later head and no later process.
+    - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's results.  So
+      a new head answers repeats.
+    - The table is bounded: COUNT_MAX channels.  Then new ones are refused until others have been idle for long enough
+      to be forgotten; those of a client whose session has ended are forgotten sooner.  What a client may still repeat
+      is never dropped for lack of room.
+    - The table lives in memory.  Results that changed something are also noted on disk with the commit
       (update_notes.py), from where the last serving target takes them when it comes back.
 """
 

@@ -1,16 +1,20 @@
 """Which truncations have done their work here, so that late copies of their requests do nothing.  Pure.
 
-A truncation may be driven twice, when its first driver died or gave up waiting, and a request of the first may still be
-on its way when the second has finished and a client has written behind the new end.  Every truncation of a
-file has a larger number than the one before (metadata's `truncate_ver`), the same for whoever drives it.
+A truncation may be driven twice, when its first driver died or gave up waiting.  A request of the first may then still
+be on its way when the second has finished and a client has written behind the new end.  Every truncation of a file has
+a larger number than the one before (metadata's `truncate_ver`), the same for whoever drives it.
 
-Memory suffices.  A request names a chain version, so it reaches only the head of that version; a head that restarts, or
-is replaced, has another one.  Its sender knew the version before it saw that the truncation was still under way.  A head
-that was not there when the truncation finished learns of it from the next write, which tells the newest truncation
-that its client knows to be over: a request that comes after that write names an older version, or meets what the head knows.
-So does the request of a later truncation, as that begins only when all earlier ones are over.
+Memory suffices:
+    - A request names a chain version, so it reaches only the head of that version.  A head that restarts, or is
+      replaced, has another one.
+    - Its sender knew the version before it saw that the truncation was still under way.
+    - A head that was not there when the truncation finished learns of it from the next write, which tells the newest
+      truncation that its client knows to be over.  A request that comes after that write names an older version, or
+      meets what the head knows.
+    - The request of a later truncation tells the same, as that begins only when all earlier ones are over.
 
-The same holds of fills: where metadata moves the bytes that it has kept of a file to its first chunk, as a truncation.
+The same holds of fills, which move the bytes that metadata has kept of a file to its first chunk: a fill is a
+truncation, too.
 """
 
 from typing import Final

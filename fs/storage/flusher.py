@@ -1,17 +1,18 @@
 """Flushes beside updates: an update that asks to be durable is flushed here while the next replica takes it.
 
-What a power loss of all machines then leaves: each target has the version, as a pending one at least, with its bytes and its
-tag, and such a version is completed, never taken back (write_path.py).  So the commit needs no flush of its own.  But it has to
-come after the flush: only then is the version, and not the one before it, what the engine goes back to when the next one is torn (ledger.py).
-The tail, which commits at once, flushes the commit.
+After a power loss of all machines each target then has the version, at least as a pending one, with its bytes and its
+tag.  Such a version is completed, never taken back (write_path.py).  So the commit needs no flush of its own.
+
+The commit has to come after the flush, though.  Only then does the engine go back to this version, and not to the one
+before it, when the next one is torn (ledger.py).  The tail, which commits at once, flushes the commit.
 
 Invariants:
     - A flush that says yes began after it was asked for, and on the engine that was there then.
     - Who asks for one while another runs shares the next with all others of its disk.
     - The event loop runs until all flushes under way have ended: a thread cannot be stopped.
 
-Does not: raise.  A flush that fails, or takes longer than somebody waits for it, has not happened; its disk tells of a failure
-by itself, and whoever needs the answer asks for a sync.
+Does not: raise.  A flush that fails, or takes longer than somebody waits for it, has not happened.  Its disk tells of a
+failure by itself, and whoever needs the answer asks for a sync.
 """
 
 import logging

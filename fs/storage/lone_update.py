@@ -1,16 +1,21 @@
-"""The commonest update of all by itself: one small write to one chunk, in a chain where nothing is unusual, begun without a task.
+"""The commonest update of all by itself: one small write to one chunk, in a chain where nothing is unusual, begun
+without a task.
 
-It does what write_path.py does, step by step and in that order, which says why; its invariants hold here.  No step waits but for the
-successor and for a flush, and whoever ends such a wait goes on: no task is made, or woken, and no request is an object of protobuf's.
-Whatever is not just so before anything has been done is left to `run_update`; whatever goes wrong later, to a task that goes
-on with the functions of write_path.py (`_go_on`).
+It does what write_path.py does, step by step and in that order, which says why; its invariants hold here.  No step
+waits but for the successor and for a flush, and whoever ends such a wait goes on.  No task is made, or woken, and no
+request is an object of protobuf's.
 
-An error of ours at any step, say no memory, is the answer, and lets go of the chunk: none reaches the event loop.  The version may be
-there and stay pending, which the next update settles.
+What it leaves to others:
+    - Whatever is not just so before anything has been done: to `run_update`.
+    - Whatever goes wrong later: to a task that goes on with the functions of write_path.py (`_go_on`).
+
+An error of ours at any step, say no memory, is the answer, and lets go of the chunk: none reaches the event loop.  The
+version may be there and stay pending, which the next update settles.
 
 Not ended early: an update that has begun goes on to its end, whether somebody still waits for it or not.
 
-Concurrency: one event loop; everything up to the request to the successor is done without a checkpoint, and everything after its reply.
+Concurrency: one event loop; everything up to the request to the successor is done without a checkpoint, and everything
+after its reply.
 """
 
 import logging

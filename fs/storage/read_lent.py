@@ -1,10 +1,15 @@
-"""The usual part of a batch of large reads, lent: what the page cache holds is not read here, its caller reads it out of our data files.
+"""The usual part of a batch of large reads, lent.  What the page cache holds is not read here: its caller reads it out
+of our data files.
 
-The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, not so: then they are
-read here, and whatever is wrong with them is met by those who mend it (read_path.py).
+The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, and
+wants nothing lent.  Then they are read here, and whatever is wrong with them is met by those who mend it
+(read_path.py).
 
-Large reads that nobody waits for yet come as ranges even where the disk has yet to read them, to a caller who does that himself.  Of
-what it reads here some is matched by its caller, too, and asked for again in the same way (`may_leave_matching`).
+Two cases besides:
+    - Large reads that nobody waits for yet come as ranges even where the disk has yet to read them, to a caller who
+      does that himself.
+    - Some of what is read here is matched by its caller, too, and asked for again in the same way
+      (`may_leave_matching`).
 
 Concurrency: no checkpoint between the look at our places in the chains and the reply, so nothing can come in.
 """

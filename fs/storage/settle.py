@@ -1,15 +1,19 @@
 """Completing pending versions that were left over by a fault.
 
-Why one may be dropped: an update passes through every target from its head down before the tail commits it first, and a
-target comes to serve only with all that was committed.  So a successor that serves, and holds neither this version
-nor a newer one, proves that nobody has committed it: nobody was shown it or told that it is done.  Nor will it come
-true later: the successor answers under its chunk lock, and refuses what we sent it before (epochs, forward.py).  Nothing
-of the kind holds for targets further down: the one between may be passing the version on at this moment.  When that
-one is asked, it first settles, by the same rules, what it has left over itself; so the lowest that holds a version drops
-it first.
+When one may be dropped instead.  An update passes through every target from its head down before the tail commits it
+first, and a target comes to serve only with all that was committed.  So a successor that serves, and holds neither this
+version nor a newer one, proves two things:
+    - Nobody has committed it: nobody was shown it or told that it is done.
+    - It will not come true later: the successor answers under its chunk lock, and refuses what we sent it before
+      (epochs, forward.py).
 
-The question comes before the search for bytes elsewhere, and goes to a syncing successor, too, whose answer proves
-nothing: from the answer on, what is not found cannot arrive any more.  Decision: specs/decisions/0048-rotten-leftovers.md.
+Nothing of the kind holds for targets further down: the one between may be passing the version on at this moment.  When
+that one is asked, it first settles, by the same rules, what it has left over itself.  So the lowest that holds a
+version drops it first.
+
+The question comes before the search for bytes elsewhere: from the answer on, what is not found cannot arrive any more.
+For that it goes to a syncing successor, too, whose answer proves nothing.  Decision:
+specs/decisions/0048-rotten-leftovers.md.
 
 Concurrency: the caller holds the chunk lock on our target, so we send nothing of this chunk meanwhile.
 """

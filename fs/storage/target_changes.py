@@ -2,11 +2,13 @@
 
 Invariants:
     - A target is in its disk's own record before anybody hears of it.
-    - A target that is a member of a chain by the newest routing info is neither removed nor made anew; only one
-      whose chain has put it OFFLINE may be made anew (a replaced disk), since it then comes back through resync.
-    - A removed target is out of the heartbeats, with which its removal ends for the manager, once its disk remembers that
-      it is to go.  Until its chunks are gone its number is not given again, also while its disk has failed: when that is in
-      use again, they are dropped there.
+    - A target that is a member of a chain by the newest routing info is neither removed nor made anew.  The one
+      exception: a target whose chain has put it OFFLINE may be made anew (a replaced disk), since it then comes back
+      through resync.
+    - A removed target leaves the heartbeats, with which its removal ends for the manager, once its disk remembers that
+      it is to go.
+    - Its number is not given again until its chunks are gone, also while its disk has failed.  When that disk is in use
+      again, they are dropped there.
 
 Why routing info that is not the newest does no harm to a removal: a target holds what its chain needs only after this
 node has seen itself in that chain (it was resynced, or promoted, under that version).

@@ -1,14 +1,18 @@
 """Several writes of one chain that came in one request: what a replica does once for all of them.
 
-What the work of an update costs hardly depends on its size, and most of it is not the update's own: a request, a way into a thread and back, two
-batches of the metadata store, some turns of the event loop.  Here those whose way is plain, their chunk free, nothing left over, go
-together: one call to the disk with one batch for all pending versions, one request to the successor, one batch with all commits.  All
-others, and whatever fails, go the way of single updates (write_path.py), whose invariants hold for each of them.
+What the work of an update costs hardly depends on its size, and most of it is not the update's own: a request, a way
+into a thread and back, two batches of the metadata store, some turns of the event loop.
+
+Here those go together whose way is plain, their chunk free and nothing left over: one call to the disk with one batch
+for all pending versions, one request to the successor, one batch with all commits.  All others, and whatever fails, go
+the way of single updates (write_path.py).  The invariants of write_path.py hold for each of them.
 
 Invariants:
     - Each update has its own tag, version, result and failure; nobody can tell from them that it came with others.
-    - A group waits for no lock of a chunk: it takes those that are free, and so do single updates.  Whoever is left holds one lock, or waits for one.
-    - Together means all or none on each replica: one that cannot be prepared leaves nothing of the others, and nobody below has heard of them.
+    - A group waits for no lock of a chunk: it takes those that are free, and so do single updates.  Whoever is left
+      holds one lock, or waits for one.
+    - Together means all or none on each replica: one that cannot be prepared leaves nothing of the others, and nobody
+      below has heard of them.
     - What the successor has not acknowledged is pending here, and is passed on by itself, as after any lost reply.
 
 Concurrency: as write_path.py.

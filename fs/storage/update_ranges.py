@@ -1,8 +1,9 @@
 """Writes of several ranges of one chunk, as they come and go on the wire.  Pure.
 
-The columns `range_offsets` and `range_lengths` say where the payload goes piece by piece; `offset` and `length` are of all from the
-first byte of the first range to the last one of the last.  So a receiver that knows no ranges never takes one for another:
-it counts fewer bytes than `length`, and refuses them; or there is nothing between the ranges, and it makes no difference.
+The columns `range_offsets` and `range_lengths` say where the payload goes piece by piece.  `offset` and `length` span
+all of it, from the first byte of the first range to the last byte of the last.  So a receiver that knows no ranges
+never writes wrong bytes: it counts fewer than `length`, and refuses them.  Or there is nothing between the ranges, and
+it makes no difference.
 """
 
 from collections.abc import Sequence
