@@ -1,21 +1,23 @@
 """Conflict window: which keys were written since a snapshot.  Pure; time is an argument.
 
-A commit adds what it wrote under its version; a later commit asks whether anything it read was
-written after its snapshot.  The window forgets commits older than WINDOW_S and, when it would grow
-beyond its bounds, the oldest ones: a snapshot from before `horizon` can no longer be judged and is
-too old.
+A commit adds what it wrote under its version.  A later commit asks whether anything it read was written after its
+snapshot.  The window forgets commits older than WINDOW_S and, when it would grow beyond its bounds, the oldest ones.  A
+snapshot from before `horizon` can no longer be judged and is too old.
 
-Point writes lie in stretches of commits, each of MARK_INTERVAL_S and of a bounded number of writes, that are forgotten whole: taken out one by
-one, keys that nobody has touched for seconds took more of a commit's time than all else here, and stopped the event loop for tens of ms.
+Point writes lie in stretches of commits, each of MARK_INTERVAL_S and of a bounded number of writes, that are forgotten
+whole.  Why not one by one: keys that nobody has touched for seconds took more of a commit's time than all else here,
+and stopped the event loop for tens of ms.
 
 Invariants:
     - For every read version >= horizon, `check` is exact: no missed conflict, no invented one.
     - At most POINTS_MAX logged point writes and RANGES_MAX logged range writes are kept.
     - No commit is in two stretches.
 
-Cost: a point read is one dictionary lookup in each stretch since its snapshot, mostly one; a range read looks in each at the writes since its
-snapshot or at the written keys inside the range, whichever are fewer; nothing at all is looked at
-when no commit happened since the snapshot.
+Cost:
+    - A point read is one dictionary lookup in each stretch since its snapshot, mostly one.
+    - A range read looks in each stretch at the writes since its snapshot or at the written keys inside the range,
+      whichever are fewer.
+    - Nothing at all is looked at when no commit happened since the snapshot.
 
 Does not decide versions and does not store values.  Not safe for use by two threads.
 """

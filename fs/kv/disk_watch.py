@@ -1,12 +1,14 @@
 """Looks after the disk of an embedded store: who is told when a call to it never returns.
 
-The engine's commits are written on the event loop, and RocksDB's binding holds Python's interpreter lock in its hand meanwhile: a disk
-that hangs would stop the whole process without a word, the thread that looks after it, too.  So before each commit a
-byte is written to a file of the same file system, without that lock, and looked after; flushes let go of the lock themselves.
+The engine's commits are written on the event loop, and RocksDB's binding holds Python's interpreter lock meanwhile.  So
+a disk that hangs would stop the whole process without a word, together with the thread that looks after it.  Therefore,
+before each commit, a byte is written to a file of the same file system, without that lock, and looked after.  Flushes
+let go of the lock themselves.
 
 Does not: notice a hang that begins in the microseconds between that byte and the commit.
 
-Concurrency: calls are noted by the event loop and its threads, `run` is a thread of its own.  Each note is one step of a dict.
+Concurrency: calls are noted by the event loop and its threads, `run` is a thread of its own.  Each note is one step of
+a dict.
 """
 
 import os

@@ -1,12 +1,18 @@
-"""Space that is set aside behind the end of a store's log, so that a full disk stops neither the managers nor who removes something.
+"""Space that is set aside behind the end of a store's log, so that a full disk stops neither the managers nor who
+removes something.
 
-RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that cannot renew its lease is none any more, and then
-nobody reads either.  So blocks are allocated ahead of the log's end (which stays where it is): a commit never finds the disk full there.  Where
-no more can be allocated, commits of users are refused before they reach RocksDB.  Those that free space (`Transaction.mark_freeing`) go on in
-the upper part of what is set aside, and those of the managers, which are few and small, in all of it: MANAGERS_BYTES last for hours.
+RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that cannot renew its lease
+is none any more, and then nobody reads either.  So blocks are allocated ahead of the log's end (which stays where it
+is): a commit never finds the disk full there.
+
+Where no more can be allocated:
+    - Commits of users are refused before they reach RocksDB.
+    - Those that free space (`Transaction.mark_freeing`) go on in the upper part of what is set aside.
+    - Those of the managers, which are few and small, go on in all of it: MANAGERS_BYTES last for hours.
 
 Invariants:
-    - A commit that was admitted has its bytes set aside, where the file system can do that; where it cannot, all are admitted.
+    - A commit that was admitted has its bytes set aside, where the file system can do that; where it cannot, all are
+      admitted.
     - What is refused here is definite: nothing of it is in the log.
     - The log is not changed while its tables might find no room (`may_change`).
 

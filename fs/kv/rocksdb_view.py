@@ -1,15 +1,18 @@
 """One state of a RocksDB store, read while later commits go on.
 
-A view of the newest state reads the store itself.  Most are gone when the next commit comes; one that is still held then is
-fixed before that is written: snapshot and cursor together, because the binding's `Snapshot.iter` reads the newest state
-instead of the snapshot's; a plain cursor stays at the state in which it was made.
+Newest and fixed.  A view of the newest state reads the store itself.  Most views are gone when the next commit comes.
+One that is still held then is fixed before that commit is written, by a snapshot and a cursor together: the binding's
+`Snapshot.iter` reads the newest state instead of the snapshot's, while a plain cursor stays at the state in which it
+was made.
 
-A cursor that looks for the first row of a range passes over all that was deleted from there on, also beyond the range, until it meets a
-row that is there.  So each range of the newest state is read by a cursor that knows where the range ends.  A view that is fixed has only
-the one that it was fixed with; and backwards the binding's cursors know no bound.
+Cursors.  A cursor that looks for the first row of a range passes over all that was deleted from there on, also beyond
+the range, until it meets a row that is there.  So each range of the newest state is read by a cursor that knows where
+the range ends.  A view that is fixed has only the one that it was fixed with.  Backwards the binding's cursors know no
+bound.
 
-What has been read of the newest state, or written to it, is remembered (`KnownRows`): the same few records, directories and counters,
-are read by most transactions, and every commit adds to some of them; and what one has made another reads soon.
+What is remembered (`KnownRows`): what has been read of the newest state, or written to it.  Most transactions read the
+same few records, directories and counters, and every commit adds to some of them.  And what one has made another reads
+soon.
 
 Concurrency: one event loop.
 """
