@@ -1,20 +1,29 @@
 """Drives what needs a file's chunks: cutting them after a truncation, asking for their length.
 
-A truncation is four steps: a transaction sets the new length and marks the file; the chunks are cut; a transaction
-notes that; another one takes the mark away.  Whoever finds the mark does what the note does not say to be done, so
-a service may die between any two of them.  The first two transactions are durable before anything is done that relies on
-them; the last one may come undone with the power, and is done again.
+A truncation is four steps:
+    1. A transaction sets the new length and marks the file.
+    2. The chunks are cut.
+    3. A transaction notes that.
+    4. Another one takes the mark away.
 
-Within one process one cut of a file runs at a time, however many tasks wait for it: a second, slower
-run could cut what a writer has written after the first had finished.  Who comes while one runs waits for the next, which all who
-wait share: the one that runs may have looked before the truncation began that he asks for, or have finished an earlier one
-without having heard of it yet.  Had he taken its end for his own, his client would write, and lose that to the cut to come.
+Whoever finds the mark does what the note does not say to be done, so a service may die between any two of them.  The
+first two transactions are durable before anything is done that relies on them.  The last one may come undone with the
+power, and is done again.
 
-The bytes of an inline file are moved to its chunk in the same four steps, as a truncation to its present length: instead of being
-cut the chunk is filled.  The note drops the record of the bytes, so they are always in one place at least.
+Within one process one cut of a file runs at a time, however many tasks wait for it: a second, slower run could cut what
+a writer has written after the first had finished.
 
-With each truncation that succeeds all who wait begin another round.  Who has been through some of them without success queues for
-his turn, and is let try first when a truncation ends: else those who have just succeeded, and come again, would always be before him.
+Who comes while one runs waits for the next, which all who wait share.  The one that runs may have looked before the
+truncation began that he asks for, or have finished an earlier one without having heard of it yet.  Had he taken its end
+for his own, his client would write, and lose that to the cut to come.
+
+The bytes of an inline file are moved to its chunk in the same four steps, as a truncation to its present length:
+instead of being cut the chunk is filled.  The note drops the record of the bytes, so they are always in one place at
+least.
+
+With each truncation that succeeds all who wait begin another round.  Who has been through some of them without success
+queues for his turn, and is let try first when a truncation ends.  Else those who have just succeeded, and come again,
+would always be before him.
 
 Concurrency: any number of tasks.
 """

@@ -2,19 +2,21 @@
 
 Four kinds of work, each found by a range read and safe to be done twice or by several services:
     1. removed trees are emptied, a batch of names per transaction;
-    2. inodes without names are deleted when their delay is over and nobody has them open, then
-       their chunks are removed, then the record of it;
+    2. inodes without names are deleted when their delay is over and nobody has them open, then their chunks are
+       removed, then the record of it;
     3. truncations that a dead service left unfinished are finished;
     4. remembered outcomes older than idempotency_expiry_s are forgotten, whatever the wall clocks say.
 
-An administrator may hold up the first two for a time (fs/admin/gc_pause.py); it begins with the next batch.
+When the first two kinds wait:
+    - An administrator may hold them up for a time (fs/admin/gc_pause.py); it begins with the next batch.
+    - They wait while users ask this service for something, since on a small machine they would take the time that is
+      the users'.  They wait no longer than half of gc_delay_s beyond their time, and not where the disks are nearly
+      full.  There files do not wait for gc_delay_s either.
 
-The first two kinds wait while users ask this service for something, since on a small machine they would take the time that is the users'; no longer
-than half of gc_delay_s beyond their time, and not where the disks are nearly full.  There files do not wait for gc_delay_s either.
-
-A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.  To put off frees nothing, and
-goes on for as long as there is something that has to wait: where the disk of the store is full, the room that is left for what frees some is not taken
-for that.  There each service remembers by itself what it passes over.
+A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
+Putting off frees nothing, and goes on for as long as there is something that has to wait.  So where the disk of the
+store is full, it does not take the room that is left for what frees some.  There each service remembers by itself what
+it passes over.
 
 Concurrency: one task runs `run`; tests call `step`.
 """

@@ -1,17 +1,25 @@
 """Remembered outcomes: a repeated request gets the first reply instead of a second effect.
 
-The record is written in the transaction that has the effect, so either both are there or neither, and the
-repeat finds it at any service, whatever others have done to the effect since.
+The record is written in the transaction that has the effect.  So either both are there or neither, and the repeat finds
+it at any service, whatever others have done to the effect since.
 
-An error has no effect, and a repeat is judged anew.  But when a repeat itself is refused, its client takes that for
-the outcome, while an earlier try may still lie at another service and succeed later: so the refusal of a repeat is remembered.
-In the same way the answer to a repeat that changed nothing of the locks, and a repeated open with a session, without O_TRUNC:
-an earlier try would take a lock that nobody frees, or leave a session that nobody ends.
+What is remembered:
+    - The reply of every operation whose repeat could do harm.
+    - The refusal of a repeat.  An error has no effect, and a repeat is judged anew.  But when a repeat itself is
+      refused, its client takes that for the outcome, while an earlier try may still lie at another service and succeed
+      later.
+    - For the same reason the answer to a repeat that changed nothing of the locks, and a repeated open with a session,
+      without O_TRUNC.  An earlier try would take a lock that nobody frees, or leave a session that nobody ends.
 
-Every operation whose repeat could do harm is remembered.  Not: what only ever grows (ExtendStripe, ReserveSpace); reports of
-open files (Sync, Close), which tell how far a file reaches and not what to do.  But of these what was refused is, and what
-a repeat said of times and content: its first try, come late, would undo what somebody else has set since.  And that a report's bytes were
-taken inline: its client writes them to a chunk unless it is told so, over whatever others have made of the file meanwhile.
+What is not:
+    - What only ever grows (ExtendStripe, ReserveSpace).
+    - Reports of open files (Sync, Close), which tell how far a file reaches and not what to do.
+
+But of reports these are remembered:
+    - What was refused.
+    - What a repeat said of times and content: its first try, come late, would undo what somebody else has set since.
+    - That a report's bytes were taken inline.  Unless its client is told so it writes them to a chunk, over whatever
+      others have made of the file meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,13 +1,13 @@
 """Loading and storing inodes within a transaction.
 
 Invariants:
-    - A directory's times and link count are spread over INOD, DTIM and DCNT; only an inode that
-      `complete` has seen may be stored, else newer times would be lost.
-    - nlink 0 means: no name leads here any more; such an inode serves those who hold it open until
-      garbage collection deletes it.
-    - Every change of extended attributes grows ctime, also by releases that know nothing of `bare_ctime_ns`: so what that says
-      they have done away with.  Who knows of it sets ctime by `set_ctime` alone.
-    - ctime of an inode never goes back, and every change of what a file is grows it: of two replies that tell of one
+    - A directory's times and link count are spread over INOD, DTIM and DCNT.  Only an inode that `complete` has seen
+      may be stored, else newer times would be lost.
+    - nlink 0 means: no name leads here any more.  Such an inode serves those who hold it open until garbage collection
+      deletes it.
+    - Every change of extended attributes grows ctime, also by releases that know nothing of `bare_ctime_ns`.  So a
+      change by such a release makes void what it says.  Who knows of it sets ctime by `set_ctime` alone.
+    - ctime of an inode never goes back, and every change of what a file is grows it.  Of two replies that tell of one
       file, a client takes the one with the larger ctime for the newer one.
 """
 

@@ -1,18 +1,22 @@
-"""Leases of directories: the client that made one is told, with each change of its names, that nobody else changes any for a moment.
+"""Leases of directories: the client that made one is told, with each change of its names, that nobody else changes any
+for a moment.
 
-So it knows what names lead to, and which are absent, and answers look-ups without a call (fs/client/vfs/leased_names.py; decisions 0152, 0161).
+So it knows what names lead to, and which are absent, and answers look-ups without a call
+(fs/client/vfs/leased_names.py; decisions 0152, 0161).
 
 Invariants:
-    - While an inode says `lease_client_id`, that client alone has ever changed names of the directory.  Only Mkdir sets it; who else is about to add,
-      move, replace or remove a name has it taken away first, for good.  Garbage collection need not: it takes names of removed directories, whose
-      leases went when they were removed.
-    - It is taken away in two transactions with `WAIT_S` between them, by the monotonic clock of whoever waits: the first one marks it as ending,
-      and from then on no reply renews the lease.  A service that dies in between leaves the mark; whoever comes next waits for as long.
-    - A reply renews a lease only where the directory has just changed.  So one that has not for `IDLE_S` may lose it at once.
+    - While an inode says `lease_client_id`, that client alone has ever changed names of the directory.  Only Mkdir sets
+      it.  Who else is about to add, move, replace or remove a name has it taken away first, for good.  Garbage
+      collection need not: it takes names of removed directories, whose leases went when they were removed.
+    - It is taken away in two transactions with `WAIT_S` between them, by the monotonic clock of whoever waits.  The
+      first one marks it as ending, and from then on no reply renews the lease.  A service that dies in between leaves
+      the mark; whoever comes next waits for as long.
+    - A reply renews a lease only where the directory has just changed.  So a lease of a directory that has not changed
+      for `IDLE_S` may be taken away at once.
     - Nobody waits in a transaction, nor with another lease taken away halfway.
 
-Every operation that changes a name reads the directory's inode with a conflict anyway, and the inode is not written by the changes of the client
-that has the lease: these do not conflict because of it.
+Every operation that changes a name reads the directory's inode with a conflict anyway.  The changes of the client that
+has the lease do not write the inode, so they do not conflict because of it.
 """
 
 from collections.abc import Awaitable, Callable

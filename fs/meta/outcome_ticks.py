@@ -1,9 +1,11 @@
 """Time by which remembered outcomes are forgotten: ticks that all services count together, by no wall clock.
 
-The wall clock of one service may be set an hour ahead of another's: by it, what the other has just remembered is old at once, and
-the repeat of a removal that was done is told that nothing is there.  So the store holds a number; whoever has seen it stand for
-TICK_S by his own monotonic clock raises it by one.  However many services there are and whenever they start, two ticks are
-never less than TICK_S apart; they are further apart while all of them stand still, which keeps outcomes longer.
+Why no wall clock: that of one service may be set an hour ahead of another's.  By it, what the other has just remembered
+is old at once, and the repeat of a removal that was done is told that nothing is there.
+
+So the store holds a number.  Whoever has seen it stand for TICK_S by his own monotonic clock raises it by one.  However
+many services there are and whenever they start, two ticks are never less than TICK_S apart.  They are further apart
+while all services stand still, which keeps outcomes longer.
 
 Invariants:
     - What is remembered bears a tick that was the newest at most KNOWN_S before, or none.

@@ -1,9 +1,12 @@
-"""NoteCut and FinishTruncation: the second and third transaction of a truncation, after the chunks have been cut.
+"""The transactions of a truncation after the first one, and the first one of a move.
 
-BeginMove: the first one of the move of an inline file's bytes to a chunk, which is a truncation to the present length.
+    - NoteCut and FinishTruncation: the second and third transaction of a truncation, after the chunks have been cut.
+    - BeginMove: the first one of the move of an inline file's bytes to a chunk, which is a truncation to the present
+      length.
 
-Between them the note becomes durable: from the third on clients may write behind the end, and what they write must
-never be cut by somebody who meets the mark again after a power loss.  He meets the note with it.
+Between NoteCut and FinishTruncation the note becomes durable.  From the third transaction on clients may write behind
+the end, and what they write must never be cut by somebody who meets the mark again after a power loss.  He meets the
+note with it.
 """
 
 from ...kv.api import Transaction

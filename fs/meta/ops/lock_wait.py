@@ -1,8 +1,11 @@
 """Waits for locks as records, so that any service sees a circle of them; EndLockWait, and the end of a client's waits.
 
-One record for each owner that waits holds what its threads wait for.  It is written in the transaction that found the lock
-held, which has read all that speaks against a circle: of two waits that would close one together, the later one is run again and sees the other.
-Only a new wait is looked at: when a lock that is had by another thread closes a circle, the next try of whoever waits in it tells.
+One record for each owner that waits holds what its threads wait for.  It is written in the transaction that found the
+lock held, which has read all that speaks against a circle.  So of two waits that would close one together, the later
+one is run again and sees the other.
+
+Only a new wait is looked at.  A circle may also be closed by a lock that another thread gets; then the next try of
+whoever waits in it tells.
 
 A record that nobody ends, because its mount died, goes with the locks of that client, and means as little as these.
 """

@@ -1,13 +1,13 @@
 """The transactions of garbage collection: emptying removed trees, deleting inodes, forgetting.
 
-An inode goes before its chunks do: once it is deleted nobody can open the file, and the GC record,
-which then carries the file part, leads to the chunks until they are gone.
+An inode goes before its chunks do.  Once it is deleted nobody can open the file.  The GC record, which then carries the
+file part, leads to the chunks until they are gone.
 
 A damaged record is left alone: everything is judged before anything of it is changed.
 
-Hardly a range is cleared: the embedded store forgets with one all rows that it remembers (fs/kv/rocksdb_view.py), and those who work meanwhile read
-theirs anew.  What a range may hold is read, and cleared row by row, as far as that is few: a user may have made any number of rows, and a
-transaction that is too large would be so for ever.
+Hardly a range is cleared.  With one the embedded store forgets all rows that it remembers (fs/kv/rocksdb_view.py), and
+those who work meanwhile read theirs anew.  What a range may hold is read, and cleared row by row, as far as that is
+few: a user may have made any number of rows, and a transaction that is too large would be so for ever.
 """
 
 from collections.abc import Collection, Sequence
