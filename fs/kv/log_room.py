@@ -1,5 +1,4 @@
-"""Space that is set aside behind the end of a store's log, so that a full disk stops neither the managers nor who
-removes something.
+"""Space set aside behind a store's log, so that a full disk stops neither managers nor who removes something.
 
 RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that cannot renew its lease
 is none any more, and then nobody reads either.  So blocks are allocated ahead of the log's end (which stays where it

@@ -1,5 +1,4 @@
-"""Leases of directories: the client that made one is told, with each change of its names, that nobody else changes any
-for a moment.
+"""Leases of directories: for a moment nobody but the client that made one changes its names, and the client is told so.
 
 So it knows what names lead to, and which are absent, and answers look-ups without a call
 (fs/client/vfs/leased_names.py; decisions 0152, 0161).

@@ -1,5 +1,4 @@
-"""The commonest update of all by itself: one small write to one chunk, in a chain where nothing is unusual, begun
-without a task.
+"""The commonest update by itself: one small write to one chunk, in a chain where nothing is unusual, without a task.
 
 It does what write_path.py does, step by step and in that order, which says why; its invariants hold here.  No step
 waits but for the successor and for a flush, and whoever ends such a wait goes on.  No task is made, or woken, and no

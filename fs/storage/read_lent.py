@@ -1,5 +1,4 @@
-"""The usual part of a batch of large reads, lent.  What the page cache holds is not read here: its caller reads it out
-of our data files.
+"""The usual part of a batch of large reads, lent: its caller reads what the page cache holds out of our data files.
 
 The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, and
 wants nothing lent.  Then they are read here, and whatever is wrong with them is met by those who mend it

@@ -1,5 +1,4 @@
-"""What names lead to, or that they are absent, in directories that this mount has made and whose names nobody else
-changes (decisions 0152, 0161).
+"""What names lead to, or that they are absent, where only this mount changes names (decisions 0152, 0161).
 
 The kernel looks a name up before it makes or removes it.  With its reply to each change meta tells that for a moment
 only this client may change names of the directory: its *lease*.  While the lease lasts, and the directory was made

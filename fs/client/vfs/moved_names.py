@@ -1,5 +1,4 @@
-"""Names that were listed and got another one in the same directory while it was listed, so that nothing is listed twice
-for that.
+"""Names that got another one in the same directory while it was listed, so that nothing is listed twice for that.
 
 Entries come in byte order.  Who gives each file that he is shown a later name would be shown it again under that one,
 and again, until names are too long.  Only what this mount renames is known.  Pure.

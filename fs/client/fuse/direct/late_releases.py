@@ -1,5 +1,4 @@
-"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and who has closed a file asks the
-next thing at once.
+"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and a program asks on after a close.
 
 The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may count as open here a
 moment longer.  So what a program asks next goes first, and the RELEASE is done while metadata works on that.

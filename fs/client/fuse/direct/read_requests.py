@@ -1,5 +1,4 @@
-"""READs whose bytes have to come from storage: begun without a task, done together by one task, or each by itself in
-its own.
+"""READs whose bytes come from storage: begun without a task, done together by one task, or each by itself in its own.
 
 Invariants:
     - Every READ is answered once, or let go where nobody waits for an answer any more.
