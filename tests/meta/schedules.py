@@ -1,6 +1,6 @@
 """All ways in which a few deeds can overlap: does some order of the deeds explain each of them?
 
-    python -m tests.meta.schedules [--size 2] [--sample N] [--seed S] [--broken MUTANT]
+    python -m tests.meta.schedules [--size 2] [--deeds NAME ...] [--sample N] [--seed S] [--broken MUTANT]
 
 Each deed runs at a service of its own over one store.  It stops before it takes its snapshot, before each commit, and before anything is done
 to chunks; who goes on is chosen.  Every sequence of choices is tried (up to a number): after a run the last choice that had another possibility takes
@@ -16,7 +16,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -201,6 +201,7 @@ def possible_deeds(at: dict[str, int]) -> dict[str, Deed]:
         "attribute of x": ("set_xattr", x, b"user.a", b"1", "create"),
         "lock y": ("set_lock", y, ("posix", 1, 0, 4, True), False),
         "open y": ("open", y, False, True, False, 1),
+        "open y to read": ("open", y, True, False, False, None),
         "list a": ("list", a),
         "look at b/y": ("lookup", b, b"y"),
     }
@@ -332,19 +333,25 @@ async def _try(tree: Tree, deeds: Sequence[Deed], turns: Turns) -> None:
         raise AssertionError(f"{what}: schedule {turns.chosen}: {error}") from error
 
 
-def groups_of(names: Iterable[str], size: int, sample: int, seed: int) -> Iterator[tuple]:
+def groups_of(
+    names: Iterable[str], size: int, sample: int, seed: int, wanted: Collection[str] = ()
+) -> Iterator[tuple]:
+    """Return all groups, or those with any of the wanted ones, or a sample of them."""
     everything = list(itertools.combinations_with_replacement(sorted(names), size))
+    if wanted:
+        everything = [group for group in everything if not set(group).isdisjoint(wanted)]
     if sample and sample < len(everything):
         everything = random.Random(seed).sample(everything, sample)
     return iter(everything)
 
 
-async def explore_all(size: int, sample: int, seed: int) -> int:
+async def explore_all(size: int, sample: int, seed: int, wanted: Collection[str]) -> int:
     tree = await prepare()
     deeds = possible_deeds(tree.at)
     group_count = run_count = failure_count = sampled_count = 0
     began_s = time.process_time()
-    for names in groups_of(deeds, size, sample, seed):
+    assert set(wanted) <= set(deeds), f"deeds are {', '.join(map(repr, deeds))}"
+    for names in groups_of(deeds, size, sample, seed, wanted):
         group_count += 1
         try:
             count, is_all = await explore(tree, [deeds[name] for name in names])
@@ -366,13 +373,16 @@ def main() -> int:
         prog="python -m tests.meta.schedules", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--size", type=int, default=2, help="deeds at once")
+    parser.add_argument("--deeds", nargs="+", default=[], help="only groups with any of these")
     parser.add_argument("--sample", type=int, default=0, help="so many groups; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--broken", choices=MUTANTS, help="break the metadata service")
     given = parser.parse_args()
     if given.broken:
         MUTANTS[given.broken]()
-    return run_deterministic(lambda: explore_all(given.size, given.sample, given.seed), 1)
+    return run_deterministic(
+        lambda: explore_all(given.size, given.sample, given.seed, given.deeds), 1
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fs.meta.service import MetaService
+from fs.schema.proto import meta_pb2
 from tests.meta.schedules import Turns, explore, next_choices, possible_deeds, prepare
 
 PAIRS = [
@@ -78,3 +80,30 @@ async def test_choices_are_tried_in_every_order():
         seen.append(tuple(order))
         choices = next_choices(turns)
     assert len(seen) == len(set(seen)) == 6
+
+
+@pytest.mark.parametrize("name", ["unlink y", "rename x over y", "empty y", "append y", "clean"])
+async def test_an_open_for_reading_tells_one_state_of_the_file(name, autojump_clock):  # noqa: ARG001
+    tree = await prepare()
+    deeds = possible_deeds(tree.at)
+    _, is_all = await explore(tree, [deeds["open y to read"], deeds[name]])
+    assert is_all
+
+
+async def test_an_open_for_reading_that_tells_something_else_is_found(
+    autojump_clock,  # noqa: ARG001
+    monkeypatch,
+):
+    reads = MetaService._read_content
+
+    async def read_wrongly(service, op, request):
+        reply = await reads(service, op, request)
+        if isinstance(request, meta_pb2.OpenReq):
+            reply.inode.file.length += 1
+        return reply
+
+    monkeypatch.setattr(MetaService, "_read_content", read_wrongly)
+    tree = await prepare()
+    deeds = possible_deeds(tree.at)
+    with pytest.raises(AssertionError):
+        await explore(tree, [deeds["open y to read"], deeds["append y"]])
