@@ -145,7 +145,8 @@ class GarbageCollector:
         self._emptied_to: dict[bytes, bytes] = {}
         """By the key of its record, the last name that was taken out of a removed directory."""
         self._passed_over: dict[bytes, float] = {}
-        """By the key of a record that could not be put off on a full store, until when, on trio's clock."""
+        """By the key of a record that could not be put off on a full store, until when at least, on trio's clock; then until all others that are due
+        have had their turn."""
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -225,10 +226,6 @@ class GarbageCollector:
         """Do what is to be done from time to time, whatever has been removed; look for it from the beginning again."""
         self._files_from = records.GC_FILE
         self._emptied_to.clear()
-        now_s = trio.current_time()
-        self._passed_over = {
-            k: until_s for k, until_s in self._passed_over.items() if until_s > now_s
-        }
         await self._ticks.look()
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
@@ -252,9 +249,17 @@ class GarbageCollector:
             early = [key for key in found if records.gc_due_ns(key) <= latest_ns]
             keys += [key for key in early if key not in self._passed_over]
             if len(early) < self._config.gc_batch_count:
+                if prefix == records.GC_FILE:
+                    self._begin_turns()
                 break
             begin = early[-1] + b"\x00"
         return [] if keys and await self._is_paused() else keys
+
+    def _begin_turns(self) -> None:
+        """All that is due has been looked at: what was passed over for long enough is tried again."""
+        now_s = trio.current_time()
+        left = self._passed_over.items()
+        self._passed_over = {key: until_s for key, until_s in left if until_s > now_s}
 
     async def _is_paused(self) -> bool:
         """Tell whether an administrator holds up what cannot be taken back: emptying trees, deleting inodes and chunks."""

@@ -168,6 +168,34 @@ async def test_chunks_that_cannot_be_removed_take_no_room_from_what_frees_some(
     assert world.chunks.removed == [stuck] and not await files_due(world)
 
 
+async def test_chunks_whose_removal_fails_slowly_have_turns_with_all_others(
+    world, autojump_clock, fill, nursery
+):
+    """The first ones were tried again and again: by the time that the next had failed, they were not passed over any more."""
+    world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
+    root = world.user(0)
+    made = [(await root.create(ROOT, b"%d" % number)).inode_id for number in range(7)]
+    fill()
+    for number in range(7):
+        await root.unlink(ROOT, b"%d" % number)
+    remove = world.chunks.remove_files
+
+    async def remove_late(files):
+        if any(file.inode_id in made[:6] for file in files):
+            await trio.sleep(15)
+            raise FsError(Status.CHAIN_UNAVAILABLE, "dead")
+        await remove(files)
+
+    world.chunks.remove_files = remove_late
+    await trio.sleep(61)
+    nursery.start_soon(world.meta.gc.run)
+    await trio.sleep(60)
+    assert world.chunks.removed == [made[6]]
+    world.chunks.remove_files = remove
+    await trio.sleep(60)
+    assert sorted(world.chunks.removed) == made
+
+
 async def test_a_damaged_record_holds_nothing_up_where_it_cannot_be_put_off(
     world, autojump_clock, fill
 ):
