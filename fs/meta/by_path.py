@@ -1,10 +1,10 @@
 """Changes of names in directories that a request gives by path: whoever knows only paths needs no call before.
 
-The path is walked in the transaction of the change, as by ResolvePath: by snapshot reads.  The operation then loads the directory
-itself, with a conflict, so a change never happens in one that is gone.
+The path is walked in the transaction of the change, as by ResolvePath: by snapshot reads.  The operation then loads the
+directory itself, with a conflict, so a change never happens in one that is gone.
 
-Invariant: a request whose effect is there is answered by it, wherever its path leads by then: a repeat, or the same try run
-again after a commit of unknown outcome.
+Invariant: a request whose effect is there is answered by it, wherever its path leads by then.  That may be a repeat, or
+the same try run again after a commit of unknown outcome.
 """
 
 from typing import Any, Final

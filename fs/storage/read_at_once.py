@@ -1,11 +1,11 @@
-"""The usual part of a batch of reads: committed versions that nobody doubts, whole, out of the page cache or from the disk.
+"""The usual part of a batch of reads: committed versions that nobody doubts, whole, out of the page cache or the disk.
 
-Most reads of a busy node are such.  They are done by columns, without an object for each, and nothing is said here of those
-that are not, or that fail: read_path.py does them.
+Most reads of a busy node are such.  They are done by columns, without an object for each.  Of those that are not such,
+or that fail, nothing is said here: read_path.py does them.
 
 Concurrency: `find_rows` and `read_at_once` have no checkpoint: between the look at our place in the chain and the bytes
-nothing can come in.  `read_the_rest` waits for the disk; an update that comes in meanwhile came after the read, which may return what
-was committed before it.
+nothing can come in.  `read_the_rest` waits for the disk.  An update that comes in meanwhile came after the read, which
+may return what was committed before it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

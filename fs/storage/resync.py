@@ -1,13 +1,16 @@
 """Bringing a syncing successor up to date, beside normal traffic.
 
 One attempt (`resync_successor`), made by the predecessor for one chain version:
-    1. Wait until every update that came in under an older chain version has left: it may have ended as the
-       tail's, without the successor.  Every later one is forwarded as a full-chunk-replace.
+    1. Wait until every update that came in under an older chain version has left: it may have ended as the tail's,
+       without the successor.  Every later one is forwarded as a full-chunk-replace.
     2. Walk both listings in chunk-id order, page by page (memory is bounded by two pages), and decide.
-    3. Bring each chunk over under its chunk lock: leftover pending versions are completed, present chunks are
-       sent whole, together where their way is plain (resync_groups.py), absent ones removed there.
-    4. Nothing failed: SyncDone, with what we know of clients' last updates; the successor makes itself durable and reports UPTODATE.
-The attempt ends when the chain version changes, also while it waits for its turn by the rate limit; the next one starts over, and skips what is equal.
+    3. Bring each chunk over under its chunk lock.  Leftover pending versions are completed.  Present chunks are sent
+       whole, together where their way is plain (resync_groups.py).  Absent ones are removed there.
+    4. Nothing failed: SyncDone, with what we know of clients' last updates.  The successor makes itself durable and
+       reports UPTODATE.
+
+The attempt ends when the chain version changes, also while it waits for its turn by the rate limit.  The next one
+starts over, and skips what is equal.
 
 Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_plan.py.
 """

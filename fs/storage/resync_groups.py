@@ -1,14 +1,15 @@
 """Whole chunks brought to a syncing successor together: one call to the disk, one request, one batch over there.
 
-As with writes (update_group.py), what a chunk costs hardly depends on its size, and most of it is not the chunk's own.  Here
-those whose way is plain go together: their lock free, committed, nothing left over, not damaged.  All others, and whatever
-fails, are brought one by one (resync.py), which takes care of whatever there is.
+As with writes (update_group.py), what a chunk costs hardly depends on its size, and most of it is not the chunk's own.
+Here those go together whose way is plain: their lock free, committed, nothing left over, not damaged.  All others, and
+whatever fails, are brought one by one (resync.py), which takes care of whatever there is.
 
-Their bytes are read past the page cache, if they are not in it: nobody is likely to read them next, and what lies there is used by others.
+Their bytes are read past the page cache, if they are not in it: nobody is likely to read them next, and what lies there
+is used by others.
 
 Invariants:
     - The lock of a chunk is held from before its version is looked at until the successor has answered.
-    - A group waits for no lock; and for nothing that takes long, such as a rate or memory, while it holds some.
+    - A group waits for no lock.  While it holds some, it waits for nothing that takes long, such as a rate or memory.
     - Chunks under way take no more memory than the pool of buffers has, or one chunk if that is more.
 
 Concurrency: trio; any number of groups, of chunks that no other has.

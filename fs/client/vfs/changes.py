@@ -1,9 +1,11 @@
-"""What was changed through this mount lately: whoever hands the kernel something that was asked of meta before learns that it may be out of date.
+"""What was changed through this mount lately: who asked meta before learns that the answer may be out of date.
 
-The kernel takes no attributes from replies to requests that it sent before a change of its own.  It cannot know that a page of a listing was
-read before, nor that a reply was under way for so long that its file was written and closed meanwhile.
+The kernel takes no attributes from replies to requests that it sent before a change of its own.  But it cannot know
+that a page of a listing was read before.  Nor can it know that a reply was under way for so long that its file was
+written and closed meanwhile.
 
-Invariant: what changed after `mark` was called is found by `is_since`; what did not may be found, too, once too much has changed since.
+Invariant: what changed after `mark` was called is found by `is_since`.  What did not may be found, too, once too much
+has changed since.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,8 +1,9 @@
 """copy_file_range(2): bytes go from one file to another within this process, without passing through the kernel.
 
-They are read from storage, or are inline, and put into the write buffer, so what holds for writes holds for them.  Holes stay holes: what the
-source's chunks do not hold is not written; where the target has bytes, it is punched as by fallocate.  The target reaches to the end of what
-was copied, also when that is a hole.
+The bytes are read from storage, or are inline, and put into the write buffer, so what holds for writes holds for them.
+
+Holes stay holes.  What the source's chunks do not hold is not written; where the target has bytes, it is punched as by
+fallocate.  The target reaches to the end of what was copied, also when that is a hole.
 
 Not atomic: others may see a part, and what they write to either file meanwhile may be copied or not.
 """

@@ -1,9 +1,10 @@
 """Listing of directories, with a cursor that survives changes.
 
-Cookies number the entries in the order in which they were handed out by one open directory; a cookie stands
-for a name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither
-missed nor doubled while others come and go, nor what this mount renames meanwhile (`moved_names`).  Cookie 0 is the beginning; only
-`rewind` forgets earlier cookies and the entries that were read.
+Cookies number the entries in the order in which they were handed out by one open directory.  A cookie stands for a
+name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither missed nor
+doubled while others come and go.  The same holds of what this mount renames meanwhile (`moved_names`).
+
+Cookie 0 is the beginning.  Only `rewind` forgets earlier cookies and the entries that were read.
 """
 
 import math

@@ -1,8 +1,10 @@
-"""Removing what a program written for 3FS names by a link, or by a move, into `3fs-virt/rm-rf`: at once, with all that is below.
+"""Removing, at once and with all below, what a program of 3FS names by a link or by a move into `3fs-virt/rm-rf`.
 
-Removed is what the path means to the caller: where this mount stands in his view of the machine, and only by names that lead there
-themselves, since a symbolic link on the way means to meta another thing than to the kernel.  Who may remove what is for meta to say: by the rules of
-RemoveTree for a directory (it has to be the caller's own), and of unlink for a file.  Nothing goes to the trash.
+What is removed is what the path means to the caller: where this mount stands in his view of the machine.  Only names
+count that lead there themselves: a symbolic link on the way means to meta another thing than to the kernel.
+
+Who may remove what is for meta to say: by the rules of RemoveTree for a directory (it has to be the caller's own), and
+of unlink for a file.  Nothing goes to the trash.
 
 Failures leave everything as it was; where the outcome of the one change is not known, it is what the status says.
 

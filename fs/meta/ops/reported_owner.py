@@ -1,11 +1,12 @@
 """Mode, owner and group that come with the report of a file, as a SetAttr would have set them.  Pure.
 
-A program that has just written a file mostly sets them before it closes it; its client has them go with what the close tells anyway.
+A program that has just written a file mostly sets them before it closes it.  Its client has them go with what the close
+tells anyway.
 
 Invariants:
-    - Taken is only what a SetAttr of the same caller would be allowed, all of it or nothing; what is not taken the client asks for
-      by a SetAttr, which says why it is refused.
-    - What somebody has set since stays: then the report's is no longer wanted, and is not asked for again.
+    - Only what a SetAttr of the same caller would be allowed is taken, all of it or nothing.  What is not taken the
+      client asks for by a SetAttr, which says why it is refused.
+    - What somebody has set since stays.  Then the report's is no longer wanted, and is not asked for again.
 
 Does not: advance ctime, or remember that it was done; `sync` does both.
 """

@@ -1,8 +1,12 @@
 """Extended attributes: set, get, list, remove.
 
-Name spaces: `user.` on files and directories, by mode bits; `trusted.` for root only; `security.`
-read by all, written by root; capabilities are also removed by who may write the file.  `ember.` shows usage and quota of directories (usage_attribute.py) and
-cannot be written, but for `ember.lock` (lock_directory.py).  POSIX ACLs are two of `system.`: acl_attribute.py.
+Name spaces:
+    - `user.`: on files and directories, by mode bits.
+    - `trusted.`: for root only.
+    - `security.`: read by all, written by root; capabilities are also removed by who may write the file.
+    - `ember.`: shows usage and quota of directories (usage_attribute.py) and cannot be written, but for `ember.lock`
+      (lock_directory.py).
+    - `system.`: POSIX ACLs are two of these: acl_attribute.py.
 
 Source: xattr(7), setxattr(2).
 """

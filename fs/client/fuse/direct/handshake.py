@@ -1,18 +1,21 @@
 """INIT: what this side and the kernel agree on.  Pure.
 
 Choices:
-    - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save requests.
-    - No READDIRPLUS_AUTO: with it the kernel asks for attributes in the first page of a listing only, and then looks up
-      every other entry by itself.
-    - No HANDLE_KILLPRIV: with it the kernel leaves it to this side to clear set-user-id and set-group-id bits, but does not
-      tell of a chown that changes nothing else.  Without it, it clears them itself, at once, and asks for
-      security.capability before every write, which is answered without waiting.
+    - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save
+      requests.
+    - No READDIRPLUS_AUTO.  With it the kernel asks for attributes in the first page of a listing only, and then looks
+      up every other entry by itself.
+    - No HANDLE_KILLPRIV.  With it the kernel leaves it to this side to clear set-user-id and set-group-id bits, but
+      does not tell of a chown that changes nothing else.  Without it, the kernel clears them itself, at once, and asks
+      for security.capability before every write, which is answered without waiting.
     - DONT_MASK: the umask comes with the request.
-    - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes and forgets with the other attributes.
+    - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes and forgets with the
+      other attributes.
     - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
-    - No READ of the page cache waits in the kernel, which notes what it knows of a file before that: one that comes after a shorter answer to
-      what lies behind it is overlooked, and shows zeros (decision 0151).  How many are done at a time this side sees to (`Reading`); from
-      three quarters of that on the kernel reads ahead only what a program waits for.
+    - No READ of the page cache waits in the kernel.  The kernel notes what it knows of a file before a READ waits
+      there.  So one that comes after a shorter answer to what lies behind it is overlooked, and shows zeros (decision
+      0151).  How many are done at a time this side sees to (`Reading`).  From three quarters of that on the kernel
+      reads ahead only what a program waits for.
     - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
 """
 
