@@ -7,6 +7,7 @@ it (`MADV_COLLAPSE`, since 6.1): in a mapping that begins where a huge page migh
 Invariants:
     - Only what has been written out of some times: one such exchange takes as long as some ten writes out of the same bytes are quicker for it.
     - Bytes stay what they are, and where they are, for all who have them mapped; who touches them meanwhile waits for the kernel.
+    - The daemon's own control group is charged for the new pages: half of what it may have is left for the daemon.
     - It is a hint: wherever the kernel has no huge page to give all stays as it was, to be asked for again after four times as many writes.
 
 Concurrency: `WornPages` belongs to the event loop; `exchange` may be called in any thread, and is to be, since it takes milliseconds.
@@ -22,6 +23,7 @@ from typing import Final
 
 import trio
 
+from ...runtime.control_groups import GroupMemory, memory_limits
 from ...runtime.plain_memory import PlainMemory
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,13 @@ TIMES_MIN: Final = 4
 
 LOOKED_AT_MAX: Final = 1024
 """Of these parts, in one batch: a program may have the same gigabytes written many times over by one."""
+
+STEP_BYTES: Final = 32 << 20
+"""Exchanged before it is looked again how much room there is."""
+
+ROOM_SHARE: Final = 2
+"""Of what a control group of the daemon may have only so much may be in use for an exchange: the kernel charges the group of the daemon for
+the new pages, and kills the daemon once it needs more than is left for itself."""
 
 _COLLAPSE: Final = 25
 """Of madvise, since Linux 6.1."""
@@ -123,7 +132,17 @@ def begin_exchange(parts: Sequence[memoryview]) -> None:
 
 def _exchange_all(parts: Sequence[memoryview]) -> None:
     for pages in parts:
-        exchange(pages)
+        for start in range(0, len(pages), STEP_BYTES):
+            step = pages[start : start + STEP_BYTES]
+            if not has_room(len(step), memory_limits()):
+                log.debug("%d parts stay in small pages: no room to be charged for", len(parts))
+                return
+            exchange(step)
+
+
+def has_room(count: int, limits: Iterable[GroupMemory]) -> bool:
+    """Return whether the control groups of the daemon may be charged for so many bytes of programs."""
+    return all(group.used + count <= group.limit // ROOM_SHARE for group in limits)
 
 
 def exchange(pages: memoryview) -> None:

@@ -26,9 +26,16 @@ from fs.client.batchio.huge_pages import (
     exchange,
 )
 from fs.client.batchio.memory import new_memory
+from fs.runtime.control_groups import GroupMemory
 
 SIZE = 3 * HUGE_BYTES + 5000
 KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def no_limits(monkeypatch):
+    """Whatever the control group of the tests may have."""
+    monkeypatch.setattr(huge_pages, "memory_limits", list)
 
 
 def times(pages, count, *pieces):
@@ -184,6 +191,25 @@ async def test_one_thread_exchanges_all_pages_of_a_batch(autojump_clock, program
             await trio.to_thread.run_sync(exchanged.acquire)
         assert len(threads) == 1
         it.memories.pop(2).close()
+
+
+async def test_the_group_that_is_charged_keeps_half_of_what_it_may_have(monkeypatch):
+    """The kernel fills it up to its limit, and then kills the daemon for whatever that needs itself."""
+    group, steps = [GroupMemory(1 << 30, 400 << 20)], []
+
+    def note(pages):
+        steps.append(len(pages))
+        group[:] = [GroupMemory(one.limit, one.used + len(pages)) for one in group]
+
+    monkeypatch.setattr(huge_pages, "exchange", note)
+    monkeypatch.setattr(huge_pages, "memory_limits", lambda: group)
+    parts = [memoryview(bytearray(50 << 20)), memoryview(bytearray(100 << 20))]
+    await trio.to_thread.run_sync(huge_pages._exchange_all, parts)
+    assert steps == [32 << 20, 18 << 20, 32 << 20]
+    assert group[0].used == 482 << 20
+    group[:] = []
+    await trio.to_thread.run_sync(huge_pages._exchange_all, parts)
+    assert sum(steps[3:]) == 150 << 20, "without a limit all of them"
 
 
 def test_where_there_is_no_room_to_look_for_such_a_place_memory_is_had_all_the_same():
