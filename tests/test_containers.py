@@ -327,6 +327,14 @@ def test_all_processes_in_kubernetes_are_one_cluster():
     assert (len(made.nodes), len(made.chains)) == (8, 12)
 
 
+def test_programs_cannot_fill_the_pod_of_a_mount():
+    """The kernel charges the daemon for what it reads into their memory, and kills it, and all mounts with it, at the limit."""
+    config = read_config(CONFIG / "mount.toml")
+    (container,) = pod_of(WORKLOADS["mount"])["containers"]
+    limit = re.fullmatch(r"(\d+)Gi", container["resources"]["limits"]["memory"])
+    assert 2 * config.client.batch_memory_bytes_max <= int(limit[1]) << 30 >> 1
+
+
 def test_the_daemon_set_mounts_what_its_file_says():
     (container,) = pod_of(WORKLOADS["mount"])["containers"]
     role, file = role_of(container["args"])
