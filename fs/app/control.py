@@ -100,6 +100,7 @@ def make_chunks(process: Process, membership: Membership) -> StorageClient:
         mgmtd=membership.caller,
         runtime=process.runtime,
         section=process.config.client,
+        gives_way=True,
     )
 
 

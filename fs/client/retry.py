@@ -7,6 +7,7 @@ on it.  What is bounded is silence, and what says that nothing can be done; a cl
 Does not: choose another peer or refresh routing; the callers do, they know the peers.
 """
 
+from math import inf
 from typing import Final
 
 import trio
@@ -25,6 +26,9 @@ WORKED_ON_S_MAX: Final = 300.0
 _AT_WORK: Final = {Status.CHANNEL_BUSY, Status.RPC_OVERLOADED}
 """What a peer that works says, besides a `SlowPeerError`."""
 
+_UNREACHED: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST, Status.RPC_TIMEOUT}
+"""Nobody has said anything, unless it is a `SlowPeerError`."""
+
 
 def longest_s(section: ClientSection) -> float:
     """Return how long an operation may be under way: until its last try begins, and that one."""
@@ -35,9 +39,22 @@ class RetryBudget:
     """The pauses and the end of one operation's repetitions."""
 
     def __init__(
-        self, section: ClientSection, runtime: Runtime, began_s: float | None = None
+        self,
+        section: ClientSection,
+        runtime: Runtime,
+        began_s: float | None = None,
+        *,
+        gives_way: bool = False,
     ) -> None:
-        """Begin with the operation, or when it has failed for the first time: then `began_s` is when it began, in trio time."""
+        """Begin with the operation, or when it has failed for the first time.
+
+        Args:
+            section: pauses, and how long it may be tried.
+            runtime: its random numbers spread the pauses.
+            began_s: when the operation began, in trio time; None: now.
+            gives_way: others can be asked in this process's place, and will be: who has met nothing but silence for as long as one call
+                may take gives up, with RPC_TIMEOUT.
+        """
         self._pause_s = section.retry_pause_s
         self._pause_s_max = section.retry_pause_s_max
         began_s = trio.current_time() if began_s is None else began_s
@@ -46,6 +63,9 @@ class RetryBudget:
         self._end_s = began_s + max(WORKED_ON_S_MAX, section.retry_time_s_max)
         self._random = runtime.random
         self._internal_tries = 0
+        self._unreached_s_max = section.call_timeout_s if gives_way else inf
+        self._heard_s = began_s
+        """When a peer was last heard of, or the beginning."""
         self.try_count = 1
 
     def is_spent(self) -> bool:
@@ -62,6 +82,18 @@ class RetryBudget:
                 raise same_error(error)
         if error.retry is Retry.NEVER or self.is_spent():
             raise same_error(error)
+        self._check_reached(error)
+
+    def _check_reached(self, error: FsError) -> None:
+        now_s = trio.current_time()
+        if error.status not in _UNREACHED or isinstance(error, SlowPeerError):
+            self._heard_s = now_s
+        elif now_s - self._heard_s >= self._unreached_s_max:
+            since_s = now_s - self._heard_s
+            detail = (
+                f"not reached from here for {since_s:.0f} s: {error.status.name}: {error.detail}"
+            )
+            raise FsError(Status.RPC_TIMEOUT, detail)
 
     async def pause(self) -> None:
         """Wait before the next try: each pause up to twice the last, at most retry_pause_s_max."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import trio
 
 from ..node.api import MgmtdCaller, RoutingView
@@ -60,7 +61,15 @@ class StorageClient:
         mgmtd: MgmtdCaller,
         runtime: Runtime,
         section: ClientSection,
+        gives_way: bool = False,
     ) -> None:
+        """Connect to nobody yet.
+
+        `gives_way`: of one of several services, any of which can do what is asked for.  It tells its client soon that it reaches
+        nobody, who then asks another one: a call has half of the time, and so have its repetitions while nobody answers.
+        """
+        self._gives_way = gives_way
+        section = self._hurried(section)
         self._client_id = client_id
         self._routing = routing
         self._runtime = runtime
@@ -78,14 +87,22 @@ class StorageClient:
             runtime=runtime,
             section=section,
             unsynced=self._unsynced,
+            gives_way=gives_way,
         )
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings."""
+        section = self._hurried(section)
         self._section = section
         self._nodes.adopt(section)
         self._reads.adopt(section)
         self._writes.adopt(section)
+
+    def _hurried(self, section: ClientSection) -> ClientSection:
+        """Who asked us waits for client.call_timeout_s himself: he is to be told before that is over."""
+        if not self._gives_way:
+            return section
+        return msgspec.structs.replace(section, call_timeout_s=section.call_timeout_s / 2)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Let calls to failed nodes end early, until cancelled; see fs/client/node_calls.py."""
@@ -285,7 +302,7 @@ class StorageClient:
         run_round: "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]",
     ) -> None:
         """Run rounds until every job is done; raises the first final error."""
-        budget = RetryBudget(self._section, self._runtime)
+        budget = RetryBudget(self._section, self._runtime, gives_way=self._gives_way)
         while jobs:
             outcome = await run_round(self._routing.info, jobs)
             for error in outcome.errors:

@@ -126,8 +126,10 @@ class StorageWrites:
         runtime: Runtime,
         section: ClientSection,
         unsynced: Unsynced,
+        gives_way: bool = False,
     ) -> None:
         self._unsynced = unsynced
+        self._gives_way = gives_way
         self._client_id = client_id
         self._nodes = nodes
         self._routing = routing
@@ -402,7 +404,7 @@ class StorageWrites:
         Raises:
             FsError: a final status, or the last one when the retry time is over.
         """
-        budget = RetryBudget(self._section, self._runtime)
+        budget = RetryBudget(self._section, self._runtime, gives_way=self._gives_way)
         async with self._channels.use() as taken:
             request.tag.CopyFrom(self._tag(*taken))
             try:
