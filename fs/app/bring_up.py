@@ -87,7 +87,7 @@ class UpOptions:
     restarts: bool = True
     until: ProcessId | None = None
     """A process whose end stops the cluster."""
-    has_hf3fs_tree: bool = False
+    has_hf3fs_tree: bool | None = None
     """The mount offers `3fs-virt`."""
 
 
@@ -240,7 +240,9 @@ def prepare(
         record = with_services(directory, options, record)
         mount_point = str(options.mount_point or record.mount_point)
     check_sizes(record)
-    record = replace(record, mount_point=mount_point)
+    has_tree = options.has_hf3fs_tree
+    has_tree = record.has_hf3fs_tree if has_tree is None else has_tree
+    record = replace(record, mount_point=mount_point, has_hf3fs_tree=has_tree)
     if options.has_mount:
         _check_mount(options, directory, Path(mount_point))
     _check_space(directory.path)
@@ -353,7 +355,7 @@ def start_services(
             record,
             MOUNT,
             Path(record.mount_point),
-            has_hf3fs_tree=options.has_hf3fs_tree,
+            has_hf3fs_tree=record.has_hf3fs_tree,
         )
         wait_running(directory, MOUNT)
     if missing:

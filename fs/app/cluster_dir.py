@@ -49,7 +49,7 @@ _LONGEST_SOCKET_NAME: Final = "supervisor.sock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """What a local cluster is made of; only the mount point and the last two counts may change."""
+    """What a local cluster is made of; only what is said of its mount and the last two counts may change."""
 
     cluster_id: str
     node_count: int
@@ -66,6 +66,8 @@ class ClusterRecord:
     """Its processes serve who has its key, or a token."""
     checksum_block_bytes: int = StorageSection().checksum_block_bytes
     """Of all its disks, also of those to come; the default is that of clusters whose record does not say it."""
+    has_hf3fs_tree: bool = False
+    """Its mount offers `3fs-virt`."""
     format_version: int = FORMAT_VERSION
 
 

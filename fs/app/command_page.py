@@ -103,7 +103,7 @@ def _metavar(argument: TyperArgument) -> str:
 
 
 def _option(option: TyperOption) -> str:
-    names = ", ".join(f"`{name}`" for name in option.opts)
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     if option.is_flag:
         return names
     return f"{names} {option.metavar or str(option.name).upper()}"

@@ -18,6 +18,7 @@ from . import developer_commands, groups, service_commands, store_commands
 from .cluster_dir import ClusterDir, default_mount_point
 from .errors import check_interpreter, error_line, first_error, make_streams_usable
 from .options import (
+    HF3FS_TREE,
     ConfigOption,
     DirOption,
     Hf3fsTreeOption,
@@ -93,7 +94,12 @@ def up(  # noqa: PLR0917 - options, never passed by position
         typer.Option("--closed", help="Of a new cluster: serve who has its key, or a token."),
     ] = False,
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Do not mount.")] = False,
-    hf3fs_tree: Hf3fsTreeOption = False,
+    hf3fs_tree: Annotated[
+        bool | None,
+        typer.Option(
+            "--hf3fs-tree/--no-hf3fs-tree", help=HF3FS_TREE, show_default="as before, at first not"
+        ),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")
     ] = False,

@@ -29,12 +29,8 @@ PauseOption = Annotated[
         help="Hold up changes of metadata meanwhile; a large store on FoundationDB needs it.",
     ),
 ]
-Hf3fsTreeOption = Annotated[
-    bool,
-    typer.Option(
-        "--hf3fs-tree", help="Offer programs written for 3FS its 3fs-virt: a link in rm-rf deletes."
-    ),
-]
+HF3FS_TREE: Final = "Offer programs written for 3FS its 3fs-virt: a link in rm-rf deletes."
+Hf3fsTreeOption = Annotated[bool, typer.Option("--hf3fs-tree", help=HF3FS_TREE)]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
 MountArgument = Annotated[
     Path,

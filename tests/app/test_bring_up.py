@@ -3,6 +3,7 @@
 import pytest
 
 from fs.app.bring_up import UpOptions, check_unchanged, new_record, prepare
+from fs.app.cluster_dir import ClusterDir, load_record
 from fs.app.progress import Progress
 from fs.schema.status import FsError, Status
 
@@ -46,6 +47,16 @@ def test_a_mount_that_would_hide_the_cluster_itself_is_refused_before_anything_s
         prepare(UpOptions(directory, tmp_path), tmp_path, Progress())
     assert caught.value.status is Status.BAD_MOUNT_POINT
     assert not list(directory.iterdir())
+
+
+def test_what_the_mount_offers_stays_until_something_else_is_said(tmp_path):
+    """It was written anew by each start, so a cluster for a KV cache came back without the tree that its programs use."""
+    kept = []
+    for asked in (None, True, None, False, None):
+        options = UpOptions(tmp_path / "c", has_mount=False, has_hf3fs_tree=asked)
+        prepare(options, tmp_path / "m", Progress())
+        kept.append(load_record(ClusterDir(tmp_path / "c")).has_hf3fs_tree)
+    assert kept == [False, True, True, False, False]
 
 
 def test_a_size_of_zero_is_told_as_it_was_given(tmp_path):
