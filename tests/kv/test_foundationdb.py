@@ -463,7 +463,7 @@ async def test_a_read_that_failed_ends_its_transaction(runtime, server, name):
 
 @pytest.mark.parametrize("is_error", [False, True])
 async def test_a_commit_without_a_versionstamp_is_not_taken_for_none(engine, monkeypatch, is_error):
-    """It was told as KV_UNAVAILABLE, which says that nothing has happened."""
+    """It was told as a read that had not been answered, or as a failed disk."""
     monkeypatch.setattr(foundationdb, "READ_TIMEOUT_S", 0.2)
     other = engine.database.create_transaction()
     stamp = other.get_versionstamp()  # never there; an error once nothing has been committed by it
