@@ -22,7 +22,7 @@ from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 from .api import ChunkStore, MetaCaller
-from .ending import EndingSessions
+from .ending import EndingSessions, is_final
 from .entries import Identity
 from .inline_bytes import add_bytes
 from .inline_report import InlineReport
@@ -371,7 +371,12 @@ class EmberFile(FileContent):
         report.counts_space = self._is_space_unsure
         request = meta_pb2.CloseReq(sync=report, session_id=session_id)
         call = self._meta.call(services.META_CLOSE, request)
-        await (self._durable(call) if has_new_data else call)
+        try:
+            await (self._durable(call) if has_new_data else call)
+        except FsError as error:
+            if self._ending is not None and not is_final(error):
+                self._ending.end(self._inode.inode_id, session_id, is_reported=False)
+            raise
         if has_new_data and self._may_become_inline:
             self._note_told()
 

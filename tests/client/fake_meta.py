@@ -287,8 +287,12 @@ class FakeMeta:
         return inode
 
     async def prune_sessions(self, r):
-        assert r.is_settled
+        c = self.cluster
         for ended in r.sessions:
+            if not r.is_settled and ended.inode_id in c.inodes:
+                inode = c.get(ended.inode_id)
+                length, _ = await c.chunks.file_length(c.ref(inode))
+                c.put_file(inode, length=max(length, inode.length))
             self.cluster.sessions.get(ended.inode_id, set()).discard(ended.session_id)
             if ended.inode_id in self.cluster.inodes:
                 await self.cluster.collect(self.cluster.get(ended.inode_id))

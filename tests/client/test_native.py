@@ -478,6 +478,21 @@ async def test_what_was_not_written_to_waits_for_nobody_at_its_close(
     assert not any(cluster.sessions.values())
 
 
+async def test_a_session_whose_report_was_not_taken_is_ended_later(
+    autojump_clock, client, cluster, ending
+):
+    fs = client(ending=ending)
+    file = await fs.create("/f")
+    await file.write(0, b"data")
+    cluster.meta_faults["Close"] = [FsError(Status.NO_SPACE, "full")]
+    with pytest.raises(FsError):
+        await file.close()
+    assert any(cluster.sessions.values())
+    await trio.sleep(2 * PAUSE_S)
+    assert not any(cluster.sessions.values())
+    assert await fs.read_file("/f") == b"data"
+
+
 async def test_a_written_file_is_durable_when_it_is_closed(autojump_clock, client, cluster, ending):
     fs = client(ending=ending)
     file = await fs.create("/f")

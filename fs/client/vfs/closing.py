@@ -12,6 +12,7 @@ from ...schema.ids import SessionId
 from ...schema.inode import inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from ..ending import is_final
 from .handles import Handles, TakesTaskError
 from .open_file import FileHandle, InodeState
 from .unsent import Flush
@@ -308,6 +309,8 @@ class Closing(Handles):
                 core.note_uncounted(state, request.sync)
                 if error.status is Status.QUOTA_EXCEEDED:
                     await core.note_refused(state, seq, error)
+                if not is_final(error):
+                    core.ending.end(state.inode_id, session_id, is_reported=False)
                 raise
             if reply.HasField("inode"):
                 inode = inode_from_pb(reply.inode)

@@ -52,6 +52,28 @@ async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster, stat
         assert ends(cluster) == ["PruneSessions"] * 2
 
 
+@pytest.mark.parametrize("status", [Status.KV_UNAVAILABLE, Status.NO_SPACE])
+async def test_one_whose_report_is_not_taken_is_ended_once_it_can_be(
+    autojump_clock,  # noqa: ARG001
+    mounts,
+    cluster,
+    status,
+):
+    """The program has closed its file before: a removed file kept its chunks, and others theirs, until the mount ended."""
+    async with mounts() as m:
+        handle_id = await m.create(b"f")
+        await m.files.write(handle_id, 0, b"data")
+        cluster.meta_faults["Close"] = [FsError(status, "no")] * 500
+        with pytest.raises(FsError):
+            await m.files.release(handle_id)
+        cluster.meta_faults["PruneSessions"] = [FsError(status, "still no")]
+        await trio.sleep(PAUSE_S + AGAIN_S / 2)
+        assert sum(map(len, cluster.sessions.values())) == 1
+        await trio.sleep(60)
+        assert not any(cluster.sessions.values())
+        assert cluster.get(cluster.names[1][b"f"]).length == 4
+
+
 async def test_one_that_is_refused_does_not_keep_the_others(autojump_clock, mounts, cluster):  # noqa: ARG001
     no = FsError(Status.INVALID_ARGUMENT, "no")
     async with mounts() as m:
