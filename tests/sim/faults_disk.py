@@ -14,6 +14,7 @@ from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId
 from fs.schema.status import FsError, Status
 from fs.storage.context import StorageContext
+from fs.storage.disk import Disk
 from fs.storage.scrub import Cursor, Scrub
 from fs.storage.target import LocalTarget
 
@@ -75,7 +76,13 @@ async def hang_disk(world: World) -> None:
     world.count("disk_found_hung", int(disk.is_failed))
     if not disk.is_failed:
         disk.writes_on_loop = True
-    elif world.random.random() < 0.5:
+    await _wait_returned(world, process, disk)
+
+
+async def _wait_returned(world: World, process: SimProcess, disk: Disk) -> None:
+    """Wait until a disk that failed is in use again, by itself or by a new start of its process."""
+    threads = process.threads
+    if disk.is_failed and world.random.random() < 0.5:
         with trio.move_on_after(RETURNED_S_MAX):
             while disk.is_failed and process.threads is threads:  # noqa: ASYNC110 - seen only by looking
                 await trio.sleep(0.5)
@@ -83,6 +90,28 @@ async def hang_disk(world: World) -> None:
         await world.cluster.kill(process.name)
         await trio.sleep(world.random.choice(DEAD_S))
         world.cluster.start(process.name)
+
+
+@named_fault
+async def lack(world: World) -> None:
+    """A storage process has no memory, thread or descriptor for some of what it does to its disk."""
+    process = world.cluster.processes[world.random.choice(world.cluster.storages)]
+    errors, threads = world.cluster.errors[process.node_id], process.threads
+    service = process.services.get("Storage")
+    if service is None or threads is None or not process.is_running:
+        return
+    (disk,) = service._context.targets.disks
+    errors.lack_share = threads.lack_share = world.random.choice([0.03, 0.3, 0.9])
+    world.cluster.trace.add("lack", f"{process.name} {errors.lack_share}")
+    before = errors.fired_count
+    await trio.sleep(world.random.uniform(0.5, 12.0))
+    errors.lack_share = threads.lack_share = 0.0
+    world.count("lacked", int(errors.fired_count > before))
+    await trio.sleep(
+        FOUND_HUNG_S
+    )  # who was in the middle of a change learns that nobody believes it
+    world.count("disk_in_doubt", int(disk.is_failed))
+    await _wait_returned(world, process, disk)
 
 
 @machine_fault(3)

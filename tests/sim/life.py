@@ -32,6 +32,10 @@ WRITING_STEPS: Final = frozenset(
 )
 
 
+OPENING_STEPS: Final = frozenset({"read", "write", "write_direct", "reserve", "punch"})
+"""Of data files, which may have to be opened."""
+
+
 class ProcessDead(BaseException):
     """Raised in whatever a dead process still tries to do."""
 
@@ -106,11 +110,18 @@ class DiskErrors:
         """Of what changes it fails with EIO."""
         self.spares_flush = False
         """No flush of data fails: what it would lose is nowhere else."""
+        self.lack_share = 0.0
+        """Of its calls lack memory, or a descriptor."""
         self.fired_count = 0
         self._random = source
 
     def step(self, kind: str) -> None:
-        """Maybe fail; raises FsError(IO_ERROR)."""
+        """Maybe fail; raises FsError(IO_ERROR), or as where something is lacking."""
+        if self.lack_share and self._random.random() < self.lack_share:
+            self.fired_count += 1
+            if kind in OPENING_STEPS and self._random.random() < 0.5:
+                raise FsError(Status.OUT_OF_RESOURCES, f"simulated disk: no descriptor to {kind}")
+            raise MemoryError(f"simulated disk: no memory to {kind}")
         if kind == "flush" and self.spares_flush:
             return
         share = self.write_share if kind in WRITING_STEPS else self.read_share
@@ -244,12 +255,16 @@ class SlowThreads:
         self.pause_s_max = pause_s_max
         self.is_hung = False
         """No call returns; those that were under way do nothing meanwhile either."""
+        self.lack_share = 0.0
+        """Of the calls get no thread."""
         self._life = life
         self._random = source
 
     async def __call__(self, function: Callable[..., T], /, *args: object) -> T:
         await self._pause()
         self._life.check()
+        if self.lack_share and self._random.random() < self.lack_share:
+            raise self._random.choice([MemoryError(), RuntimeError("can't start new thread")])
         result = function(*args)
         await self._pause()
         self._life.check()

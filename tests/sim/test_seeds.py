@@ -22,6 +22,15 @@ def test_seed(seed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_seed_with_lacks(seed):
+    """Any lack in what a storage process does by itself ended it, within seconds."""
+    result = run_seed(seed, only=["lack"])
+    assert result.op_count >= 200 and result.fault_counts["lacked"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_runs_of_one_seed_are_the_same():
     """In two fresh processes with different hash seeds."""
     lines = []
