@@ -284,9 +284,10 @@ def running_programs(p: Probe) -> None:
     p.touch("prog", 0o755, Path("/bin/sleep").read_bytes())
     pid = os.posix_spawn("./prog", ["prog", "60"], {})
     try:
-        for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC):
-            p.t(f"open {flags}", os.open, "prog", flags)
-            p.stat("prog")
+        for mode in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY, os.O_ACCMODE):
+            for flags in (mode, mode | os.O_TRUNC):
+                p.t(f"open {flags}", os.open, "prog", flags)
+                p.stat("prog")
         p.t("truncate", os.truncate, "prog", 0)
         p.stat("prog")
     finally:

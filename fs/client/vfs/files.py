@@ -23,6 +23,8 @@ from .reading import Reading
 from .writing import Writing
 
 _OF_MOUNT = Caller(0, 0)
+_JUDGED_BEFORE = frozenset({os.O_WRONLY, os.O_RDWR})
+"""Opens that the kernel itself refuses for a program that runs, before it asks.  One with both bits is for neither reading nor writing."""
 _OF_CUTS = frozenset({"caller", "inode_id", "length", "has_open_file"})
 """Fields of a request to set the length of a file that is open, and nothing else."""
 
@@ -38,7 +40,7 @@ class Files(Creating, Reading, Writing, Closing):
         """
         wants_write = flags & os.O_ACCMODE != os.O_RDONLY
         is_truncate = bool(flags & os.O_TRUNC)
-        if is_truncate and not wants_write:
+        if is_truncate and flags & os.O_ACCMODE not in _JUDGED_BEFORE:
             self._require_not_run(inode_id)
         session = self._new_session(wants_write=wants_write or is_truncate)
         request = meta_pb2.OpenReq(
@@ -88,7 +90,7 @@ class Files(Creating, Reading, Writing, Closing):
         return opened
 
     def _require_not_run(self, inode_id: InodeId) -> None:
-        """Refuse to cut a program that runs: of an open for reading the kernel judges that only once it is cut.
+        """Refuse to cut a program that runs: of an open that is not for writing the kernel judges that only once it is cut.
 
         Raises:
             FsError: BEING_RUN.
