@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Callable
 
 from .calls import (
     AT_FDCWD,
@@ -81,6 +82,55 @@ def chown_rules(p: Probe) -> None:
     p.as_user(lambda q: q.t("stranger", os.chown, "f", -1, GROUP), uid=OTHER)
     p.as_user(lambda q: q.t("stranger nothing", os.chown, "f", -1, -1), uid=OTHER)
     p.changes("chown", "f", lambda: os.chown("f", USER, GROUP))
+
+
+def _with_groups(groups: list[int], call: Callable[..., object], *args: object) -> object:
+    """Call in the name of the one user, and in this very thread, as servers do."""
+    os.setgroups(groups)
+    os.setegid(GROUP)
+    os.seteuid(USER)
+    try:
+        return call(*args)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups([])
+
+
+@check
+def groups_that_change(p: Probe) -> None:
+    def opened(path: str) -> None:
+        os.close(os.open(path, os.O_RDWR))
+
+    def made(path: str, mode: int) -> None:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, mode))
+
+    p.touch("mine")
+    os.chown("mine", USER, GROUP)
+    p.touch("ours", 0o660)
+    os.chown("ours", OTHER, OTHER_GROUP)
+    p.mkdir("d", 0o2770)
+    os.chown("d", OTHER, OTHER_GROUP)
+    alone, more = [GROUP], [GROUP, OTHER_GROUP]
+    calls = (
+        ("chown", os.chown, "mine", -1, OTHER_GROUP),
+        ("chmod", os.chmod, "mine", 0o2755),
+        ("open", opened, "ours"),
+        ("truncate", os.truncate, "ours", 3),
+        ("touch", os.utime, "ours"),
+        ("create", made, "d/f", 0o2770),
+        ("mkdir", os.mkdir, "d/g"),
+        ("rename", os.rename, "d/f", "d/h"),
+        ("listxattr", os.listxattr, "d"),
+        ("unlink", os.unlink, "d/h"),
+        ("rmdir", os.rmdir, "d/g"),
+    )
+    for label, call, *args in calls:
+        for groups in (alone, more, alone):
+            p.t("a look", _with_groups, groups, os.access, "mine", os.R_OK)
+            p.t(f"{label} {groups}", _with_groups, groups, call, *args)
+            for path in ("mine", "ours", "d/f"):
+                p.stat(path)
 
 
 @check

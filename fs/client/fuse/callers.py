@@ -1,8 +1,8 @@
 """Who makes a FUSE request: user, group and supplementary groups of the calling process.
 
 Supplementary groups are read from /proc, which costs more than the request itself; they are remembered for a
-second per (thread id, uid, gid).  A process that changes its groups is seen with the new ones after that time,
-as with NFS.  Root passes every check and needs none.
+second per (thread id, uid, gid).  A process may change its groups meanwhile: who is refused is looked at again (`has_other_groups`), and
+so is whoever asks for a set-group-id bit, which he would silently not get (`anew`).  Root passes every check and needs none.
 """
 
 import logging
@@ -68,3 +68,13 @@ class Callers:
         caller = Caller(uid, gid, groups_of(ctx.pid))
         self._cached[key] = (now_s + GROUPS_AGE_S_MAX, caller)
         return caller
+
+    def anew(self, ctx: Context) -> Caller:
+        """Return the caller of a request with the groups that it has by now."""
+        self._cached.pop((ctx.pid, ctx.uid, ctx.gid), None)
+        return self.of(ctx)
+
+    def has_other_groups(self, ctx: Context) -> bool:
+        """Return whether the caller of a request has other groups by now than were remembered; these count from here on."""
+        found = self._cached.get((ctx.pid, ctx.uid, ctx.gid))
+        return found is not None and self.anew(ctx).groups != found[1].groups

@@ -33,3 +33,20 @@ def test_root_needs_no_groups(monkeypatch):
     monkeypatch.setattr(callers, "groups_of", lambda _pid: 1 / 0)
     caller = Callers(lambda: 0.0).of(context(1, 0, 0))
     assert (caller.uid, caller.gid, caller.groups) == (0, 0, ())
+
+
+def test_who_is_refused_is_looked_at_again(monkeypatch):
+    groups = (1,)
+    monkeypatch.setattr(callers, "groups_of", lambda _pid: groups)
+    made = Callers(lambda: 0.0)
+    assert not made.has_other_groups(context(7))  # nothing was remembered: nothing was wrong
+    made.of(context(7))
+    assert not made.has_other_groups(context(7))
+    groups = (1, 2)
+    assert made.of(context(7)).groups == (1,)
+    assert made.has_other_groups(context(7))
+    assert made.of(context(7)).groups == (1, 2)
+    assert not made.has_other_groups(context(7))
+    groups = (3,)
+    assert made.anew(context(7)).groups == (3,)
+    assert made.of(context(7)).groups == (3,)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from ....schema.inode import Inode
 from ....schema.proto import meta_pb2
 from ....schema.status import FsError, Status
 from ...vfs.change import Change, OnMade
+from ...vfs.ports import Caller
 from ...vfs.vfs import Vfs
 from ..callers import Callers
 from . import protocol as p
@@ -37,6 +39,7 @@ NO_ENTRY: Final[Reply] = (memoryview(b""),)
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
+_BY_RIGHTS = frozenset({Status.ACCESS_DENIED, Status.NOT_PERMITTED})
 
 
 class WantsErrno(Exception):  # noqa: N818 - no failure of the system: what the kernel is to be told
@@ -92,13 +95,23 @@ class NameRequests:
         self._vfs = vfs
         self._names = vfs.namespace
         self._replies = records.Replies(vfs.section)
-        self._caller = Callers(runtime.clock.monotonic_s).of
+        self._callers = Callers(runtime.clock.monotonic_s)
+        self._caller = self._callers.of
         self._purposes = Purposes()
         self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
         self.setxattr_head = p.SETXATTR_IN.size
         """Length of the head of SETXATTR, which INIT settles."""
         self.end_releases: Callable[[], None] = _nothing
         """Does what was left of files that are closed; see `late_releases`."""
+
+    def _caller_with(self, mode: int | None, request: Request) -> Caller:
+        """Return the caller of a request that sets a mode: who asks for set-group-id has to be in that group now."""
+        return (self._callers.anew if (mode or 0) & stat.S_ISGID else self._caller)(request)
+
+    def is_worth_another(self, request: Request, error: Exception) -> bool:
+        """Return whether a request was refused by groups that its caller had before."""
+        is_by_rights = isinstance(error, FsError) and error.status in _BY_RIGHTS
+        return is_by_rights and self._callers.has_other_groups(request)
 
     def forget(self, request: Request) -> None:
         """FORGET: the kernel drops references."""
@@ -185,7 +198,7 @@ class NameRequests:
 
     async def _setattr(self, request: Request) -> Reply:
         change, handle_id = records.attr_change(request.body)
-        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        inode_id, caller = InodeId(request.node_id), self._caller_with(change.mode, request)
         return self._shown(inode_id, await self._names.setattr(inode_id, change, handle_id, caller))
 
     def _setattr_now(self, request: Request) -> Reply | None:
@@ -193,12 +206,13 @@ class NameRequests:
         if not self._names.is_open(inode_id):
             return None
         change, _ = records.attr_change(request.body)
-        inode = self._names.set_now(inode_id, change, self._caller(request), request.pid)
+        caller = self._caller_with(change.mode, request)
+        inode = self._names.set_now(inode_id, change, caller, request.pid)
         return None if inode is None else self._shown(inode_id, inode)
 
     def _begin_setattr(self, request: Request, on_end: OnReply) -> UnderWay | None:
         change, _ = records.attr_change(request.body)
-        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        inode_id, caller = InodeId(request.node_id), self._caller_with(change.mode, request)
         end = told_by(on_end, partial(self._shown, inode_id))
         return NO_WAY if self._names.begin_setattr(inode_id, change, caller, end) else None
 
@@ -216,7 +230,7 @@ class NameRequests:
     async def _mknod(self, request: Request) -> Reply:
         mode, rdev, umask, _ = p.MKNOD_IN.unpack_from(request.body)
         (name,) = names_in(request.body, p.MKNOD_IN.size, 1)
-        parent, caller = InodeId(request.node_id), self._caller(request)
+        parent, caller = InodeId(request.node_id), self._caller_with(mode, request)
         inode = await self._names.mknod(parent, name, mode, caller, rdev=rdev, umask=umask)
         return (self._replies.entry(inode),)
 

@@ -134,7 +134,7 @@ class Operations(DirectoryRequests):
     async def _create(self, request: Request) -> Reply:
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
         (name,) = names_in(request.body, p.CREATE_IN.size, 1)
-        parent, caller = InodeId(request.node_id), self._caller(request)
+        parent, caller = InodeId(request.node_id), self._caller_with(mode, request)
         made = await self._files.create(parent, name, mode, flags, caller, umask=umask)
         return self._created(parent, name, made, request.pid)
 
@@ -150,7 +150,7 @@ class Operations(DirectoryRequests):
     def _begin_create(self, request: Request, on_end: OnReply) -> UnderWay | None:
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
         (name,) = names_in(request.body, p.CREATE_IN.size, 1)
-        parent, caller = InodeId(request.node_id), self._caller(request)
+        parent, caller = InodeId(request.node_id), self._caller_with(mode, request)
 
         # Quoted: it would be evaluated for every file.
         def created(made: "tuple[Opened, Inode]") -> Reply:
@@ -162,7 +162,7 @@ class Operations(DirectoryRequests):
 
     async def _tmpfile(self, request: Request) -> Reply:
         flags, mode, umask, _ = p.CREATE_IN.unpack_from(request.body)
-        parent, caller = InodeId(request.node_id), self._caller(request)
+        parent, caller = InodeId(request.node_id), self._caller_with(mode, request)
         opened, inode = await self._files.create(
             parent, b"", mode, flags, caller, umask=umask, is_unnamed=True
         )

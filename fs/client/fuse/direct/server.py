@@ -69,14 +69,16 @@ class Server:
         self._device = device
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes(vfs.profile)
-        answering = Answering(device, self._times)
-        self._reply, self._refuse = answering.reply, answering.refuse
+        self._answering = answering = Answering(device, self._times)
+        self._reply = answering.reply
         self._reply_error = answering.reply_error
         self._tracer = vfs.tracer
         self._operations = operations = operations_of(vfs, runtime)
         interrupts = Interrupts(runtime.clock.monotonic_s, is_killed, is_told_to_end)
         self._interrupts = interrupts
-        self._serving = Serving(operations, answering, interrupts, self._times, vfs.tracer)
+        self._serving = Serving(
+            operations, answering, interrupts, self._times, vfs.tracer, refuse=self._refuse
+        )
         self._read_answers = ReadAnswers(device, operations, answering, self._times)
         self._reads = ReadRequests(
             vfs, operations, self._read_answers, interrupts, self._serving, self._spawn
@@ -368,6 +370,14 @@ class Server:
             return False
         self._begun[request.unique] = begun
         return True
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        """Answer with an error, or have a task do it again: for another caller, as it were."""
+        operations = self._operations
+        if operations.is_worth_another(request, error) and request.opcode in operations.handlers:
+            self._spawn(self._serving.serve_again, request, trio.CancelScope())
+        else:
+            self._answering.refuse(request, error)
 
     def _let_be_given_up(self, begun: BegunRequest) -> None:
         """Let what was begun be given up from now on, if it may be."""

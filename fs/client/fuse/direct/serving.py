@@ -4,6 +4,7 @@ What may be given up for a signal is told of to `interrupts` for as long as it w
 """
 
 import errno
+from collections.abc import Callable
 
 import trio
 
@@ -27,9 +28,11 @@ class Serving:
         interrupts: Interrupts,
         times: OperationTimes,
         tracer: tracing.Tracer,
+        *,
+        refuse: Callable[[Request, Exception], None],
     ) -> None:
         self._handlers = operations.handlers
-        self._reply, self._refuse = answering.reply, answering.refuse
+        self._reply, self._refuse = answering.reply, refuse
         self._reply_error = answering.reply_error
         self._interrupts = interrupts
         self._times = times
