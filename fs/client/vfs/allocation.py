@@ -1,7 +1,8 @@
 """fallocate(2): lengthening a file, and turning bytes into a hole or into zeros.
 
 Allocating reserves nothing.  Bytes that were never written take no space and read as zeros, so it can only lengthen the
-file, and a later write may still meet a full cluster.  It moves the times of the file all the same.
+file, and a later write may still meet a full cluster; what there is no space for at all is refused at once.  It moves
+the times of the file all the same.
 
 A hole never changes the length:
     - Whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once.
@@ -12,6 +13,7 @@ A hole never changes the length:
 
 from enum import IntFlag
 
+from ...schema import services
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
@@ -43,8 +45,8 @@ class Allocation:
         """Lengthen a file that is open for writing, or clear bytes of it, as the mode says.
 
         Raises:
-            FsError: NOT_SUPPORTED for other modes, INVALID_ARGUMENT, FILE_TOO_LARGE, BAD_FILE, and what
-                writing and truncating raise.
+            FsError: NOT_SUPPORTED for other modes, INVALID_ARGUMENT, FILE_TOO_LARGE, BAD_FILE, NO_SPACE, and
+                what writing and truncating raise.
         """
         if mode & ~_SUPPORTED or (mode & FallocateMode.PUNCH_HOLE and mode != 3):  # noqa: PLR2004
             raise FsError(Status.NOT_SUPPORTED, f"fallocate mode {mode:#x}")
@@ -56,6 +58,8 @@ class Allocation:
         if handle.state.is_length_unknown:  # it must not be lengthened to less than it has
             await self._core.drain(handle.state)
             await self._core.settle_length(handle.state)
+        if not mode & FallocateMode.PUNCH_HOLE:
+            await self._require_space(handle, offset, offset + length)
         before = handle.state.content_seq, handle.state.file.truncate_ver
         if mode & (FallocateMode.PUNCH_HOLE | FallocateMode.ZERO_RANGE):
             await self.clear(handle, offset, min(offset + length, handle.state.local_length()))
@@ -63,6 +67,26 @@ class Allocation:
             await self.lengthen(handle, offset + length)
         if (handle.state.content_seq, handle.state.file.truncate_ver) == before:
             self._note_changed(handle)
+
+    async def _require_space(self, handle: FileHandle, offset: int, end: int) -> None:
+        """Refuse what lies behind the end of the file and is more than the cluster has free.
+
+        Raises:
+            FsError: NO_SPACE, and that of asking.
+        """
+        more = end - max(offset, handle.state.local_length())
+        if more <= 0 or not self._core.space.may_lack(more):
+            return
+        request = meta_pb2.StatFsReq(caller=handle.caller.to_pb())
+        reply = await self._core.call(services.META_STAT_FS, request)
+        if not reply.capacity_bytes:  # no storage was known, or none answered
+            return
+        self._core.space.note_free(reply.free_bytes)
+        if more > reply.free_bytes:
+            raise FsError(
+                Status.NO_SPACE,
+                f"inode {handle.state.inode_id:#x}: {more} bytes are to be allocated, {reply.free_bytes} are free",
+            )
 
     def _note_changed(self, handle: FileHandle) -> None:
         """Nothing had to be changed, but counts as changed: for times, and for set-id bits and capabilities."""

@@ -34,6 +34,10 @@ class SpaceWatch:
         """A write met NO_SPACE."""
         self._tight_until_s = now_s + TIGHT_S
 
+    def may_lack(self, count: int) -> bool:
+        """Return whether the cluster has, for all that is known here, less space than this."""
+        return not self._is_known or count > self._free_bytes
+
     def is_tight(self, now_s: float, *, more_bytes: int = 0) -> bool:
         """True when writes, now or after `more_bytes`, must not be acknowledged before storage has them."""
         return now_s < self._tight_until_s or (

@@ -3,6 +3,7 @@ import os
 import random
 
 import pytest
+import trio
 
 from fs.client.vfs.allocation import FallocateMode
 from fs.client.vfs.changing_attributes import AttrChange
@@ -52,6 +53,27 @@ async def test_what_needs_no_change_moves_times_and_takes_set_id_bits(
         assert after.mtime_ns > before.mtime_ns
         assert after.ctime_ns > before.ctime_ns
         assert after.mode == 0o777
+
+
+async def test_more_than_is_free_is_refused(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        h = await m.create(b"f")
+        await m.vfs.statfs(ROOT)
+        cluster.chunks.free_bytes = 10 * CHUNK  # the mount does not know of it
+        await m.vfs.allocation.fallocate(h, 0, 0, 4 * CHUNK)
+        await trio.sleep(10)  # now it does
+        for mode in (0, KEEP, ZERO):
+            with pytest.raises(FsError) as error:
+                await m.vfs.allocation.fallocate(h, mode, 0, 1 << 39)
+            assert error.value.status is Status.NO_SPACE
+        await m.vfs.allocation.fallocate(h, PUNCH, 0, 1 << 39)
+        await m.vfs.allocation.fallocate(h, KEEP, 0, 14 * CHUNK)  # a part of it is there
+        assert (await m.stat(b"f")).file.length == 4 * CHUNK
+        cluster.chunks.free_bytes = 1 << 40  # asked again, before it is refused
+        await m.vfs.allocation.fallocate(h, 0, 0, 1 << 39)
+        cluster.chunks.capacity_bytes = cluster.chunks.free_bytes = 0  # nobody knows
+        await m.vfs.allocation.fallocate(h, 0, 0, 1 << 40)
+        await m.close(h)
 
 
 @pytest.mark.thorough
