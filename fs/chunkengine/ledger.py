@@ -365,9 +365,8 @@ class Ledger:
                 for record in left:
                     self.unpin(record)
                 break
-            except (
-                MemoryError
-            ) as error:  # its block is not used again until the disk is opened anew
+            except MemoryError as error:
+                # The block of that one is not used again until the disk is opened anew.
                 failure = error
         if failure is not None:
             try:
