@@ -10,6 +10,8 @@ import datetime as dt
 import errno
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +92,12 @@ class PageStore:
         self.shm_w.close()
         deregister_fd(self.file)
         os.close(self.file)
+
+
+def test_importing_the_names_imports_shared_memory():
+    """SGLang's client says `multiprocessing.shared_memory`, and imports `multiprocessing` alone: 3FS's module does the rest."""
+    program = "import multiprocessing, hf3fs_fuse.io; multiprocessing.shared_memory.SharedMemory"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

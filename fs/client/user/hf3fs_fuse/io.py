@@ -18,6 +18,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import multiprocessing.shared_memory  # noqa: F401 - programs that import this module use that name, and do not import it
 import os
 import threading
 from collections.abc import Callable, Sequence
