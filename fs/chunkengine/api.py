@@ -370,8 +370,8 @@ class ChunkEngine(Protocol):
     def mark_damaged(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bool:
         """Note that the bytes of the committed version are bad: from now on it cannot be read here.
 
-        Durable with the next `sync`; ended by `repair`, by a new version that keeps none of the old bytes, and by
-        removal.  The block keeps the bad bytes until then.  A pending version stays.
+        Durable with the next `sync`; ended by `repair`, by `end_damage`, by a new version that keeps none of the old
+        bytes, and by removal.  The block keeps the bad bytes until then.  A pending version stays.
 
         Args:
             target_id: the target.
@@ -380,6 +380,16 @@ class ChunkEngine(Protocol):
 
         Returns:
             Whether the chunk is marked now; False if there is no such version, or an empty one.
+        """
+        ...
+
+    def end_damage(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> bool:
+        """Reread a version that is marked as damaged, and end the mark if its bytes match their checksums now.
+
+        A disk that gave errors may give the bytes later: after a reset, behind another cable.  Durable with the next `sync`.
+
+        Returns:
+            Whether it is marked no more; False if it has no bytes here, or another version is committed.
         """
         ...
 

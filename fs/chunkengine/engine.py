@@ -355,6 +355,28 @@ class DiskEngine:
                 ledger.change(key, replace(old, is_damaged=True), ledger.pendings.get(key))
         return True
 
+    def end_damage(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> bool:
+        """See `ChunkEngine`."""
+        key = chunk_key(target_id, chunk_id)
+        with self._books as ledger:
+            old = ledger.record(key)
+            if old is None or old.version != version or old.position == NO_POSITION:
+                return False
+            ledger.pin(old)
+        whole = replace(old, is_damaged=False)
+        try:
+            if not self._reader.can_be_read(whole):
+                return False
+        finally:
+            with self._books.lock:
+                self._books.ledger.unpin(old)
+        with self._books as ledger:
+            if ledger.record(key) != old:
+                return False
+            if old.is_damaged:
+                ledger.change(key, whole, ledger.pendings.get(key))
+        return True
+
     def put_damaged(
         self,
         target_id: TargetId,

@@ -64,6 +64,15 @@ class VerifiedReader:
             return False
         return True
 
+    def can_be_read(self, record: ChunkRecord) -> bool:
+        """Return whether the disk gives every byte of the version, and all match."""
+        try:
+            return self.is_whole(record)
+        except FsError as error:
+            if error.status is not Status.IO_ERROR:
+                raise
+            return False
+
 
 class Located:
     """A version, and where its bytes lie: found out once for all reads of it."""

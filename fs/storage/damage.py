@@ -2,7 +2,8 @@
 
 A read that finds a copy damaged names it here, and so does the scrub (scrub.py).  Where
 the bytes come from is said in copies.py.  A chunk that no target of the chain has whole is marked as damaged on
-disk: its reads fail at once, until it is written anew, removed, or found after all.
+disk: its reads fail at once, until it is written anew, removed, or found after all, be it here: each pass of the scrub
+reads it again.
 
 Concurrency: one task per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
 """
@@ -127,11 +128,26 @@ def _mark(target: LocalTarget, state: ChunkState) -> None:
         target.lost_count += 1
         log.error(
             "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or"
-            " remove it",
+            " remove it (the scrub goes on trying to read it)",
             target.target_id,
             state.chunk_id,
             state.commit_ver,
         )
+
+
+def is_unmarked(target: LocalTarget, state: ChunkState) -> bool:
+    """Reread what is marked as damaged, and return whether the disk gives it again.  Blocking."""
+    chunk_id, version = state.chunk_id, state.commit_ver
+    is_good = target.disk.engine.end_damage(target.target_id, chunk_id, version=version)
+    if is_good:
+        target.repaired_count += 1
+        log.warning(
+            "target %d chunk %s version %d: its bytes can be read again",
+            target.target_id,
+            chunk_id,
+            version,
+        )
+    return is_good
 
 
 def is_whole(target: LocalTarget, state: ChunkState) -> bool:

@@ -4,7 +4,8 @@ A pass over a target goes page by page in chunk-id order:
     1. The page is compared with the successor's listing of the same chunks: versions, lengths, digests.  What differs is
        looked at again under the chunk lock, where nothing moves, with nothing pending on either side; then
        somebody's disk has lost or changed a record, and whoever has less gets more (`judge`).
-    2. Each chunk is read and verified; a bad copy goes to repair (damage.py).
+    2. Each chunk is read and verified; a bad copy goes to repair (damage.py).  One that is marked as damaged is read as
+       well: its mark ends if the disk gives its bytes again.
     3. The place is noted on the disk: the next process goes on there.  A loss of the power may set it back.
 
 Of several targets the one with the fewest passes goes first, so that frequent restarts starve nobody.  Memory is
@@ -27,7 +28,7 @@ from ..schema.ids import ChunkId, TargetId
 from ..schema.routing import PublicState
 from ..schema.status import FsError
 from .context import StorageContext
-from .damage import is_whole, note_damage
+from .damage import is_unmarked, is_whole, note_damage
 from .forward import evict
 from .local_state import Hold
 from .resync_plan import window_end
@@ -195,7 +196,8 @@ class Scrub:
     async def _scrub_chunk(self, target: LocalTarget, state: ChunkState) -> None:
         if not state.length:
             return
-        if not await target.disk.run(is_whole, target, state):
+        look = is_unmarked if state.is_damaged else is_whole
+        if not await target.disk.run(look, target, state):
             note_damage(target, state.chunk_id, "found by the scrub")
         target.scrubbed_bytes += state.length
         while not (rate := self._context.section.scrub_bytes_per_s_max):  # noqa: ASYNC110 - nobody would set an event

@@ -70,7 +70,7 @@ class FullWorkload(Workload):
             return
         content = self.models[chunk].content
         if isinstance(content, Damaged):
-            kinds = (self.repair, self.replace, self.remove, self.compact, self.sync)
+            kinds = (self.repair, self.end_mark, self.replace, self.remove, self.compact, self.sync)
             kind = self.rng.choice(kinds)
         else:
             often = (self.write, self.append, self.replace, self.truncate, self.remove, self.sync)
@@ -124,6 +124,14 @@ class FullWorkload(Workload):
         self._become(chunk, good)
         assert engine.repair(*chunk, version=model.version, data=good)
         self._became(chunk, good)
+
+    def end_mark(self, engine: DiskEngine, chunk) -> None:
+        """What was marked here has all its bytes; what was put as damaged has none."""
+        model, bad = self.models[chunk], self.models[chunk].content
+        assert isinstance(bad, Damaged)
+        good = self.good[bad]
+        self._become(chunk, good)
+        self._became(chunk, good if engine.end_damage(*chunk, version=model.version) else bad)
 
     def remove_target(self, engine: DiskEngine, chunk) -> None:
         if self.removing is not None:

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from fs.chunkengine.factory import memory_engine
+from fs.chunkengine.format import chunk_key, place_of
 from fs.chunkengine.read_values import ReadIo
 from fs.chunkengine.simulated_disk import SimulatedDisk
 from fs.schema.config import StorageSection
@@ -194,3 +195,43 @@ def test_a_power_loss_gives_the_whole_or_the_damaged_version(digest) -> None:
             assert again.read_whole(*A) in (b"synced" * 1000, b"not synced" * 1000)
         check_books(again._meta)
     assert {1, 9} <= seen
+
+
+def test_a_mark_ends_when_the_bytes_can_be_read_again(lab) -> None:
+    put(lab.engine, 1, WHOLE)
+    lab.engine.sync()
+    assert lab.engine.end_damage(*A, version=1), "it is not marked"
+    assert lab.engine.mark_damaged(*A)
+    prepare(lab.engine, 2, b"new", is_full_replace=True)
+    assert not lab.engine.end_damage(*A, version=2), "not the committed one"
+    assert lab.engine.end_damage(*A, version=1)
+    assert lab.engine.get(*A).pending_ver == 2
+    assert lab.engine.read_whole(*A) == WHOLE
+    assert lab.reopen().read_whole(*A) == WHOLE
+    check_books(lab.engine._meta)
+
+
+def test_a_mark_stays_while_the_bytes_are_bad_or_the_disk_gives_errors(lab, monkeypatch) -> None:
+    put(lab.engine, 1, WHOLE)
+    assert lab.engine.mark_damaged(*A)
+    with lab.engine._books as ledger:
+        file_id, start = place_of(ledger.record(chunk_key(*A)).position)
+    files = lab.engine._files
+    files.write_at(file_id, start, [b"?"])
+    assert not lab.engine.end_damage(*A, version=1)
+    files.write_at(file_id, start, [WHOLE[:1]])
+
+    def read_at(*_: object) -> int:
+        raise FsError(Status.IO_ERROR, "a bad sector")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read_at", read_at)
+        assert not lab.engine.end_damage(*A, version=1)
+    assert lab.engine.get(*A).is_damaged
+    assert lab.engine.end_damage(*A, version=1)
+
+
+def test_a_mark_of_what_has_no_bytes_stays(lab, digest) -> None:
+    assert put_damaged(lab.engine, digest).is_damaged
+    assert not lab.engine.end_damage(*A, version=digest.commit_ver)
+    assert not lab.engine.end_damage(A[0], ChunkId(InodeId(8), 0), version=1)

@@ -68,6 +68,7 @@ CALLS = {
     "remove": (lambda e: remove(e, 0), None),
     "repair": (lambda e: e.repair(*chunk(0), version=1, data=OLD), OLD),
     "mark": (lambda e: e.mark_damaged(*chunk(1)), OLD),
+    "end mark": (lambda e: (e.mark_damaged(*chunk(1)), e.end_damage(*chunk(1), version=1)), OLD),
     "drop": (lambda e: e.drop_pending(*chunk(2)), OLD),
     "sync": (lambda e: (put(e, 0, 2, b"new"), e.sync()), b"new" + OLD[3:]),
     "compact": (lambda e: e.compact(1 << 30), OLD),

@@ -140,6 +140,22 @@ async def test_what_no_replica_has_is_not_made_up(mock_clock):
         assert not cluster.nodes[1].target.damaged
 
 
+async def test_what_a_disk_gives_again_is_damaged_no_more(mock_clock):
+    """All copies could not be read for a while, say while a controller was reset: that is no loss for ever."""
+    async with open_cluster(2) as cluster, open_caller(cluster) as client:
+        await client.write(0, WORDS)
+        for node_id in cluster.nodes:
+            flip(cluster, node_id)
+            assert await found_at(client, node_id) is Status.CHECKSUM_MISMATCH
+        await trio.sleep(2 * damage.RETRY_INTERVAL_S)
+        assert await found_at(client, 1, is_passed_on=False) is Status.CHUNK_DAMAGED
+        flip(cluster, 2)  # back to what it was
+        await trio.sleep(2 * scrub.PASS_S_MIN)
+        for node_id in cluster.nodes:
+            assert await client.read(0, node_id=node_id) == WORDS
+            assert not cluster.nodes[node_id].target.damaged
+
+
 async def test_a_node_without_descriptors_has_no_damage_and_its_disk_has_not_failed(mock_clock):
     """Also where no replica has any: the chunk is whole, and is read as soon as there are some."""
 
