@@ -5,7 +5,7 @@ Part of fs/rpc/server_connection.py, which makes it once its stream has a task t
 
 from collections.abc import Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -14,10 +14,8 @@ from .frame_sender import Spawn
 from .framed_stream import FramedStream
 from .method_runs import MethodRuns
 from .replies import Replies
+from .server_parts import ServerParts
 from .serving import Work
-
-if TYPE_CHECKING:
-    from .server import Server
 
 NOBODYS: Final = trio.CancelScope()
 """Stands for requests that nobody cancels: they were begun, or their methods have ended."""
@@ -27,7 +25,7 @@ NOBODYS: Final = trio.CancelScope()
 class ConnectionParts:
     """Of one connection."""
 
-    server: "Server"
+    server: ServerParts
     framed: FramedStream
     runs: MethodRuns
     replies: Replies

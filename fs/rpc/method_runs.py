@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -21,10 +21,8 @@ from .frame import FLAG_DIRECT, FLAG_LENT, FLAG_RANGES, TRACE_BYTES, Header
 from .guard import OPEN_GRANT, Grant
 from .observer import MethodObserver
 from .replies import Replies
+from .server_parts import ServerParts
 from .serving import Binding, Work
-
-if TYPE_CHECKING:
-    from .server import Server
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ _NO_PAYLOAD: Final = memoryview(b"")
 class MethodRuns:
     """See module head."""
 
-    def __init__(self, server: "Server", peer_name: str) -> None:
+    def __init__(self, server: ServerParts, peer_name: str) -> None:
         self._server = server
         self._peer_name = peer_name
         self.peer = Identity("")

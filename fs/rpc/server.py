@@ -21,7 +21,8 @@ receives; it serves what it received by itself until that has to wait, when anot
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
@@ -30,21 +31,13 @@ import trio
 from ..runtime.background import open_background
 from ..runtime.figures import Figures
 from ..runtime.ports import Network, Stream
-from ..runtime.tracing import Tracer
 from ..schema import metrics, services
-from ..schema.config import RpcSection
 from ..schema.lacks import lack_among
 from ..schema.method import Method
-from .api import Handler, Identity
-from .buffer_pool import BufferPool
-from .frame import FrameLimits
-from .guard import Guard
-from .lent_replies import LentTotals
-from .observer import RpcObserver
-from .refusal_log import RefusalLog
+from .api import Handler
 from .server_connection import ServerConnection
+from .server_parts import ServerParts
 from .serving import Binding
-from .slabs import SlabShelf
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +45,6 @@ STUCK_S: Final = 15.0
 """A peer that is in the middle of a frame and moves no byte for this long, or up to twice, is given up."""
 
 AWAKE_S: Final = 1.0
-
-POOL_BYTES_MAX: Final = 256 * 1024 * 1024
-
-
-def log_bug(where: str, error: BaseException) -> None:
-    """Log a bug with its traceback: the default policy."""
-    log.error("%s failed on a bug", where, exc_info=error)
 
 
 def snake_name(name: str) -> str:
@@ -77,52 +63,11 @@ def methods_of(service_name: str) -> list[Method[Any, Any]]:
     return found
 
 
-class Server:
-    """The serving side of one process."""
+@dataclass(eq=False, repr=False)
+class Server(ServerParts):
+    """The serving side of one process; made without services."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        limits: RpcSection,
-        *,
-        guard: Guard | None = None,
-        on_bug: Callable[[str, BaseException], None] = log_bug,
-        observer: RpcObserver | None = None,
-        tracer: Tracer | None = None,
-        shelf: SlabShelf | None = None,
-    ) -> None:
-        """Make a server without services.
-
-        Args:
-            identity: who this process is.
-            limits: the [rpc] section.
-            guard: judges peers; default: accept everybody.
-            on_bug: called with (where, error) for each bug in a method; must not raise.
-            observer: measures what is served; default: nobody.
-            tracer: begins a span for each traced request; default: none, what such a request causes is not traced.
-            shelf: where idle slabs of receive buffers are kept; default: one that nobody shares.
-        """
-        self.identity = identity
-        self.limits = limits
-        self.frame_limits = FrameLimits(limits.message_bytes_max, limits.payload_bytes_max)
-        self.guard = guard
-        self.refusals = RefusalLog()
-        self.on_bug = on_bug
-        self.observer = observer
-        self.tracer = tracer
-        self.on_disconnect: Callable[[Identity], None] | None = None
-        """Called with what the peer said of itself when a connection that served has ended; must not raise."""
-        self.pool = BufferPool(max(POOL_BYTES_MAX, limits.payload_bytes_max), shelf)
-        self.lent_bytes = 0
-        """Of payloads that were read where their callers have them."""
-        self.lent_replies = LentTotals()
-        self._bindings: dict[tuple[int, int], Binding] = {}
-        self._connections: set[ServerConnection] = set()
-
-    @property
-    def bindings(self) -> Mapping[tuple[int, int], Binding]:
-        """Every bound method by (service number, method number)."""
-        return self._bindings
+    _connections: set[ServerConnection] = field(default_factory=set, init=False)
 
     @property
     def service_names(self) -> Sequence[str]:

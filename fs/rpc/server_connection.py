@@ -7,7 +7,7 @@ import logging
 import math
 from contextlib import suppress
 from types import CoroutineType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -40,11 +40,9 @@ from .lending import Borrower
 from .lent_replies import ReplyLender
 from .method_runs import MethodRuns
 from .replies import BROKEN, Replies
+from .server_parts import ServerParts
 from .serving import Binding, Turn, Work
 from .welcome import welcome
-
-if TYPE_CHECKING:
-    from .server import Server
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ _PLAIN_FLAGS: Final = FLAG_BORROWS | FLAG_RANGES | FLAG_DIRECT
 class ServerConnection:
     """Serves one stream."""
 
-    def __init__(self, server: "Server", stream: Stream) -> None:
+    def __init__(self, server: ServerParts, stream: Stream) -> None:
         self._server = server
         self._bindings = server.bindings
         self._stream = stream

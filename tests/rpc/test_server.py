@@ -20,8 +20,9 @@ from fs.rpc.framed_stream import HELD_S_MAX, FramedStream
 from fs.rpc.handshake import encode_hello
 from fs.rpc.memory_stream import MemoryStream
 from fs.rpc.replies import REFUSALS_UNSENT_MAX
-from fs.rpc.server import POOL_BYTES_MAX, STUCK_S, Server, methods_of, snake_name
+from fs.rpc.server import STUCK_S, Server, methods_of, snake_name
 from fs.rpc.server_connection import BUFFER_WAIT_S_MAX
+from fs.rpc.server_parts import POOL_BYTES_MAX
 from fs.rpc.serving import Binding
 from fs.schema import services
 from fs.schema.config import RpcSection
