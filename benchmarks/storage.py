@@ -24,8 +24,8 @@ from pathlib import Path
 import trio
 
 from fs.app.progress import Progress
-from fs.client.api import FileRead
 from fs.client.connect import Client, open_client
+from fs.client.file_read import FileRead
 from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels
 from fs.rpc.transport import SocketNetwork

@@ -5,39 +5,15 @@ Concurrency: any number of tasks may use one client.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
-
-import msgspec
+from typing import Protocol, runtime_checkable
 
 from ..rpc.api import UnderWay
 from ..runtime.ports import Buffer
 from ..schema.layout import FileRef
 from ..schema.method import Method, ReqT, RspT
 from ..schema.status import FsError
-
-if TYPE_CHECKING:
-    from .read_table import ReadTable
-
-
-class FileRead(msgspec.Struct):
-    """One read of a batch: fills `buffer` from `offset` on; bytes that were never written read as zeros.
-
-    `hole_bytes` is set to how many of the bytes came from holes.  The caller clips to the file's length
-    before: a chunk client does not know it.
-    """
-
-    file: FileRef
-    offset: int
-    buffer: memoryview
-    hole_bytes: int = 0
-    is_ahead: ClassVar[bool] = False
-    """Nobody waits for it yet: how much work it is counts, not when it has come."""
-
-
-class ReadAhead(FileRead):
-    """One for which nobody waits yet.  If it fails its buffer may be written to at any later time: it is to be used for nothing else, and dropped."""
-
-    is_ahead: ClassVar[bool] = True
+from .file_read import FileRead
+from .read_table import ReadTable
 
 
 class MetaCaller(Protocol):
@@ -124,7 +100,7 @@ class ChunkStore(Protocol):
 
     def begin_read(
         self,
-        table: "ReadTable",
+        table: ReadTable,
         on_end: Callable[[bool], None],
         *,
         is_relaxed: bool = False,

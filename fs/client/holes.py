@@ -13,7 +13,7 @@ from typing import Final
 from ..schema.ids import InodeId
 from ..schema.layout import KIB
 from ..schema.status import FsError, Status
-from .api import FileRead
+from .file_read import FileRead
 
 CHUNK_COUNT_MAX = 65_536
 """Of one file: chunks whose holes are known."""

@@ -23,9 +23,10 @@ from ..schema.inode import Inode, InodeType, inode_from_pb
 from ..schema.layout import MIB
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
-from .api import ChunkStore, FileRead, MetaCaller
+from .api import ChunkStore, MetaCaller
 from .ending import EndingSessions
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
+from .file_read import FileRead
 from .inline_bytes import brought_bytes
 from .many_inline import REPLY_BYTES_MAX, Part, Wanted, ask_many, parts_of
 from .native_content import check_offset, fill_from

@@ -16,8 +16,9 @@ from ..schema.inode import FilePart, Inode, inode_from_pb
 from ..schema.layout import FileRef, Layout
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
-from .api import ChunkStore, FileRead, MetaCaller
+from .api import ChunkStore, MetaCaller
 from .entries import Identity
+from .file_read import FileRead
 from .inline_bytes import brought_bytes
 from .many_inline import Told
 from .own_changes import OwnChanges

@@ -12,7 +12,7 @@ from typing import overload
 from ..kernels.batches import ENTRY
 from ..schema.ids import InodeId
 from ..schema.layout import FileRef
-from .api import FileRead
+from .file_read import FileRead
 
 
 class ReadTable(Sequence[FileRead]):

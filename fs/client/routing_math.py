@@ -22,7 +22,7 @@ from ..schema.layout import (
 )
 from ..schema.routing import Chain, RoutingInfo
 from ..schema.status import FsError, Status
-from .api import FileRead
+from .file_read import FileRead
 
 NO_TARGET = TargetId(0)
 NO_NODE = NodeId(0)

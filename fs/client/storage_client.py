@@ -23,7 +23,8 @@ from ..schema.layout import FileRef, chain_of_chunk, chunk_count
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
-from .api import FileRead, OnWritten
+from .api import OnWritten
+from .file_read import FileRead
 from .node_calls import NodeCalls
 from .retry import RetryBudget
 from .routing_math import cut_file_range, file_chains, head_of, table_chain_ids

@@ -30,7 +30,6 @@ from ..schema.proto import storage_pb2 as pb
 from ..schema.read_columns import read_results
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Retry, Status
-from .api import FileRead
 from .asked_reads import (
     LENT_BYTES_MIN,
     Failures,
@@ -44,6 +43,7 @@ from .asked_reads import (
     windows,
 )
 from .direct_threads import DirectThreads, LeftBehindError
+from .file_read import FileRead
 from .node_calls import NodeCalls
 from .patience import same_error
 from .read_plans import ReadPlans, TableRequest, tags_of

@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from fs.app.compose import _adopt
-from fs.client.api import FileRead
+from fs.client.file_read import FileRead
 from fs.client.meta_client import MetaClient
 from fs.client.retry import longest_s
 from fs.client.storage_client import StorageClient

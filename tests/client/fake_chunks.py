@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import trio
 
-from fs.client.api import FileRead
+from fs.client.file_read import FileRead
 from fs.client.storage_reads import BEGUN_BYTES_MAX
 from fs.schema.layout import FileRef, extents
 from fs.schema.status import FsError

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from fs.client import asked_reads, direct_threads
-from fs.client.api import FileRead, ReadAhead
 from fs.client.asked_reads import APART_BYTES_MIN, ask
 from fs.client.direct_threads import DIRECT_COUNT_MAX, DirectThreads, LeftBehindError
+from fs.client.file_read import FileRead, ReadAhead
 from fs.client.patience import SlowPeerError
 from fs.client.storage_reads import StorageReads
 from fs.kernels.writes import block_checksums

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from fs.client.api import FileRead
+from fs.client.file_read import FileRead
 from fs.client.storage_reads import StorageReads
 from fs.client.vfs.batches import NO_FILE, BatchIo
 from fs.client.vfs.open_file import FetchedBlock

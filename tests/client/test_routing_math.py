@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fs.client.api import FileRead
+from fs.client.file_read import FileRead
 from fs.client.routing_math import (
     TOGETHER_BYTES,
     choose_target,

@@ -5,8 +5,8 @@ import random
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fs.client.api import FileRead, ReadAhead
 from fs.client.asked_reads import _finish_one, finish, scatter
+from fs.client.file_read import FileRead, ReadAhead
 from fs.client.retry import RetryBudget
 from fs.client.routing_math import (
     NEIGHBOUR_BYTES,

@@ -17,7 +17,7 @@ from ...schema import services
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from ..api import FileRead
+from ..file_read import FileRead
 from .core import VfsCore
 from .files import Files
 from .open_file import FileHandle, InodeState

@@ -21,7 +21,7 @@ from ...runtime.tracing import Tracer
 from ...schema.ids import ChainTableId, InodeId
 from ...schema.layout import CHUNK_SIZE_BYTES_MIN, FileRef, Layout
 from ...schema.status import FsError, Status
-from ..api import FileRead
+from ..file_read import FileRead
 from ..holes import CutMeanwhileError
 from ..patience import same_error
 from ..read_table import ReadTable

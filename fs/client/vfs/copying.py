@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...schema.layout import MIB, FileRef
 from ...schema.status import FsError, Status
-from ..api import FileRead
+from ..file_read import FileRead
 from ..holes import CutMeanwhileError
 from .allocation import Allocation
 from .core import VfsCore

@@ -14,7 +14,7 @@ from ...schema.lacks import lack_among
 from ...schema.layout import KIB, FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from ..api import FileRead, ReadAhead
+from ..file_read import FileRead, ReadAhead
 from ..holes import CutMeanwhileError
 from ..read_table import ReadTable
 from .handles import Handles

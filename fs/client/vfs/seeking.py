@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 
 from ...schema.status import FsError, Status
-from ..api import FileRead
+from ..file_read import FileRead
 from ..holes import CutMeanwhileError
 from .core import VfsCore
 from .files import Files

@@ -21,8 +21,9 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ...schema.values import value
-from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, FileRead, MetaCaller
+from ..api import BeginsCalls, BeginsChanges, BeginsWrites, ChunkStore, MetaCaller
 from ..ending import EndingSessions
+from ..file_read import FileRead
 from ..holes import CutMeanwhileError, may_be_inline
 from ..inline_report import InlineReport
 from ..retry import longest_s

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from fs.client.api import ReadAhead
 from fs.client.direct_threads import LeftBehindError
+from fs.client.file_read import ReadAhead
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.readahead import Block
