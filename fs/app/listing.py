@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..cells import cell, console, facts_table, printable, table
+from .cells import cell, console, facts_table, printable, table
 
 EXIT_FOUND: Final = 3
 EXIT_DECLINED: Final = 4

@@ -14,9 +14,9 @@ import typer
 
 from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
-from .admin.listing import confirm
 from .cells import cell, console, table
 from .errors import named
+from .listing import confirm
 from .paths_on_mounts import path_inside
 from .quota_commands import DirOption, JsonOption, connected
 

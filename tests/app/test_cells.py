@@ -6,8 +6,8 @@ import pytest
 import typer
 from rich.console import Console
 
-from fs.app.admin.listing import EXIT_DECLINED, confirm, print_facts, print_rows
 from fs.app.cells import cell, table
+from fs.app.listing import EXIT_DECLINED, confirm, print_facts, print_rows
 
 NAMES = [
     ("end[/b]", "end[/b]"),  # which ended the whole listing

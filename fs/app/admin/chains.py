@@ -15,11 +15,7 @@ from ...schema.ids import TargetId
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
 from ...schema.status import FsError, Status
-from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
-from .completion import ChainArgument, TargetArgument
-from .listing import (
+from ..listing import (
     DryRunOption,
     JsonOption,
     YesOption,
@@ -28,6 +24,10 @@ from .listing import (
     print_rows,
     time_text,
 )
+from ..mgmtd_link import newest_routing
+from ..status_view import bytes_text
+from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from .completion import ChainArgument, TargetArgument
 from .meta_calls import inode_of
 
 chain = typer.Typer(help="Chains and their members.", no_args_is_help=True)

@@ -23,12 +23,12 @@ from ...schema.proto import storage_pb2
 from ...schema.routing import Chain, RoutingInfo
 from ...schema.status import FsError, Status
 from ..cells import console
+from ..listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain
 from .files import print_replicas, say_inline
-from .listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from .meta_calls import inode_of
 
 chunks = typer.Typer(help="Chunks and their replicas.", no_args_is_help=True)

@@ -17,12 +17,12 @@ from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto import storage_pb2
 from ...schema.routing import Role, RoutingInfo
 from ...schema.status import FsError
+from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .completion import DiskArgument, NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
-from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 
 disk = typer.Typer(help="The disks of storage nodes.", no_args_is_help=True)
 

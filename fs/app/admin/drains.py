@@ -10,8 +10,8 @@ import typer
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
+from ..listing import confirm
 from ..where import Where
-from .listing import confirm
 from .moves import wait_drained
 
 WaitOption = Annotated[

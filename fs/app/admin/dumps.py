@@ -22,10 +22,10 @@ from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...schema.ids import TargetId
 from ...schema.status import FsError, Status
+from ..listing import progress_bar
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .completion import complete_target
-from .listing import progress_bar
 
 dump = typer.Typer(help="Metadata in tables: Parquet or JSON lines.", no_args_is_help=True)
 

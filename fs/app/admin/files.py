@@ -20,11 +20,11 @@ from ...schema.layout import FileRef, chunk_count
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..errors import named
+from ..listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
-from .listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
 from .meta_calls import ask_meta, caller, inode_of
 from .standing import absolute, shown
 

@@ -12,10 +12,10 @@ import typer
 from ...client.native import EmberFs
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
+from ..listing import JsonOption, print_facts, progress_bar
 from ..quota_commands import parse_number
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
-from .listing import JsonOption, print_facts, progress_bar
 from .standing import absolute, run_fs, shown
 
 PIECE_BYTES = 8 * MIB

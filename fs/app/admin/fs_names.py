@@ -21,11 +21,7 @@ from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
 from ..cells import printable
-from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
-from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
-from .listing import (
+from ..listing import (
     DryRunOption,
     JsonOption,
     YesOption,
@@ -35,6 +31,10 @@ from .listing import (
     progress_bar,
     time_text,
 )
+from ..mgmtd_link import newest_routing
+from ..status_view import bytes_text
+from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .meta_calls import ask_meta, caller, inode_of
 from .standing import (
     Standing,

@@ -13,10 +13,10 @@ import typer
 from ...admin.gc_pause import pause_until, paused_until_ns
 from ...admin.stored import garbage, truncation_count
 from ...kv.api import KvEngine
+from ..listing import JsonOption, print_facts, print_rows, time_text
 from ..status_view import age_text, bytes_text
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, find
-from .listing import JsonOption, print_facts, print_rows, time_text
 
 PAUSE_DAYS_MAX: Final = 7
 """Who forgets it is not to find the disks full; whoever needs longer says it again."""

@@ -11,9 +11,9 @@ from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
+from ..listing import JsonOption, time_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain, complete_node
-from .listing import JsonOption, time_text
 
 
 def history(

@@ -14,9 +14,9 @@ from ...admin.facts import drain_rows
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.status import FsError, Status
+from ..listing import DryRunOption, JsonOption, YesOption, confirm
 from ..status_view import move_row, move_text
 from ..where import ConfigOption, DirOption, Where, find
-from .listing import DryRunOption, JsonOption, YesOption, confirm
 
 move = typer.Typer(help="Targets that are being moved, and why.", no_args_is_help=True)
 rebalance = typer.Typer(help="Spread chains evenly over all disks.", no_args_is_help=True)

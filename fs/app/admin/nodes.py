@@ -13,12 +13,12 @@ from ...schema import services
 from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
+from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, Where, find
 from .cluster import ControlOption, MetaOption, MgmtdOption, StorageOption, read_servers
 from .completion import NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
-from .listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 from .settings import kept_settings
 from .tags import has_tags, tag, tags_text
 

@@ -26,9 +26,9 @@ from ...schema import services
 from ...schema.proto import core_pb2
 from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
+from ..listing import JsonOption, print_rows
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
-from .listing import JsonOption, print_rows
 from .settings import configs_of
 
 ASK_TIMEOUT_S: Final = 10.0

@@ -21,8 +21,8 @@ from ...rpc.credential_files import read_keys, write_new_key
 from ...runtime.durable_file import write_durable
 from ...runtime.held_file import held_file
 from ...schema.status import FsError, Status
-from ..admin.listing import EXIT_FOUND, confirm
 from ..errors import unwrapped
+from ..listing import EXIT_FOUND, confirm
 from ..progress import Progress
 from .code_archive import Release, make_release
 from .inventory import FIRST_NODE_IDS, HostPart, Inventory

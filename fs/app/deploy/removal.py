@@ -18,7 +18,7 @@ import typer
 from msgspec import structs
 
 from ...schema.status import FsError, Status
-from ..admin.listing import confirm
+from ..listing import confirm
 from .installer import EXIT_FAILED, Options, chosen, on_hosts
 from .inventory import FIRST_NODE_IDS, ROLES, HostPart, Inventory, problems
 from .layout import ETC, UNIT, UNITS, service_of, version_of

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from ...admin.upgrade import RESTART_ORDER
 from ...schema.status import FsError, Status
-from ..admin.listing import confirm
+from ..listing import confirm
 from .installer import (
     CHAIN_TIMEOUT_S,
     EXIT_FAILED,
