@@ -74,6 +74,21 @@ def require_mutable(inode: pb.InodePb) -> None:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is immutable")
 
 
+def require_openable(caller: Caller, inode: pb.InodePb, *, reads: bool, writes: bool) -> None:
+    """Check that the caller may open an object so.
+
+    Raises:
+        FsError: IS_DIRECTORY, TOO_MANY_SYMLINKS (for the link itself), ACCESS_DENIED, NOT_PERMITTED.
+    """
+    if inode.type == pb.SYMLINK:
+        raise FsError(Status.TOO_MANY_SYMLINKS, f"inode {inode.inode_id:#x} is a symbolic link")
+    if writes and inode.type == pb.DIRECTORY:
+        raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
+    require(caller, inode, (READ if reads else 0) | (WRITE if writes else 0))
+    if writes:
+        require_mutable(inode)
+
+
 def require_linkable(caller: Caller, inode: pb.InodePb) -> None:
     """Check what another name for an object needs beyond write access to the directory.
 

@@ -18,7 +18,7 @@ from . import inline, records
 from .context import OpContext, StillInlineError
 from .dentries import check_name, load_dentry, told
 from .inodes import complete, load_directory, load_inode
-from .ops.open import check_open
+from .permissions import require_openable
 
 SYMLINK_COUNT_MAX = 40
 
@@ -124,7 +124,7 @@ async def _resolve(
         raise FsError(Status.NOT_FOUND, told(missing[0], here.inode_id))
     inode = await complete(tr, here, snapshot=True)
     if wants_read:
-        check_open(ctx, inode, reads=True, writes=False)
+        require_openable(ctx.caller, inode, reads=True, writes=False)
     return inode
 
 

@@ -14,34 +14,18 @@ from ..promises import is_metered
 from ..usage import recharge, usage_of
 
 
-def check_open(ctx: OpContext, inode: pb.InodePb, *, reads: bool, writes: bool) -> None:
-    """Check that the caller may open an object so.
-
-    Raises:
-        FsError: IS_DIRECTORY, TOO_MANY_SYMLINKS (for the link itself), ACCESS_DENIED, NOT_PERMITTED.
-    """
-    if inode.type == pb.SYMLINK:
-        raise FsError(Status.TOO_MANY_SYMLINKS, f"inode {inode.inode_id:#x} is a symbolic link")
-    if writes and inode.type == pb.DIRECTORY:
-        raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
-    mask = (permissions.READ if reads else 0) | (permissions.WRITE if writes else 0)
-    permissions.require(ctx.caller, inode, mask)
-    if writes:
-        permissions.require_mutable(inode)
-
-
 async def open_inode(
     tr: Transaction, ctx: OpContext, inode: pb.InodePb, request: meta.OpenReq | meta.CreateReq
 ) -> None:
     """Open a loaded inode as the request says and store what that changes.
 
     Raises:
-        FsError: as `check_open`; INVALID_ARGUMENT for a write open without a write session, or the
+        FsError: as `permissions.require_openable`; INVALID_ARGUMENT for a write open without a write session, or the
             reverse: the session will be taken for the right to write.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
     writes = request.wants_write or request.is_truncate
-    check_open(ctx, inode, reads=request.wants_read, writes=writes)
+    permissions.require_openable(ctx.caller, inode, reads=request.wants_read, writes=writes)
     if request.session.is_write and not writes:
         raise FsError(Status.INVALID_ARGUMENT, "a write session needs a write open")
     if inode.type == pb.FILE:
