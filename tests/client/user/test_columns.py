@@ -21,7 +21,7 @@ def regions():
     return found
 
 
-FILES = [RingFile(None, name, -1) for name in "ab"]
+FILES = [RingFile(None, name, -1, None) for name in "ab"]
 
 
 def transfers(regions):

@@ -228,7 +228,7 @@ def test_what_came_before_the_daemon_went_is_not_lost(server, path):
             ring.prepare(Op.READ, file, 0, iov, 0, 10, user_data=i)
         ring.submit()
         assert len(ring.wait(2, max_results=1)) == 1
-        client._connection.close()
+        client.daemon.connection().close()
         while True:  # until the daemon has seen it
             try:
                 ring._listen(block=True)
@@ -290,7 +290,7 @@ def test_ids_of_a_daemon_that_has_gone_count_for_no_other(server, client, path, 
     with client.open(path) as file, client.open(str(other_path)) as other:
 
         def take_late():
-            client._forget_daemon(client.connection())
+            client.daemon.forget(client.daemon.connection())
             assert other.id
             assert iov.id
             return take()

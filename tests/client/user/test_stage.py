@@ -37,14 +37,14 @@ def test_pieces_never_lie_on_each_other_and_room_comes_back():
 
 
 class Rings:
-    """A client whose ring keeps what is handed in, and whose memory is one stage."""
+    """Rings that are one, which keeps what is handed in, and memory that is one stage."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(STAGE_BYTES))
         self.id, self.entry_count, self.outstanding = 9, 1024, 0
         self.parts, self.submits = [], 0
 
-    def ring(self, _):
+    def new(self, _):
         return self
 
     def allocate(self, size):
@@ -72,7 +72,7 @@ def plan_of(op, buffer) -> Plan:
 def move(op, buffer, content: bytearray) -> list[int]:
     """Do a plan against a file, a part at a time, in any order; return the bytes of each part."""
     rng, rings = random.Random(8), Rings()
-    lane, plan = Lane(rings), plan_of(op, buffer)
+    lane, plan = Lane(rings, rings), plan_of(op, buffer)
     sizes, under_way = [], []
     while plan.waiting or rings.outstanding:
         lane.start(plan)
@@ -104,7 +104,7 @@ def test_what_is_staged_is_moved_a_part_at_a_time():
 
 def test_two_parts_are_under_way_at_first():
     rings = Rings()
-    Lane(rings).start(plan_of(Op.WRITE, memoryview(bytes(SIZE))))
+    Lane(rings, rings).start(plan_of(Op.WRITE, memoryview(bytes(SIZE))))
     assert rings.submits == 2
     assert sum(length for part in rings.parts for *_, length in part) > STAGE_BYTES // 2
 
@@ -112,7 +112,7 @@ def test_two_parts_are_under_way_at_first():
 def test_parts_that_end_together_are_handed_in_again_one_before_the_other_is_emptied():
     rings, target = Rings(), bytearray(SIZE)
     rings.view[:] = bytes([1]) * STAGE_BYTES
-    lane, plan = Lane(rings), plan_of(Op.READ, memoryview(target))
+    lane, plan = Lane(rings, rings), plan_of(Op.READ, memoryview(target))
     lane.start(plan)
     ended = [piece for part in rings.parts for piece in part]
     rings.parts.clear()
@@ -150,15 +150,8 @@ class Refusing(Rings):
 def test_a_lane_whose_call_failed_with_bytes_on_its_stage_is_not_taken_again():
     """What nobody will end would have the stage for ever, and a later call wait for room for ever."""
     rings = Refusing()
-    lanes = Lanes(
-        SimpleNamespace(
-            ring=rings.ring,
-            allocate=rings.allocate,
-            region_id=rings.region_id,
-            is_closed=False,
-            connection=lambda: rings,
-        )
-    )
+    rings.daemon = SimpleNamespace(is_closed=False, connection=lambda: rings)
+    lanes = Lanes(rings, rings)
     staged, shared = memoryview(bytearray(10)), memoryview(bytearray(10))
     file, region = SimpleNamespace(id=1, path="f"), SimpleNamespace(block_size=0)
     transfers = [Transfer(file, 0, staged), Transfer(file, 100, shared)]

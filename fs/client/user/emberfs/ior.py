@@ -17,12 +17,15 @@ import select
 import socket
 import sys
 import time
+import weakref
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .closing import Closing
 from .connection import Connection
+from .daemon import Daemon
+from .iov import SharedIov
 from .protocol import (
     COMPLETION,
     COUNT,
@@ -35,11 +38,8 @@ from .protocol import (
     entry_offset,
     ring_bytes,
 )
+from .ring_file import RingFile
 from .waiting import QuickEar, readable
-
-if TYPE_CHECKING:
-    from .ring import RingClient, SharedIov
-    from .ring_file import RingFile
 
 _BELL_BYTES: Final = 1024
 _TIMEOUT_MS_MAX: Final = 2**32 - 1
@@ -57,12 +57,12 @@ class Result(NamedTuple):
 
 
 class Ior(Closing):
-    """See module head; made by `RingClient.ring`."""
+    """See module head; made by `Rings.new`."""
 
     def __init__(
         self,
         connection: Connection,
-        client: "RingClient",
+        daemon: Daemon,
         entry_count: int,
         *,
         depth: int = 0,
@@ -73,7 +73,7 @@ class Ior(Closing):
 
         Args:
             connection: to the mount daemon.
-            client: whose files and memory entries may name.
+            daemon: of which the files and memory are that entries may name.
             entry_count: entries that may be under way at once, 1..65536.
             depth: what the daemon does at once; n > 0: exactly n entries; 0: what is there; -n: at most n.
             timeout_s: with a negative depth: how long fewer than n may wait for more.
@@ -84,7 +84,7 @@ class Ior(Closing):
         """
         self.entry_count = entry_count
         self.connection = connection
-        self._client = client
+        self._daemon = daemon
         self._pid = os.getpid()
         answer = connection.call(
             Call.NEW_RING,
@@ -130,9 +130,9 @@ class Ior(Closing):
     def prepare(  # noqa: PLR0917 - what, where from, where to
         self,
         op: Op,
-        file: "RingFile",
+        file: RingFile,
         offset: int,
-        iov: "SharedIov",
+        iov: SharedIov,
         iov_offset: int,
         length: int,
         *,
@@ -147,7 +147,7 @@ class Ior(Closing):
                 mount daemon has gone.
             TypeError: file or memory of another client, whose ids mean others here.
         """
-        if file.client is not self._client or iov.client is not self._client:
+        if not file.daemon is iov.daemon is self._daemon:
             raise TypeError(f"{file.path!r}, or the memory, is of another client than the ring")
         self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
 
@@ -375,3 +375,39 @@ class Ior(Closing):
         self._has_ended = True
         what = "the mount daemon has ended this ring"
         return OSError(errno.ENOTCONN, what, self.connection.path)
+
+
+class Rings:
+    """The rings of one client."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self._rings: weakref.WeakSet[Ior] = weakref.WeakSet()
+
+    def new(
+        self,
+        entry_count: int,
+        *,
+        depth: int = 0,
+        timeout_s: float = 0.0,
+        priority: Priority = Priority.NORMAL,
+    ) -> Ior:
+        """Return a new ring; see `Ior`."""
+        ring = self.daemon.ask(
+            lambda connection: Ior(
+                connection,
+                self.daemon,
+                entry_count,
+                depth=depth,
+                timeout_s=timeout_s,
+                priority=priority,
+            )
+        )
+        with self.daemon.lock:
+            self._rings.add(ring)
+        return ring
+
+    def abandon(self) -> None:
+        """Close this process's copies of them all without a word."""
+        for ring in list(self._rings):
+            ring.abandon()

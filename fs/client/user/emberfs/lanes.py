@@ -11,17 +11,15 @@ from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from .memory import copy
+from .ior import Rings
+from .iov import Iovs, SharedIov
+from .memory import Region, copy
 from .plan import STAGED_BYTES_MAX, Plan
 from .protocol import Op
+from .ring_file import RingFile
 from .waiting import Permits
-
-if TYPE_CHECKING:
-    from .memory import Region
-    from .ring import RingClient, SharedIov
-    from .ring_file import RingFile
 
 ENTRY_COUNT: Final = 1024
 STAGE_BYTES: Final = 16 << 20
@@ -71,9 +69,9 @@ class Room:
 class Lane:
     """A ring with its stage, used by one call at a time."""
 
-    def __init__(self, client: "RingClient") -> None:
-        self.ring = client.ring(ENTRY_COUNT)
-        self._client = client
+    def __init__(self, rings: Rings, iovs: Iovs) -> None:
+        self.ring = rings.new(ENTRY_COUNT)
+        self._iovs = iovs
         self._stage: SharedIov | None = None
         self._room = Room(STAGE_BYTES)
         self._staged: dict[int, tuple[int, memoryview]] = {}
@@ -83,9 +81,9 @@ class Lane:
         """Whether nothing is under way, nor left on the stage by a call that failed before it was handed in."""
         return self.ring.free_count == self.ring.entry_count and self._room.is_empty
 
-    def region_id(self, region: "Region") -> int:
+    def region_id(self, region: Region) -> int:
         """Return the number of a region at the daemon."""
-        return self._client.region_id(region)
+        return self._iovs.region_id(region)
 
     def close(self) -> None:
         """Give the ring up, and its stage."""
@@ -124,11 +122,11 @@ class Lane:
                 staged_bytes += length - moved
             else:
                 if of_piece is not region:  # mostly one memory, and one file, of many
-                    region, region_id = of_piece, self._client.region_id(of_piece)
+                    region, region_id = of_piece, self._iovs.region_id(of_piece)
                 memory_id, place = region_id, place + moved
             if transfer.file is not file:
                 file = transfer.file
-                file_id = cast("RingFile", file).id  # as was checked
+                file_id = cast(RingFile, file).id  # as was checked
             add_index(index)
             add_offset(transfer.offset + start + moved)
             add_place(place)
@@ -152,7 +150,7 @@ class Lane:
         if region is None:
             return False
         transfer, moved = plan.transfers[at], plan.moved[index]
-        file_id, memory_id = cast("RingFile", transfer.file).id, self._client.region_id(region)
+        file_id, memory_id = cast(RingFile, transfer.file).id, self._iovs.region_id(region)
         offset, place, length = transfer.offset + start + moved, place + moved, length - moved
         self.ring.put(index, offset, place, length, file_id, memory_id, plan.op, plan.flags)
         plan.waiting.popleft()
@@ -163,7 +161,7 @@ class Lane:
         """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
         buffer = plan.buffer_of(index)
         if self._stage is None:
-            self._stage = self._client.allocate(STAGE_BYTES)
+            self._stage = self._iovs.allocate(STAGE_BYTES)
         start = self._room.take(buffer.nbytes)
         if start is None:
             return None
@@ -200,8 +198,10 @@ class Lane:
 class Lanes:
     """All lanes of a client."""
 
-    def __init__(self, client: "RingClient") -> None:
-        self._client = client
+    def __init__(self, rings: Rings, iovs: Iovs) -> None:
+        self._rings = rings
+        self._iovs = iovs
+        self._daemon = rings.daemon
         self._free: list[Lane] = []
         """Of no order; any thread adds and takes one in a single step."""
         self._for_threads = Permits(LANES_OF_THREADS)
@@ -211,7 +211,7 @@ class Lanes:
         """Return a lane, until it is given back; raises OSError where there is none to be had."""
         self._for_threads.take()
         try:
-            return self._next() or Lane(self._client)
+            return self._next() or Lane(self._rings, self._iovs)
         except BaseException:
             self._for_threads.give_back()
             raise
@@ -225,7 +225,7 @@ class Lanes:
 
     def keep(self, lane: Lane) -> None:
         """As `give_back`, of a lane whose only call has ended well: nothing can be under way, nor left on its stage."""
-        if self._client.is_closed:
+        if self._daemon.is_closed:
             self.give_back(lane)
             return
         self._free.append(lane)  # one step, so it needs no lock
@@ -236,7 +236,7 @@ class Lanes:
         """Do what `lane` does in a coroutine of asyncio or trio."""
         await self._for_coroutines.take_async()
         try:
-            lane = self._next() or Lane(self._client)
+            lane = self._next() or Lane(self._rings, self._iovs)
             try:
                 yield lane
             finally:
@@ -245,14 +245,14 @@ class Lanes:
             self._for_coroutines.give_back()
 
     def _keep_or_close(self, lane: Lane) -> None:
-        if lane.is_free and not self._client.is_closed:
+        if lane.is_free and not self._daemon.is_closed:
             self._free.append(lane)
         else:
             lane.close()
 
     def _next(self) -> Lane | None:
         """Return a free lane to the daemon that serves the mount now."""
-        connection, free = self._client.connection(), self._free
+        connection, free = self._daemon.connection(), self._free
         while free:
             try:
                 lane = free.pop()  # one step, so it needs no lock

@@ -4,25 +4,25 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from .batch import OFFSET_MAX, BatchFile, Transfer, need_offset, need_view
 from .closing import Closing
 from .connection import Connection
+from .daemon import Daemon
 from .posix import close_descriptor
 from .protocol import IOCTL_TICKET, TICKET, Call, Op
-
-if TYPE_CHECKING:
-    from .ring import RingClient
 
 
 class RingFile(Closing):
     """See `BatchFile`.  Also an ordinary descriptor: `fileno`."""
 
-    def __init__(self, client: "RingClient", path: str, fd: int) -> None:
-        """Take over `fd`, open on the client's mount."""
-        self.client = client
+    def __init__(
+        self, daemon: Daemon, path: str, fd: int, on_close: Callable[["RingFile"], None]
+    ) -> None:
+        """Take over `fd`, open on the daemon's mount; `on_close` is called when it is given up."""
+        self.daemon = daemon
+        self._on_close = on_close
         self._path = path
         self._fd = fd
         self._id = 0
@@ -41,19 +41,19 @@ class RingFile(Closing):
     @property
     def id(self) -> int:
         """At the daemon; registers the file where it is not yet."""
-        if self._generation != self.client.generation or not self._id:
+        if self._generation != self.daemon.generation or not self._id:
             self.register()
         return self._id
 
     def register(self) -> None:
         """Make the file known to the daemon, where it is not."""
-        with self.client.lock:
-            if self._generation != self.client.generation or not self._id:
-                self.client.ask(self._register_at)
+        with self.daemon.lock:
+            if self._generation != self.daemon.generation or not self._id:
+                self.daemon.ask(self._register_at)
 
     def _register_at(self, connection: Connection) -> None:
         self._id = self._registered(connection)
-        self._connection, self._generation = connection, self.client.generation
+        self._connection, self._generation = connection, self.daemon.generation
 
     def _registered(self, connection: Connection) -> int:
         if self._fd < 0:
@@ -106,7 +106,7 @@ class RingFile(Closing):
         finally:
             fd, self._fd = self._fd, -1
             self._id, self._connection = 0, None
-            self.client.forget_file(self)
+            self._on_close(self)
             close_descriptor(fd, self._path)
 
     def _drop(self, connection: Connection) -> None:
@@ -117,16 +117,14 @@ class RingFile(Closing):
             raise OSError(error.errno, error.strerror, self._path) from error
 
 
-def own_file(file: BatchFile, client: "RingClient") -> RingFile:
+def own_file(file: BatchFile, daemon: Daemon) -> RingFile:
     """Return a file as what it is; raises TypeError: another client has opened it, whose ids mean other files."""
-    if not isinstance(file, RingFile) or file.client is not client:
+    if not isinstance(file, RingFile) or file.daemon is not daemon:
         raise TypeError(f"{file!r} was not opened by this client")
     return file
 
 
-def checked_buffers(
-    op: Op, transfers: Sequence[Transfer], client: "RingClient"
-) -> list[memoryview]:
+def checked_buffers(op: Op, transfers: Sequence[Transfer], daemon: Daemon) -> list[memoryview]:
     """Return the buffers of transfers, as bytes.
 
     Raises:
@@ -134,7 +132,7 @@ def checked_buffers(
     """
     buffers = []
     for file, offset, buffer in transfers:
-        own_file(file, client)
+        own_file(file, daemon)
         if type(buffer) is not memoryview:
             need_view(file.path, buffer)
         if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
@@ -147,10 +145,10 @@ def checked_buffers(
     return buffers
 
 
-def is_plain_read(file: RingFile, offset: int, buffer: memoryview, client: "RingClient") -> bool:
+def is_plain_read(file: RingFile, offset: int, buffer: memoryview, daemon: Daemon) -> bool:
     """Tell whether a read is one that `checked_buffers` lets through as it is, without saying what is wrong with another."""
     return (
-        file.client is client
+        file.daemon is daemon
         and type(buffer) is memoryview
         and buffer.format == "B"
         and buffer.ndim == 1

@@ -23,16 +23,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from operator import add, eq
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from .batch import OFFSET_MAX, BatchClient, BatchFile, Transfer
+from .daemon import Daemon
+from .iov import Iovs, SharedIov
+from .lanes import Lane
 from .memory import Region, Regions
 from .protocol import LENGTH_MAX, EntryFlag, Op
 from .ring_file import RingFile
-
-if TYPE_CHECKING:
-    from .lanes import Lane
-    from .ring import RingClient, SharedIov
 
 STEP_BYTES: Final = 1 << 20
 """Sizes of memory that is kept are multiples of it, so that batches of about one size can use the same."""
@@ -122,8 +121,8 @@ def check_rows(rows: Rows, buffer: memoryview) -> None:
 class Buffers:
     """Shared memory of one client that is handed out as buffers, and comes back by itself."""
 
-    def __init__(self, client: "RingClient") -> None:
-        self._client = client
+    def __init__(self, iovs: Iovs) -> None:
+        self._iovs = iovs
         self._free: deque[SharedIov] = deque()
         self._held: deque[None] = deque()
         """One element for each buffer that somebody has."""
@@ -138,13 +137,13 @@ class Buffers:
         whole = max(1, -(-size // STEP_BYTES)) * STEP_BYTES
         iov = self._kept(whole)
         if iov is None:
-            iov = self._client.allocate(whole)
+            iov = self._iovs.allocate(whole)
         lease = (ctypes.c_ubyte * size).from_buffer(iov.view)
         self._held.append(None)
         weakref.finalize(lease, _come_back, self._free, self._held, iov).atexit = False
         return memoryview(lease).cast("B")
 
-    def _kept(self, whole: int) -> "SharedIov | None":
+    def _kept(self, whole: int) -> SharedIov | None:
         """Return memory of this size that has come back; what was kept too long goes, the oldest first."""
         found: SharedIov | None = None
         kept: list[SharedIov] = []
@@ -171,7 +170,7 @@ class Buffers:
 _all_buffers: "weakref.WeakSet[Buffers]" = weakref.WeakSet()
 
 
-def _come_back(free: "deque[SharedIov]", held: "deque[None]", iov: "SharedIov") -> None:
+def _come_back(free: deque[SharedIov], held: deque[None], iov: "SharedIov") -> None:
     """Runs wherever the last reference goes, so it takes no lock."""
     held.pop()
     free.append(iov)
@@ -213,7 +212,7 @@ class RingRows:
         ]
         self._kind = array("Q", [int(Op.READ) | int(flags) << 32]) * len(kept)
 
-    def move(self, lane: "Lane") -> list[int]:
+    def move(self, lane: Lane) -> list[int]:
         """Do it, as many rows at once as the ring has room for; raises OSError for the first that failed."""
         ring, results, begun, total = lane.ring, self._results, 0, len(self._kind)
         columns = [*self._columns, self._ids(lane), self._kind]
@@ -231,19 +230,19 @@ class RingRows:
             raise OSError(number, os.strerror(number), self._rows.files[index].path)
         return results
 
-    def _ids(self, lane: "Lane") -> "array[int]":
+    def _ids(self, lane: Lane) -> "array[int]":
         """Return which file and which memory each row is of, as the daemon of this lane knows them.
 
         Only with a lane at hand: ids that were found out before it was made can be those of a daemon that has gone, and
         mean other files now.
         """
         memory = lane.region_id(self._region) << 32
-        ids = {file: cast("RingFile", file).id | memory for file in set(self._files)}
+        ids = {file: cast(RingFile, file).id | memory for file in set(self._files)}
         return array("Q", [ids[file] for file in self._files])
 
 
 def shared_columns(
-    transfers: Sequence[Transfer], regions: Regions, client: "RingClient | None"
+    transfers: Sequence[Transfer], regions: Regions, daemon: Daemon
 ) -> tuple[Rows, Region] | None:
     """Return reads by columns, and the memory that all of their buffers lie in; None: they are not so plain.
 
@@ -256,7 +255,7 @@ def shared_columns(
             set(map(type, buffers)) != {memoryview}
             or {buffer.ndim for buffer in buffers} != {1}
             or sum([buffer.nbytes for buffer in buffers]) != sum(sizes)
-            or not all(isinstance(file, RingFile) and file.client is client for file in set(files))
+            or not all(isinstance(file, RingFile) and file.daemon is daemon for file in set(files))
             or max(sizes) > LENGTH_MAX
             or max(offsets) > OFFSET_MAX
             or min(offsets) < 0

@@ -29,8 +29,9 @@ from uuid import UUID
 
 from emberfs.batch import Transfer
 from emberfs.ior import Result
+from emberfs.iov import SharedIov
 from emberfs.protocol import ENTRY_COUNT_MAX, EntryFlag, Op, Priority, ring_bytes
-from emberfs.ring import RingClient, SharedIov
+from emberfs.ring import RingClient
 from emberfs.ring_file import RingFile
 
 from .fuse import get_mount_point
@@ -208,7 +209,7 @@ class ioring:  # noqa: N801 - the name that programs know
         unwanted = os.O_WRONLY if read else os.O_RDONLY
         if fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == unwanted:
             raise OSError(errno.EACCES, "the descriptor was opened for something else")
-        if not self._client is file.client is iov._iov.client:  # noqa: SLF001
+        if not self._client.daemon is file.daemon is iov._iov.daemon:  # noqa: SLF001
             raise OSError(errno.EINVAL, "descriptor, iovec and ring are not of the same mount")
         part = _part(iov._iov, start, length, block_size)  # noqa: SLF001
         part.userdata = userdata
