@@ -1,5 +1,6 @@
 """The static checks, as tests: one run and one closing line say everything."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
+THIS_TREE = {"PYTHONPATH": f"{ROOT}:{ROOT / 'fs/client/user'}"}
+"""What programs import is looked at here, also where the environment is that of another working tree."""
 
 pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded machine
 
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded mac
 def test_check(command):
     done = subprocess.run(
         [PROGRAMS / command[0], *command[1:]],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=os.environ | THIS_TREE, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
 

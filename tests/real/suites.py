@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from . import suites_of_programs, suites_of_sources
+from .suite_part import Part
 
 PYTHON = "/usr/bin/python3"
 PYTHON_PARTS = [
@@ -155,17 +157,6 @@ APPLICATIONS = {
 KNOWN = {"TestNonpollableDeadline": "Linux lets any file of FUSE be watched by epoll"}
 """Forced by FUSE; specs/semantics.md, Limits."""
 TIME_LIMIT_S = 1200
-
-
-@dataclass(frozen=True)
-class Part:
-    """A command that is run in an empty folder, how it tells which of its tests failed, and the exit codes that mean 'passed' or 'left out'."""
-
-    command: list[str]
-    failed: re.Pattern = re.compile(r"(?!)")
-    environment: Mapping[str, str] = field(default_factory=dict)
-    good_codes: frozenset[int] = frozenset({0})
-
 
 PYTHON_FAILED = re.compile(r"^(?:FAIL|ERROR): (\w+) \(", re.MULTILINE)
 GO_FAILED = re.compile(r"^\s*--- FAIL: (\S+)", re.MULTILINE)
@@ -305,8 +296,6 @@ def chosen(words: list[str], found: Mapping[str, Part]) -> dict[str, Part]:
 
 
 def main() -> int:
-    from . import suites_of_programs, suites_of_sources  # noqa: PLC0415 - they make their parts of this module's
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -5,7 +5,7 @@ They are run by root.  What is needed and not installed is named.
 
 import shutil
 
-from .suites import Part
+from .suite_part import Part
 
 IMAGES = """
 sums() { (cd "$1"; find . -type f -print0 | sort -z | xargs -0 md5sum); }

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from .suites import Part
+from .suite_part import Part
 
 ACL_FAILED = re.compile(r"^(\[\d+\].*) -- failed$", re.MULTILINE)
 FUSE_FAILED = re.compile(r"^ *\d+ \[(.*?)\] (?!OK|.*\bOK$)", re.MULTILINE)
