@@ -114,7 +114,7 @@ class Books:
 
     def _unpin(self, records: Sequence[ChunkRecord] = ()) -> None:
         while True:
-            self.ledger.unpin_all(records)
+            self.ledger.readers.unpin_all(records)
             if not self._to_unpin:
                 return
             records = self._to_unpin.popleft()

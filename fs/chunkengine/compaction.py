@@ -139,7 +139,7 @@ class Compactor:
             if record is None or not is_movable or record.is_damaged or ledger.is_changing(key):
                 progress.skipped_count += 1
                 return
-            ledger.pin(record)
+            ledger.readers.pin(record)
         try:
             copy = self._space.allocate_elsewhere(key, size_class_of_position(position), avoid)
             if copy is not None:
@@ -151,7 +151,7 @@ class Compactor:
                 progress.skipped_count += 1
         finally:
             with self._books.lock:
-                self._books.ledger.unpin(record)
+                self._books.ledger.readers.unpin(record)
 
     def _copy_to(
         self, key: ChunkKey, record: ChunkRecord, copy: Position, progress: _Progress

@@ -41,16 +41,14 @@ Source: deepseek-ai/3FS, its design notes, "Chunk engine".
 import logging
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from ..runtime.ports import Buffer
 from ..schema.config import StorageSection
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
 from .api import ChunkCommit, ChunkState, ChunkWrite, CommitsAtOnce, Note
 from .books import Books
-from .checksum import digest_of, packed_checksums
 from .compaction import Compactor
+from .damage import Damage
 from .direct_reads import DirectReads
 from .disk_use import Compacted, SpaceInfo
 from .epochs import Epochs
@@ -77,7 +75,6 @@ from .updates import Updates
 from .verified import VerifiedReader
 from .version_writer import VersionWriter
 from .versions import (
-    check_version,
     committed_record,
     known_state,
     state_of,
@@ -126,6 +123,7 @@ class DiskEngine:
             block=self._block,
             sync=self.sync,
         )
+        self._damage = Damage(self._books, self._writer, block=self._block, sync=self.sync)
         self._is_closed = False
         self._compactor = Compactor(meta, files, self._books, self._space, self._reader)
         self._registry = Registry(meta, self._books)
@@ -319,41 +317,15 @@ class DiskEngine:
             if key in ledger.pendings:
                 ledger.change(key, ledger.record(key), None)
 
+    # ----------------------------------------------------------------- damage
+
     def repair(self, target_id: TargetId, chunk_id: ChunkId, *, version: int, data: Buffer) -> bool:
         """See `ChunkEngine`."""
-        key = chunk_key(target_id, chunk_id)
-        with self._books as ledger:
-            old = ledger.record(key)
-            if old is None or old.version != version or key in ledger.pendings:
-                return False
-        checksums = packed_checksums([data], self._block)
-        if len(data) != old.length or digest_of(checksums, old.length) != old.digest:
-            return False
-        position = self._writer.write_new(key, [data], old.length, is_create=False, sync=self.sync)
-        is_changing = False
-        try:
-            whole = replace(old, position=position, checksums=checksums, is_damaged=False)
-            with self._books as ledger:
-                is_changing = True
-                ledger.change(key, whole, None, has_written=True)
-        except BaseException:
-            if not is_changing:
-                self._writer.free(position)
-            raise
-        return True
-
-    # ----------------------------------------------------------------- damage
+        return self._damage.repair(chunk_key(target_id, chunk_id), version, data)
 
     def mark_damaged(self, target_id: TargetId, chunk_id: ChunkId, *, version: int = 0) -> bool:
         """See `ChunkEngine`."""
-        key = chunk_key(target_id, chunk_id)
-        with self._books as ledger:
-            old = ledger.record(key)
-            if old is None or not old.length or (version and old.version != version):
-                return False
-            if not old.is_damaged:
-                ledger.change(key, replace(old, is_damaged=True), ledger.pendings.get(key))
-        return True
+        return self._damage.mark(chunk_key(target_id, chunk_id), version)
 
     def end_damage(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> bool:
         """See `ChunkEngine`."""
@@ -393,29 +365,17 @@ class DiskEngine:
             raise FsError(
                 Status.INVALID_ARGUMENT, f"{chunk_id}: length {length} of {chunk_size_bytes}"
             )
-        key = chunk_key(target_id, chunk_id)
-        with self._books as ledger:
-            ledger.check_target(target_id)
-            old = ledger.record(key)
-            check_version(key, old, version, is_any=True)
-            record = ChunkRecord(
-                version,
-                chain_version,
-                NO_POSITION,
-                checksum,
-                chunk_size_bytes,
-                length,
-                b"",
-                length > 0,
-            )
-            if old is not None and (old.version, old.length, old.digest) == (
-                version,
-                length,
-                checksum,
-            ):
-                record = replace(old, chain_version=chain_version)
-            ledger.change(key, record, None)
-            return known_state(key, record, None)
+        lost = ChunkRecord(
+            version,
+            chain_version,
+            NO_POSITION,
+            checksum,
+            chunk_size_bytes,
+            length,
+            b"",
+            is_damaged=length > 0,
+        )
+        return self._damage.put(chunk_key(target_id, chunk_id), lost)
 
     # ---------------------------------------------------------------- targets
 

@@ -14,7 +14,6 @@ Invariants (crash rules of the engine, see its head):
 Concurrency: the caller holds the engine's lock in every method.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -23,6 +22,7 @@ from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
 from .allocator import Allocator, Reservation
 from .api import Note
+from .block_readers import BlockReaders
 from .format import (
     CHUNK_PREFIX,
     EPOCH_KEY,
@@ -47,20 +47,7 @@ from .format import (
     used_key,
 )
 from .ports import MetaStore
-
-CACHE_BYTES_MAX: Final = 32 << 20
-"""Of decoded chunk records kept in memory."""
-
-ABSENT_COUNT_MAX: Final = 1000
-"""Keys of chunks remembered not to be there, oldest forgotten first."""
-
-_RECORD_OVERHEAD_BYTES: Final = 400
-
-
-@dataclass(slots=True)
-class _Readers:
-    count: int
-    length_max: int
+from .record_cache import RecordCache
 
 
 @dataclass(slots=True)
@@ -114,53 +101,16 @@ class Ledger:
         """The targets of this disk, and whether they are being removed."""
         self.removed: set[TargetId] = set()
         """Targets that are not held any more, whatever the configuration says."""
-        self._cache: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
-        self._cache_bytes = 0
-        self._absent: dict[ChunkKey, None] = {}
-        """Chunks known to have no committed version: the making of one asks for it half a dozen times."""
-        self._readers: dict[Position, _Readers] = {}
-        self._left_to_readers: set[Position] = set()
+        self._versions = RecordCache(meta)
+        self.record = self._versions.get
+        """See `RecordCache`; likewise the next two."""
+        self.records = self._versions.get_all
+        self.cached = self._versions.cached
+        self.readers = BlockReaders(self._reuse)
         self._updating: set[ChunkKey] = set()
         self._emptied: dict[int, None] = {}
         self.is_doubtful = False
         """A change has lacked memory in its middle: nobody is to use it any more, whatever that change has raised."""
-
-    def record(self, key: ChunkKey) -> ChunkRecord | None:
-        """Return the committed version."""
-        record = self._cache.get(key)
-        if record is not None:
-            self._cache.move_to_end(key)
-            return record
-        if key in self._absent:
-            return None
-        value = self._meta.get(CHUNK_PREFIX + key)
-        if value is None:
-            if len(self._absent) >= ABSENT_COUNT_MAX:
-                del self._absent[next(iter(self._absent))]
-            self._absent[key] = None
-            return None
-        record = ChunkRecord.unpack(value)
-        self._remember(key, record)
-        return record
-
-    def cached(self, key: ChunkKey) -> ChunkRecord | None:
-        """Return the committed version if it is in memory; None: `record` may know it."""
-        record = self._cache.get(key)
-        if record is not None:
-            self._cache.move_to_end(key)
-        return record
-
-    def records(self, keys: Sequence[ChunkKey]) -> list[ChunkRecord | None]:
-        """Return the committed version of each."""
-        cache, found = self._cache, list[ChunkRecord | None]()
-        for key in keys:
-            record = cache.get(key)
-            if record is None:
-                record = self.record(key)
-            else:
-                cache.move_to_end(key)
-            found.append(record)
-        return found
 
     def allocate(self, size_class: int) -> tuple[Position, Reservation | None]:
         """Hand out a block for a version about to be written."""
@@ -180,19 +130,19 @@ class Ledger:
     def begin_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
         """Note that a version of the chunk is being prepared, on top of `base`; keeps its block.  All of that, or nothing."""
         if base is not None:
-            self.pin(base)
+            self.readers.pin(base)
         try:
             self._updating.add(key)
         except BaseException:  # no memory
             if base is not None:
-                self.unpin(base)
+                self.readers.unpin(base)
             raise
 
     def end_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
         """End of `begin_update`."""
         self._updating.discard(key)
         if base is not None:
-            self.unpin(base)
+            self.readers.unpin(base)
 
     def is_changing(self, key: ChunkKey) -> bool:
         """Return whether the chunk has a pending version, or gets one just now."""
@@ -322,58 +272,6 @@ class Ledger:
         )
         return is_same and self._pending_epochs.get(key, 0) <= self._durable_epoch
 
-    def pin(self, record: ChunkRecord) -> None:
-        """Keep the block of a version from being reused while it is read."""
-        readers = self._readers.get(record.position)
-        if readers is None:
-            self._readers[record.position] = _Readers(1, record.length)
-        else:
-            readers.count += 1
-            readers.length_max = max(readers.length_max, record.length)
-
-    def pin_all(self, records: Sequence[ChunkRecord]) -> None:
-        """Pin several, all or none."""
-        count = 0
-        try:
-            for record in records:
-                self.pin(record)
-                count += 1
-        except BaseException:  # no memory
-            for record in records:
-                if not count:
-                    break
-                count -= 1
-                self.unpin(record)
-            raise
-
-    def unpin(self, record: ChunkRecord) -> None:
-        """End of `pin`."""
-        position = record.position
-        readers = self._readers[position]
-        readers.count -= 1
-        if readers.count == 0:
-            del self._readers[position]
-            if position in self._left_to_readers:
-                self._left_to_readers.remove(position)
-                self._reuse(position)
-
-    def unpin_all(self, records: Iterable[ChunkRecord]) -> None:
-        """End of `pin_all`: of all, also where memory is short for some of them."""
-        left, failure = iter(records), None
-        while True:
-            try:
-                for record in left:
-                    self.unpin(record)
-                break
-            except MemoryError as error:
-                # The block of that one is not used again until the disk is opened anew.
-                failure = error
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure  # its traceback holds this frame
-
     def may_append(self, key: ChunkKey, record: ChunkRecord) -> bool:
         """Return whether the bytes behind a committed version may be written.
 
@@ -383,8 +281,7 @@ class Ledger:
         pending = self.pendings.get(key)
         if pending is not None and pending.record.position == record.position:
             return False
-        readers = self._readers.get(record.position)
-        return readers is None or readers.length_max <= record.length
+        return not self.readers.may_look_beyond(record)
 
     def begin_flush(self) -> Epoch:
         """Start the next epoch; return the one to make durable."""
@@ -405,7 +302,7 @@ class Ledger:
         """Let the quarantined blocks go; return the size classes of groups that ran empty since the last time."""
         self._durable_epoch = max(self._durable_epoch, closing.number)
         for position in closing.quarantine:
-            self._leave(position)
+            self.readers.leave(position)
         emptied = list(self._emptied)
         self._emptied.clear()
         return emptied
@@ -449,16 +346,10 @@ class Ledger:
     def _free(self, position: Position) -> None:
         if position in self.epoch.fresh:
             self.epoch.fresh.remove(position)
-            self._leave(position)
+            self.readers.leave(position)
         else:
             self.epoch.quarantine.append(position)
             self.epoch.quarantined_bytes += capacity_of(position)
-
-    def _leave(self, position: Position) -> None:
-        if position in self._readers:
-            self._left_to_readers.add(position)
-        else:
-            self._reuse(position)
 
     def _reuse(self, position: Position) -> None:
         if self.allocator.release(position):
@@ -473,21 +364,7 @@ class Ledger:
         elif self.pendings.get(key) is not pending:
             self.pendings[key] = pending
             self._pending_epochs[key] = self.epoch.number
-        self._forget(key)
-        if record is not None:
-            self._remember(key, record)
-
-    def _remember(self, key: ChunkKey, record: ChunkRecord) -> None:
-        self._absent.pop(key, None)
-        self._cache[key] = record
-        self._cache_bytes += len(record.checksums) + _RECORD_OVERHEAD_BYTES
-        while self._cache_bytes > CACHE_BYTES_MAX:
-            self._forget(next(iter(self._cache)))
-
-    def _forget(self, key: ChunkKey) -> None:
-        old = self._cache.pop(key, None)
-        if old is not None:
-            self._cache_bytes -= len(old.checksums) + _RECORD_OVERHEAD_BYTES
+        self._versions.replace(key, record)
 
 
 def _positions(record: ChunkRecord | None, pending: PendingRecord | None) -> set[Position]:

@@ -56,7 +56,7 @@ class RowLender:
             if found is None:
                 return None
             pinned = [record for record in records if record is not None]
-            ledger.pin_all(pinned)
+            ledger.readers.pin_all(pinned)
             loan.pinned = pinned
         if is_direct:
             pairs = zip(rows.numbers, rows.offsets, strict=True)

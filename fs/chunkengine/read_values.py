@@ -1,6 +1,6 @@
 """What a chunk engine is asked to read, and what becomes of it: one by one, or many by columns.  No I/O here.
 
-`ChunkEngine` (api.py) says what it promises for each.
+`ChunkReads` (read_api.py) says what it promises for each.
 """
 
 from collections.abc import Callable, Sequence

@@ -43,7 +43,7 @@ class Reads:
             keys = [(io.target_id, io.chunk_id, io.version) for io in ios]
             wanted = [found.get(key) or _look_up(found, ledger, key) for key in keys]
             pinned = [one.record for one in found.values() if isinstance(one, Located)]
-            ledger.pin_all(pinned)
+            ledger.readers.pin_all(pinned)
         try:
             if len(ios) > 1:
                 self._begin_reads(ios, wanted)
@@ -52,7 +52,7 @@ class Reads:
                 _read_one(reader, io, one, done, may_wait=True)
         finally:
             with self._books.lock:
-                self._books.ledger.unpin_all(pinned)
+                self._books.ledger.readers.unpin_all(pinned)
         return [one for one in done if one is not None]
 
     def read_cached(self, ios: Sequence[ReadIo]) -> list[ReadDone | None]:
@@ -84,12 +84,12 @@ class Reads:
             record = find_version(ledger, target_id, chunk_id, version)
             if isinstance(record, FsError):
                 raise record
-            ledger.pin(record)
+            ledger.readers.pin(record)
         try:
             return bytes(self._reader.read(record, 0, record.length))
         finally:
             with self._books.lock:
-                self._books.ledger.unpin(record)
+                self._books.ledger.readers.unpin(record)
 
 
 def _look_up(found: Found, ledger: Ledger, key: Key) -> Located | FsError:

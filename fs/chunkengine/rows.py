@@ -139,7 +139,7 @@ class Rows:
             known = dict(zip(wanted, records, strict=True))
             lend = partial(self._files.lend, may_wait=True)
             pinned = [record for record in records if record is not None]
-            ledger.pin_all(pinned)
+            ledger.readers.pin_all(pinned)
         try:
             direct = self._direct.choose(known, rows, view) if may_pass_cache else []
             if not direct:
@@ -162,7 +162,7 @@ class Rows:
             return done
         finally:
             with self._books.lock:
-                self._books.ledger.unpin_all(pinned)
+                self._books.ledger.readers.unpin_all(pinned)
 
     def _read_unmatched(
         self, known: dict[int, ChunkRecord | None], rows: ReadRows, view: memoryview

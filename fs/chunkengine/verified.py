@@ -3,7 +3,7 @@
 Reads are widened to checksum-block boundaries.  The bytes asked for go straight into the caller's buffer and
 the widening into scratch space, by one preadv; small unaligned reads take one copy instead.
 
-Concurrency: none of its own; the caller keeps the block from being reused (Ledger.pin) meanwhile.
+Concurrency: none of its own; the caller keeps the block from being reused (BlockReaders.pin) meanwhile.
 """
 
 from typing import Final

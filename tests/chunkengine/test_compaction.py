@@ -266,13 +266,13 @@ def test_a_reader_in_flight_keeps_the_old_block(sparse) -> None:
     _, engine = sparse
     ledger = engine._books.ledger
     record = ledger.record(chunk_key(*chunk(4)))
-    ledger.pin(record)
+    ledger.readers.pin(record)
     assert engine.compact(ALL).moved_count == 1
     for index in range(20, 40):
         put(engine, index, content(index))
     engine.sync()
     assert bytes(engine._reader.read(record, 0, 5000)) == content(4)
-    ledger.unpin(record)
+    ledger.readers.unpin(record)
     assert place(engine, 4) != record.position
     check_books(engine._meta)
 

@@ -106,7 +106,7 @@ def crash_at(disk: SimulatedDisk, step: str) -> None:
 
 def reuse_at_once(ledger, position) -> None:
     ledger.epoch.fresh.discard(position)
-    ledger._leave(position)
+    ledger.readers.leave(position)
 
 
 def write_in_two(store, batch) -> None:

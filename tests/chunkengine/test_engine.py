@@ -506,7 +506,7 @@ def test_what_is_taken_at_once_waits_for_nothing(lab, monkeypatch) -> None:
 
 def test_a_new_chunk_is_looked_up_once(lab, monkeypatch) -> None:
     engine, looks, real = lab.engine, [], lab.engine._meta.get
-    monkeypatch.setattr("fs.chunkengine.ledger.ABSENT_COUNT_MAX", 3)
+    monkeypatch.setattr("fs.chunkengine.record_cache.ABSENT_COUNT_MAX", 3)
     monkeypatch.setattr(engine._meta, "get", lambda key: looks.append(key) or real(key))
     assert engine.get(*A) is None
     assert not engine.takes_at_once(*A, 0, 5)

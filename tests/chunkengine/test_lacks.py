@@ -19,7 +19,7 @@ from fs.chunkengine import (
     version_writer,
 )
 from fs.chunkengine import books as books_module
-from fs.chunkengine import engine as engine_module
+from fs.chunkengine import damage as damage_module
 from fs.chunkengine import ledger as ledger_module
 from fs.chunkengine.api import ChunkWrite
 from fs.chunkengine.books import Books
@@ -165,7 +165,7 @@ def repair(engine) -> None:
         (cut, (data_files.LocalDataFiles, "write_at")),
         (cut, (updates, "PendingRecord")),
         (repair, (data_files.LocalDataFiles, "write_at")),
-        (repair, (engine_module, "replace")),
+        (repair, (damage_module, "replace")),
     ],
 )
 def test_without_memory_to_write_or_record_a_version_its_block_is_free_again(
@@ -342,13 +342,13 @@ def test_without_memory_to_begin_updates_none_of_them_counts_as_begun(
         if step == "add":
             patch.setattr(ledger, "_updating", Failing())
         else:
-            real = ledger.pin
-            patch.setattr(ledger, "pin", lambda record: (fail_once(), real(record)))
+            real = ledger.readers.pin
+            patch.setattr(ledger.readers, "pin", lambda record: (fail_once(), real(record)))
         with pytest.raises(MemoryError):
             engine.prepare_writes(TargetId(1), writes)
         assert not ledger._updating
     assert not ledger._updating
-    assert not ledger._readers
+    assert not ledger.readers
     engine.prepare_writes(TargetId(1), writes)
 
 
@@ -376,7 +376,7 @@ def test_without_memory_to_begin_a_read_nothing_stays_pinned(engine, monkeypatch
     put(engine, OTHER, 1, CONTENT)
     engine.sync()
     ledger = engine._books.ledger
-    pinned, real = [], ledger.pin
+    pinned, real = [], ledger.readers.pin
 
     def pin(record) -> None:
         if pinned:
@@ -385,12 +385,12 @@ def test_without_memory_to_begin_a_read_nothing_stays_pinned(engine, monkeypatch
         pinned.append(record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "pin", pin)
+        patch.setattr(ledger.readers, "pin", pin)
         patch.setattr(lent_rows, "is_cached", lambda *_: True)
         patch.setattr(engine._files, "_has_asked_cache", True)  # tmpfs cannot tell
         with pytest.raises(MemoryError):
             READS[read](engine)
-    assert pinned and not ledger._readers
+    assert pinned and not ledger.readers
 
 
 def test_without_memory_to_unpin_what_was_lent_the_books_are_let_go_of_and_the_rest_is_unpinned(
@@ -398,11 +398,12 @@ def test_without_memory_to_unpin_what_was_lent_the_books_are_let_go_of_and_the_r
 ) -> None:
     """Else nobody would ever have the books again, and the other blocks would stay pinned until the disk is opened anew."""
     put(engine, OTHER, 1, CONTENT)
-    books, ledger, real = engine._books, engine._books.ledger, engine._books.ledger.unpin
+    books, ledger = engine._books, engine._books.ledger
+    real = ledger.readers.unpin
     with books:
         records = [ledger.record(chunk_key(*chunk)) for chunk in (CHUNK, OTHER)]
         for _ in range(2):
-            ledger.pin_all(records)
+            ledger.readers.pin_all(records)
             books.unpin_soon(records)  # in line: somebody has the books
     failing = [records[0]]
 
@@ -412,12 +413,12 @@ def test_without_memory_to_unpin_what_was_lent_the_books_are_let_go_of_and_the_r
             failing.clear()
             raise MemoryError
 
-    monkeypatch.setattr(ledger, "unpin", unpin)
+    monkeypatch.setattr(ledger.readers, "unpin", unpin)
     with pytest.raises(MemoryError):
         read(engine)
     assert not books.lock.locked()
     assert read(engine) == (Status.OK, CONTENT)
-    assert not ledger._readers
+    assert not ledger.readers
 
 
 @pytest.mark.parametrize("way", ["read_batch", "read_rows"])
@@ -426,7 +427,7 @@ def test_without_memory_to_unpin_one_of_what_was_read_the_others_are_unpinned(
 ) -> None:
     put(engine, OTHER, 1, CONTENT)
     ledger, left = engine._books.ledger, [1]
-    real = ledger.unpin
+    real = ledger.readers.unpin
 
     def unpin(record) -> None:
         real(record)
@@ -434,10 +435,10 @@ def test_without_memory_to_unpin_one_of_what_was_read_the_others_are_unpinned(
             left.clear()
             raise MemoryError
 
-    monkeypatch.setattr(ledger, "unpin", unpin)
+    monkeypatch.setattr(ledger.readers, "unpin", unpin)
     with pytest.raises(MemoryError):
         READS[way](engine)
-    assert not ledger._readers and not engine._books.lock.locked()
+    assert not ledger.readers and not engine._books.lock.locked()
 
 
 def test_without_memory_to_give_space_back_the_groups_numbers_are_used_again(

@@ -61,9 +61,9 @@ def test_what_is_lent_is_what_the_chunk_holds_and_counts_as_read(lab) -> None:
     assert lent.checksums == [block_checksums(piece, 4096) for piece in pieces]
     assert users(lab) == (4 if lab.kind == "disk" else 0), "a write at once waits for nobody"
     assert bytes_of(lent) == pieces
-    assert len(lab.engine._books.ledger._readers) == 2
+    assert len(lab.engine._books.ledger.readers) == 2
     lent.give_back()
-    assert not users(lab) and not lab.engine._books.ledger._readers
+    assert not users(lab) and not lab.engine._books.ledger.readers
     assert lend(lab, WHOLE) is None and lend(lab, TWO) is None
     assert lab.read([WHOLE]) == 0, "through the page cache, for those who come later"
 
@@ -84,7 +84,7 @@ def test_what_was_read_past_the_cache_is_not_lent_so(lab) -> None:
 )
 def test_all_or_nothing_is_lent_and_nothing_is_remembered_then(lab, other) -> None:
     assert lend(lab, WHOLE, other) is None
-    assert not users(lab) and not lab.engine._books.ledger._readers
+    assert not users(lab) and not lab.engine._books.ledger.readers
     lend(lab, WHOLE).give_back()
 
 
@@ -158,5 +158,5 @@ def test_a_lack_in_the_middle_leaves_nothing_lent(lab, monkeypatch, where) -> No
     with pytest.raises(MemoryError):
         lend(lab, TWO, WHOLE)
     with lab.engine._books:  # what could not be given back at once is now
-        assert not ledger._readers
+        assert not ledger.readers
     assert users(lab) == before

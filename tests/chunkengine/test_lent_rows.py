@@ -140,9 +140,9 @@ def test_blocks_are_not_used_again_before_they_are_given_back(lab, contents) -> 
         lab.engine.sync()
         assert bytes_of(lent) == [contents[0]]
     ledger = lab.engine._books.ledger
-    assert len(ledger._left_to_readers) == 1
+    assert len(ledger.readers._left) == 1
     lent.give_back()
-    assert not ledger._left_to_readers
+    assert not ledger.readers._left
     _nothing_is_held(lab)
 
 
@@ -151,7 +151,7 @@ def test_who_gives_back_waits_for_nobody(lab, contents) -> None:
     lent, books = lend_cached(lab, (0, 0, BLOCK), (1, 0, BLOCK)), lab.engine._books
     with books.lock:
         lent.give_back()
-        assert len(books.ledger._readers) == 2
+        assert len(books.ledger.readers) == 2
     assert lab.engine.get(*CHUNKS[0]) is not None
     _nothing_is_held(lab)
 
@@ -167,7 +167,7 @@ def test_an_engine_that_is_closed_takes_back_what_it_lent(lab, contents) -> None
 
 
 def _nothing_is_held(lab):
-    assert not lab.engine._books.ledger._readers and not lab.engine._books._to_unpin
+    assert not lab.engine._books.ledger.readers and not lab.engine._books._to_unpin
     if lab.kind == "disk":
         assert all(not file.user_count for file in lab.engine._files._files.open.values())
 

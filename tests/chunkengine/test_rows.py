@@ -227,7 +227,7 @@ def test_a_single_row_of_what_is_not_in_memory_or_in_use_is_left(lab, contents) 
     with books:
         assert read_one(lab.engine, 0, 0, 100)[0] is None
     assert read_one(lab.engine, 0, 0, 100)[1] == contents[0][:100]
-    books.ledger._cache.clear()
+    books.ledger._versions._records.clear()
     assert read_one(lab.engine, 0, 0, 100)[0] is None
     assert read(lab.engine, [(0, 0, 100)])[0].left == []
     assert read_one(lab.engine, 0, 0, 100)[1] == contents[0][:100]

@@ -27,7 +27,8 @@ GROUPS = {
         "fs/storage/channels.py",
     ],
     "tests/chunkengine": [
-        "fs/chunkengine/allocator.py", "fs/chunkengine/ledger.py", "fs/chunkengine/versions.py",
+        "fs/chunkengine/allocator.py", "fs/chunkengine/ledger.py", "fs/chunkengine/record_cache.py", "fs/chunkengine/block_readers.py",
+        "fs/chunkengine/versions.py", "fs/chunkengine/damage.py",
         "fs/chunkengine/content.py", "fs/chunkengine/engine.py", "fs/chunkengine/epochs.py", "fs/chunkengine/updates.py", "fs/chunkengine/recovery.py",
         "fs/chunkengine/format.py",
     ],

@@ -96,7 +96,7 @@ async def test_a_node_without_lease_lends_nothing(mock_clock, answers):
         node.lease.is_valid = partial(next, iter(answers), False)
         with pytest.raises(FsError, match="LEASE_EXPIRED"):
             await read(cluster, client)
-        assert not node.engine._books.ledger._readers
+        assert not node.engine._books.ledger.readers
 
 
 async def test_a_chunk_with_an_update_inside_is_not_lent(mock_clock):
@@ -181,7 +181,7 @@ async def test_cold_rows_are_read_from_the_disk_by_who_says_that_he_does(mock_cl
         data, _, is_direct = await read_direct(cluster, client)
         assert not is_direct and data == whole
         await trio.sleep(1)
-        assert not cluster.nodes[1].engine._books.ledger._readers
+        assert not cluster.nodes[1].engine._books.ledger.readers
 
 
 @pytest.mark.parametrize("case", ["warm", "small", "not verified", "fills"])
@@ -289,9 +289,9 @@ async def test_blocks_that_are_lent_are_free_once_they_are_returned(mock_clock):
     async with one_machine() as (cluster, client):
         ledger = cluster.nodes[1].engine._books.ledger
         await read(cluster, client)
-        assert len(ledger._readers) == COUNT
+        assert len(ledger.readers) == COUNT
         await trio.sleep(1)
-        assert not ledger._readers
+        assert not ledger.readers
 
 
 class LendingDisk:
