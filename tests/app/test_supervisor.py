@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from fs.app import process_end, stuck_daemon
-from fs.app import supervisor as module
+from fs.app import supervised as module
 from fs.app.cluster_dir import ClusterDir
 from fs.app.process_end import LEFT_BEHIND
 from fs.app.process_id import ProcessId, is_alive, process_id
