@@ -94,9 +94,8 @@ def _written_mib_s(path: Path, mib: int) -> float:
     began = time.perf_counter()
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
     try:
-        os.posix_fallocate(
-            descriptor, 0, mib * MIB
-        )  # writes that lengthen a file wait for each other
+        # Writes that lengthen a file wait for each other.
+        os.posix_fallocate(descriptor, 0, mib * MIB)
         _moved_s(os.pwritev, descriptor, mib * MIB, blocks)
         os.fdatasync(descriptor)
     finally:

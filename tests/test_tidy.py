@@ -195,6 +195,21 @@ def test_no_statement_is_empty_where_an_error_is_swallowed():
     assert not found, found
 
 
+def test_no_comment_breaks_a_line_that_would_fit():
+    """The formatter breaks a line that its comment makes too long: such a comment goes above it, or into the block."""
+    broken = re.compile(
+        r"^( *)(\S.*[\[({])\n((?:\1 {4,}.*\n){1,4})\1([\])}][^#\n]*?)  # (?!noqa|type:|fmt:)", re.MULTILINE
+    )  # fmt: skip
+    found = []
+    for path in SOURCES:
+        for match in broken.finditer(text(path)):
+            indent, first, inner, last = match.groups()
+            if len(indent + first + last) + sum(map(len, map(str.strip, inner.splitlines()))) < 100:
+                number = text(path).count("\n", 0, match.start()) + 1
+                found.append(f"{name(path)}:{number}")
+    assert not found, found
+
+
 def test_test_folders_mirror_the_source():
     """tests/<folder> exists for every component that has code; admin is tested by its commands, in tests/real."""
     folders = {path.parent for path in SOURCES if path.name != "__init__.py"}

@@ -126,9 +126,8 @@ def _target(file: str, *, may_replace: bool) -> Iterator[IO[bytes]]:
                 with suppress(OSError):  # it has its name
                     Path(out.name).unlink()
     except OSError as error:
-        raise OSError(
-            error.errno, error.strerror, str(path)
-        ) from error  # not of the temporary name
+        # Not of the temporary name.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _check_free(path: Path, *, may_replace: bool) -> None:

@@ -92,9 +92,8 @@ def check_mount_point(path: Path) -> None:
     Raises:
         FsError: BAD_MOUNT_POINT (missing, no directory, in use, not empty).
     """
-    if (
-        is_mounted(path) and mount_daemon_at(path) is not None
-    ):  # not asked: it may have to wait itself
+    # Not asked: it may have to wait itself.
+    if is_mounted(path) and mount_daemon_at(path) is not None:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
     clear_dead_mount(path)
     try:

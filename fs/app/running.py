@@ -88,9 +88,8 @@ def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
         if command.role != "mountd":
             continue
         config = readable_config(command.path)
-        if (
-            config is None
-        ):  # gone or changed since its start, or of another release: it cannot be the one
+        if config is None:
+            # Gone or changed since its start, or of another release: it cannot be the one.
             continue
         if config.client.mount_point == str(mount_point):
             return command, config

@@ -78,9 +78,8 @@ async def open_disks(
     """
     errors = []
     for index, disk in enumerate(process.config.storage.disks):
-        await (
-            trio.lowlevel.checkpoint_if_cancelled()
-        )  # opening one takes long, and is no place to stop
+        # Opening one takes long, and is no place to stop.
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             engines.append(await open_disk(index))
         except FsError as error:

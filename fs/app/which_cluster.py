@@ -44,8 +44,7 @@ def directory_of_cluster(cluster_id: str) -> ClusterDir | None:
                 continue
             if supervisor_link.is_answering(directory):
                 return directory
-        except (
-            FsError
-        ):  # somebody else's, or damaged: not the one that is meant, as far as can be known
+        except FsError:
+            # Somebody else's, or damaged: not the one that is meant, as far as can be known.
             continue
     return None

@@ -328,9 +328,8 @@ class MetaClient:
             for node_id, under_way in self._under_way.items():
                 if _has_failed(info, node_id) and not _has_failed(before, node_id):
                     detail = f"node {node_id} was declared failed"
-                    for call in list(
-                        under_way
-                    ):  # not as a timeout: nobody need ask whether it lives
+                    for call in list(under_way):
+                        # Not as a timeout: nobody need ask whether it lives.
                         call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
 
 

@@ -321,9 +321,8 @@ class StorageReads:
             return not any(finish_rows(table, one, reply, verifies=verifies))
         except (FsError, DecodeError) as error:
             log.debug("a begun read: %s", error)
-        except (
-            Exception
-        ):  # the edge of the task that receives for all; `read` meets the bug in its own
+        except Exception:
+            # The edge of the task that receives for all; `read` meets the bug in its own.
             log.exception("bug in a read of %d rows", one.row_count)
         return False
 

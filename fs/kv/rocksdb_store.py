@@ -114,9 +114,8 @@ def open_store(path: str) -> Rdict:
     directory = Path(path)
     try:
         if not directory.is_dir():
-            directory.mkdir(
-                mode=0o700, parents=True
-            )  # what all users called their files stands in it
+            # What all users called their files stands in it.
+            directory.mkdir(mode=0o700, parents=True)
             sync_directory(directory.parent)
         check_readable(directory)
         try:

@@ -202,9 +202,8 @@ class ContentDriver:
         earlier = self._running.get(inode_id)
         if earlier is not None:
             await earlier.done.wait()
-            if (
-                earlier.error is not None
-            ):  # the next would most likely end in the same way, and take as long
+            if earlier.error is not None:
+                # The next would most likely end in the same way, and take as long.
                 raise FsError(earlier.error.status, earlier.error.detail) from earlier.error
         cut = self._running.get(inode_id)  # begun after we came
         if cut is None:

@@ -52,9 +52,8 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
             continue
         local = local_states.get(member.target_id, LocalState.OFFLINE)
         groups[_judge(member.public_state, local, groups)].append(member.target_id)
-    if groups[
-        PublicState.SERVING
-    ]:  # somebody holds the newest data, so nobody has to be waited for
+    if groups[PublicState.SERVING]:
+        # Somebody holds the newest data, so nobody has to be waited for.
         groups[PublicState.OFFLINE] = groups[PublicState.LASTSRV] + groups[PublicState.OFFLINE]
         groups[PublicState.LASTSRV] = []
     targets = tuple(ChainTarget(target, state) for state in ORDER for target in groups[state])
@@ -146,9 +145,8 @@ def _judge(
     match state:
         case PublicState.SERVING if is_alive:
             return PublicState.SERVING
-        case (
-            PublicState.SERVING
-        ):  # the first to fail may turn out to be the last: _judge cannot know yet
+        case PublicState.SERVING:
+            # The first to fail may turn out to be the last: _judge cannot know yet.
             return PublicState.OFFLINE if judged[PublicState.LASTSRV] else PublicState.LASTSRV
         case PublicState.LASTSRV if has_serving:
             return PublicState.OFFLINE

@@ -420,9 +420,8 @@ class ClusterState:
         if has_changed and chain is not None:
             self._unsettled.add(chain.chain_id)
         if not report.watermark and local is LocalState.UPTODATE:
-            self.watermarks.forget(
-                target_id
-            )  # served by a release that keeps none, it has less from now on
+            # Served by a release that keeps none, it has less from now on.
+            self.watermarks.forget(target_id)
         if report.chain_version == (chain.chain_version if chain is not None else 0):
             self._set_local(target_id, local)
         elif target_id not in self._local:  # stale, and all that is known: go on presuming

@@ -144,9 +144,8 @@ class RpcChannel:
         received_before = connection.received_count
         sent_bytes = sum(map(len, payload)) if payload else 0
 
-        def end(
-            call: BegunCall, error: "Exception | None"
-        ) -> None:  # quoted: evaluated for every call
+        # Quoted: it would be evaluated for every call.
+        def end(call: BegunCall, error: "Exception | None") -> None:
             under_way.discard(call)
             received: Received[Any] | None = None
             failure: FsError | None = None
@@ -211,9 +210,8 @@ class RpcChannel:
         if under_way is not None:
             under_way.add(call)
         used = None
-        received_before = (
-            -1
-        )  # of a connection that is yet to be made, a hello since this call began
+        # Of a connection that is yet to be made, a hello since this call began.
+        received_before = -1
         try:
             connection = self._connection
             if connection is None or not connection.is_usable:

@@ -190,10 +190,8 @@ class Connection:
         finally:
             if call.payload_taken is not None:
                 call.payload_taken.set()
-            call.fill, call.buffers = (
-                None,
-                (),
-            )  # so that buffers go when their owner is done with them
+            # So that buffers go when their owner is done with them.
+            call.fill, call.buffers = (None, ())
             if self._lender.under_way:
                 self._lender.end(request_id)
             if call.header is not None and call.header.flags & FLAG_LENT:

@@ -110,10 +110,8 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _bad(path, f"is not valid TOML: {error}") from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # numbers of thousands of digits, brackets without end
+    except (ValueError, RecursionError) as error:
+        # Numbers of thousands of digits, brackets without end.
         raise _bad(path, f"is no TOML for a configuration: {error}") from error
 
 

@@ -237,9 +237,8 @@ class ThreadRunBlocking:
                 is_idle = self._is_idle(worker)
             except MemoryError:
                 is_idle = _insisted(self._is_idle, worker)
-            with suppress(
-                trio.RunFinishedError
-            ):  # it waited for a disk until nobody was left to be told
+            with suppress(trio.RunFinishedError):
+                # It waited for a disk until nobody was left to be told.
                 try:
                     job.report()
                 except MemoryError:

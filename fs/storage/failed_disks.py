@@ -91,9 +91,8 @@ class FailedDisks:
     def _is_time(self, disk: Disk) -> bool:
         """Return whether to open the disk anew now; starts the pause after a failure."""
         case = self._cases.setdefault(disk.index, _Case(RECHECK_PAUSE_S_MIN, 0.0))
-        if (
-            disk.inside_count
-        ):  # with a disk that hangs maybe for ever, and then nobody may even look
+        if disk.inside_count:
+            # With a disk that hangs maybe for ever, and then nobody may even look.
             return False
         is_cheap, may_try = self._judge(disk)
         if not may_try:

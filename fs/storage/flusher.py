@@ -123,10 +123,8 @@ class Flusher:
         try:
             if not disk.begin_sync(on_end):
                 nursery.start_soon(self._flush_in_task, disk, on_end)
-        except (
-            RuntimeError,
-            MemoryError,
-        ) as error:  # no thread to be had, or the process stops just now
+        except (RuntimeError, MemoryError) as error:
+            # No thread to be had, or the process stops just now.
             told = FsError(Status.INTERNAL_ERROR, str(error))
             on_end(lacking(disk.path, error) if is_lack(error) else told)
 

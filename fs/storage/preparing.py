@@ -63,9 +63,8 @@ async def prepare(
         is_syncing=place.public_state is PublicState.SYNCING,
         commit_at=commit_at if commits else 0,
     )
-    if (
-        update.kind is UpdateType.REMOVE
-    ):  # a metadata batch, as a commit is, but on a disk that is short of space
+    if update.kind is UpdateType.REMOVE:
+        # A metadata batch, as a commit is, but on a disk that is short of space.
         if disk.writes_on_loop and disk.run_inline(disk.engine.removes_at_once):
             return disk.run_inline(work)
         return await disk.run(work)

@@ -124,9 +124,8 @@ class Watermarks:
 
     async def _raise(self, disk: Disk) -> None:
         here = [p.target for p in self._targets.places() if _may_rise(p) and p.target.disk is disk]
-        if (
-            not self._lease.is_valid()
-        ):  # whoever still serves by what he knew from managers that are gone
+        if not self._lease.is_valid():
+            # Whoever still serves by what he knew from managers that are gone.
             return
         if not here or disk.is_failed or not self._has_room(disk):
             return

@@ -25,9 +25,8 @@ def free_ports(count):
     """Return ports that nobody uses now; all are held until all are known."""
     with ExitStack() as held:
         ports = []
-        for port in random.SystemRandom().sample(
-            PORTS, len(PORTS)
-        ):  # whatever tests do to `random`
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            # Whatever tests do to `random`.
             if len(ports) == count:
                 break
             with suppress(OSError):  # taken

@@ -92,9 +92,8 @@ async def test_a_killed_service_is_restarted(directory):
         os.kill(first_pid, signal.SIGKILL)
         begin_s = time.monotonic()
         await wait_until(lambda: service(supervisor, "storage-1")["pid"] not in {first_pid, None})
-        assert (
-            time.monotonic() - begin_s < 30.0
-        )  # at once; processes start slowly on a busy machine
+        # At once; processes start slowly on a busy machine.
+        assert time.monotonic() - begin_s < 30.0
         found = service(supervisor, "storage-1")
         assert (found["restart_count"], found["last_exit"]) == (1, "killed by SIGKILL")
         await supervisor.stop()

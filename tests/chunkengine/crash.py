@@ -155,9 +155,8 @@ class FullWorkload(Workload):
         self.models[chunk].history.append(content)
 
     def check_after_crash(self, engine: DiskEngine, *, is_power_loss: bool) -> None:
-        if (
-            self.removing in engine.target_ids()
-        ):  # its removal was not begun durably: nothing is gone
+        if self.removing in engine.target_ids():
+            # Its removal was not begun durably: nothing is gone.
             for chunk in self.chunks:
                 if chunk[0] == self.removing:
                     self.models[chunk].maybe = []

@@ -127,9 +127,8 @@ def test_nobody_who_must_not_wait_writes_to_a_file_that_is_written_directly(
     files, monkeypatch
 ) -> None:
     files.write_at(FILE, 0, [b"there"])
-    files._files.open[FILE].direct_fd = os.dup(
-        files._files.open[FILE].fd
-    )  # if it cannot be opened directly
+    # If it cannot be opened directly.
+    files._files.open[FILE].direct_fd = os.dup(files._files.open[FILE].fd)
     seen = []
 
     def pwritev(_fd, buffers, _offset) -> int:
@@ -218,9 +217,8 @@ def test_what_is_written_beside_a_flush_keeps_its_descriptor_until_the_next(
     files, monkeypatch, is_direct
 ) -> None:
     files.write_at(FILE, 0, [b"there"])
-    files._files.open[FILE].direct_fd = os.dup(
-        files._files.open[FILE].fd
-    )  # if it cannot be opened directly
+    # If it cannot be opened directly.
+    files._files.open[FILE].direct_fd = os.dup(files._files.open[FILE].fd)
     seen = []
 
     def pwritev(_fd, buffers, _offset) -> int:

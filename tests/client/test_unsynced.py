@@ -39,9 +39,8 @@ def sync(unsynced, loss_count, key=(9, 1)):
 def test_a_loss_is_told_once():
     unsynced = Unsynced()
     unsynced.note(9, chain(), 0.0)
-    unsynced.note(
-        9, chain(1), 1.0
-    )  # what was written later is there, what was written before is not
+    # What was written later is there, what was written before is not.
+    unsynced.note(9, chain(1), 1.0)
     lost(sync, unsynced, 1)
     sync(unsynced, 1)
     assert not unsynced

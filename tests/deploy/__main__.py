@@ -42,9 +42,8 @@ def main() -> None:
     problem = problem or next((f"no stage {s}: {', '.join(known)}" for s in wanted if s not in known), "")  # fmt: skip
     if problem:
         sys.exit(problem)
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what begins in the background ignores it
+    # What begins in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="embertest-") as folder:
         base = Path(folder)

@@ -72,9 +72,8 @@ def printed_by(line):
     """Run an `ember placement` command in this process; return what it prints."""
     words = shlex.split(line)
     assert words[:2] == ["ember", "placement"]
-    patience = (
-        ["--time", "3000"] if words[2] == "make" else []
-    )  # figures are those of a whole search
+    # Figures are those of a whole search.
+    patience = ["--time", "3000"] if words[2] == "make" else []
     done = CliRunner().invoke(placement, [*words[2:], *patience], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output

@@ -136,9 +136,8 @@ class WritesFuzzer(Fuzzer):
         data = self._data()
         number = rng.randrange(2)
         fd, offset = self._files[number].fileno(), rng.randrange(FILE_BYTES // UNIT) * UNIT
-        if (
-            rng.random() < 0.5
-        ):  # often behind the row that was made before, if that was of this file
+        if rng.random() < 0.5:
+            # Often behind the row that was made before, if that was of this file.
             offset = getattr(self, "_next", 0)
         if is_bad:
             fd = self._bad_fd(self._full, self._null, self._socket)

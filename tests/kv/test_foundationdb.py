@@ -364,9 +364,8 @@ def random_write(buffer: WriteBuffer, source: random.Random, size_max: int, kind
         buffer.set(key, bytes(source.randint(0, size_max)))
     elif kind < 0.4:
         buffer.clear(key)
-    elif (
-        kind < 0.41 and buffer.size_bytes < TRANSACTION_BYTES_MAX / 100
-    ):  # it looks at every write so far
+    elif kind < 0.41 and buffer.size_bytes < TRANSACTION_BYTES_MAX / 100:
+        # It looks at every write so far.
         buffer.clear_range(key, key + b"\xfe")
     elif kind < 0.6:
         buffer.add_read_key(key)

@@ -206,9 +206,8 @@ async def test_another_manager_takes_over_from_a_killed_primary(autojump_clock):
         del cluster.managers[first.node.node_id]
         killed_s = trio.current_time()
         after = await cluster.until(lambda i: i.routing_version > before.routing_version)
-        assert (
-            trio.current_time() - killed_s < 0.6
-        )  # its host refuses connections: no lease is waited for
+        # Its host refuses connections: no lease is waited for.
+        assert trio.current_time() - killed_s < 0.6
         assert after.chains == before.chains
         assert len(cluster.primaries) == 1
         await trio.sleep(10)

@@ -91,10 +91,8 @@ async def ask(cluster, manager, seen) -> None:
         assert record.node_id == manager.node.node_id
         assert record.epoch == manager.mgmtd.service.primary._epoch
         committed = int.from_bytes(cluster.engine.current(ROUTING_VERSION_KEY), "big")
-        assert reply.routing_version in {
-            committed,
-            committed - 1,
-        }  # one may be on its way to memory
+        # One may be on its way to memory.
+        assert reply.routing_version in {committed, committed - 1}
         seen["answered"] += 1
 
 

@@ -97,10 +97,8 @@ async def test_after_a_loss_of_all_power_whoever_is_there_first_serves(
         await switch_on(cluster, first)
         info = await cluster.until(lambda i: cluster.states(i) == [S, O, O], JUDGED_S)
         assert cluster.state_of(info, first) is S
-        assert [c.losses for c in info.chains.values()] == [
-            1,
-            1,
-        ]  # what had not been synced is gone
+        # What had not been synced is gone.
+        assert [c.losses for c in info.chains.values()] == [1, 1]
         for others, states in ((second, [S, S, O]), (third, [S, S, S])):
             await trio.sleep(MINUTES_S)
             await switch_on(cluster, others)

@@ -163,9 +163,8 @@ def test_what_is_wrong_with_chunks_is_found_and_repaired(small):
     assert {*left} <= {"misplaced-chunk", "no-chain", "chunk-beyond-end", "dead-session"}
     assert (small.mount / "short").stat().st_size == 10
     deadline = time.monotonic() + 60
-    while "chunk-beyond-end" in counts(
-        fsck(small)[1]
-    ):  # a metadata service finishes the truncation
+    while "chunk-beyond-end" in counts(fsck(small)[1]):
+        # A metadata service finishes the truncation.
         assert time.monotonic() < deadline
         time.sleep(1)
 

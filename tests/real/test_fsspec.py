@@ -321,9 +321,8 @@ def test_urls(cluster, fs, folder):
     with pytest.raises(ValueError, match="third slash"):
         fsspec.open("ember://data/f")
     with fsspec.open(f"ember:/{folder}/f", cluster=cluster.directory) as file:
-        assert (
-            file.read() == b"data"
-        )  # one slash less, as programs write it that take URLs for paths
+        # One slash less, as programs write it that take URLs for paths.
+        assert file.read() == b"data"
     with pytest.raises(ValueError, match="cluster_id"):
         EmberFileSystem(hosts="one:7000").ls("/")
     with pytest.raises(OSError, match="no-such"):

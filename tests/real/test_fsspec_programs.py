@@ -45,9 +45,8 @@ def test_pandas(folder, options):
         pandas.testing.assert_frame_equal(found, table)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # it leaves tar files open
+# It leaves tar files open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_shards_of_webdataset(fs, folder, cluster, monkeypatch):
     """Tar files of samples, by fsspec and by path, shared out over their readers."""
     webdataset = pytest.importorskip("webdataset")

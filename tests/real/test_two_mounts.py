@@ -224,9 +224,8 @@ def test_who_would_wait_for_itself_is_told(second_mount, place, is_elsewhere):
         assert second.communicate(timeout=60)[0] == "told\n"
         took_s.append(time.monotonic() - began_s)
         assert first.communicate(timeout=60)[0] == "had\n"
-    assert (
-        min(took_s) < 4
-    )  # at once, not when somebody asks again; each of them may meet a busy machine
+    # At once, not when somebody asks again; each of them may meet a busy machine.
+    assert min(took_s) < 4
 
 
 def test_open_file_descriptions_that_wait_crosswise_wait(second_mount, place):

@@ -117,9 +117,8 @@ class Trials:
         try:
             with os.fdopen(fd, "rb", buffering=0, closefd=False) as file:
                 found = file.readall()
-            size = os.fstat(
-                fd
-            ).st_size  # without an end, the report of a length may come between the two
+            # Without an end, the report of a length may come between the two.
+            size = os.fstat(fd).st_size
             assert size == len(found) or not self.ends, (path, size, len(found))
             return found
         finally:

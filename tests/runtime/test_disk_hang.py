@@ -102,8 +102,7 @@ def test_threads_are_seen_at_work_and_waiting():
         may_end.set()
         thread.join()
     deadline_s = time.monotonic() + 60
-    while disk_hang.work_ns(
-        thread.native_id
-    ):  # the kernel's end of it comes after the interpreter's
+    while disk_hang.work_ns(thread.native_id):
+        # The kernel's end of it comes after the interpreter's.
         assert time.monotonic() < deadline_s
     assert disk_hang.work_ns(0) == 0

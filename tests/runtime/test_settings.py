@@ -121,9 +121,8 @@ def test_a_text_that_this_process_cannot_have_changes_nothing():
     assert [(v.version, v.refused_version) for v in report.versions] == [(1, 2)]
     settings.take_stored(stored(READS.format(8), 3))
     assert (settings.state, settings.config.storage.read_concurrency) == (NORMAL, 8)
-    settings.take_stored(
-        stored(READS.format(9), 3)
-    )  # the number again, of a store that was restored
+    # The number again, of a store that was restored.
+    settings.take_stored(stored(READS.format(9), 3))
     assert settings.config.storage.read_concurrency == 9
 
 
@@ -131,9 +130,8 @@ def test_a_process_that_cannot_begin_with_a_text_begins_without_it():
     base = ProcessConfig(mgmtd=MgmtdSection(node_failed_after_s=9.5))
     settings = Settings(base, [Role.STORAGE])
     text = "[storage]\nlink_failed_after_s = 9.0\n"
-    settings.remember(
-        [stored(text, 2)], "[storage]\nread_concurrency = 0\n"
-    )  # and a change from another release
+    # And a change from another release.
+    settings.remember([stored(text, 2)], "[storage]\nread_concurrency = 0\n")
     assert settings.start() == base
     assert (settings.state, settings.version(Role.STORAGE)) == (FAILED, 2)
     settings.take_stored(stored("", 3))

@@ -101,9 +101,8 @@ def where(error: BaseException) -> str:
 def try_seed(seed: int, how: How) -> Outcome:
     """Run one seed; whatever goes wrong is in the outcome."""
     logging.disable(logging.CRITICAL)
-    if (
-        not gc.get_freeze_count()
-    ):  # a collection before each run is enough, and of what runs have left
+    if not gc.get_freeze_count():
+        # A collection before each run is enough, and of what runs have left.
         gc.collect()
         gc.freeze()
         gc.disable()

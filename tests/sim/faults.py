@@ -40,9 +40,8 @@ OPERATED_SHARE = 0.6
 OPERATOR_PAUSE_S = 4.0
 """They take so many times as long between two changes as a fault is apart from the next."""
 
-assert (
-    faults_chain and faults_disk and faults_network and faults_restore and faults_settings
-)  # they register their kinds
+# They register their kinds.
+assert faults_chain and faults_disk and faults_network and faults_restore and faults_settings
 
 
 class Faults:

@@ -107,9 +107,8 @@ async def lack(world: World) -> None:
     await trio.sleep(world.random.uniform(0.5, 12.0))
     errors.lack_share = threads.lack_share = 0.0
     world.count("lacked", int(errors.fired_count > before))
-    await trio.sleep(
-        FOUND_HUNG_S
-    )  # who was in the middle of a change learns that nobody believes it
+    # Who was in the middle of a change learns that nobody believes it.
+    await trio.sleep(FOUND_HUNG_S)
     world.count("disk_in_doubt", int(disk.is_failed))
     await _wait_returned(world, process, disk)
 

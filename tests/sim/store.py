@@ -133,9 +133,8 @@ class RoutingWatch:
         if last is None or last == chain:
             return
         step = chain.chain_version - last.chain_version
-        is_settled = (
-            last.restored is not None and chain.restored is None
-        )  # beyond all that was noted
+        # Beyond all that was noted.
+        is_settled = last.restored is not None and chain.restored is None
         assert step == 1 or (is_settled and step > 0), f"{chain} after {last}"
         is_reached = chain.serving == chain.preferred_order != last.serving
         self.back_in_order_count += is_reached and len(last.preferred_order) > 1

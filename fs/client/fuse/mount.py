@@ -87,9 +87,8 @@ async def run_mount(
                     vfs.tree.removal.attach(
                         MountedPaths(seen.st_dev, frontend.kernel_cache.forget_name)
                     )
-                if (
-                    section.fuse_frontend == "direct"
-                ):  # pyfuse3 has no hook for the ioctl of tickets
+                if section.fuse_frontend == "direct":
+                    # pyfuse3 has no hook for the ioctl of tickets.
                     batches = BatchServer(vfs, section)
                     told.append(batches.say)
                     with trio.CancelScope(shield=True):

@@ -29,9 +29,8 @@ class TreeOperations(Operations):
         super().__init__(vfs, runtime)
         self._tree = tree
         self._opened: dict[int, tuple[InodeId, Caller]] = {}
-        self._handle_id_last = int(
-            VIRTUAL_INODE_ID_MIN
-        )  # of its directories; those of others are small
+        # Of its directories; those of others are small.
+        self._handle_id_last = int(VIRTUAL_INODE_ID_MIN)
         self._kept_nowhere = msgspec.structs.replace(
             vfs.section, attr_timeout_s=0.0, dir_entry_timeout_s=0.0, entry_timeout_s=0.0
         )

@@ -175,9 +175,8 @@ class Directories:
         directory = self._directory(handle_id)
         directory.asked_s = self._core.now_s() - waited_s
         self._note_taken_in(directory)
-        self._core.given.forget(
-            directory.inode_id
-        )  # the kernel counts it as read, and asks for its times
+        # The kernel counts it as read, and asks for its times.
+        self._core.given.forget(directory.inode_id)
         if cookie > len(directory.names):
             raise FsError(Status.INVALID_ARGUMENT, f"cookie {cookie} of directory {handle_id}")
         if directory.moved.is_undecided:

@@ -143,9 +143,8 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     await require_expected(tr, request)
     inode = await load_complete(tr, request.inode_id)
     if _asks_for_nothing(request) and not permissions.is_owner(ctx.caller, inode):
-        return meta.InodeRsp(
-            inode=inode
-        )  # the ctime, too, is the owner's to advance: chown(2) with -1, -1
+        # The ctime, too, is the owner's to advance: chown(2) with -1, -1.
+        return meta.InodeRsp(inode=inode)
     _set_iflags(ctx, inode, request)
     if request.HasField("mode"):
         await _require_mode(tr, ctx, inode, request.mode & 0o7777)

@@ -118,9 +118,8 @@ def test_what_cannot_be_mapped_is_told():
 
 def test_an_exchange_changes_no_byte_nor_what_others_have_mapped():
     memory, fd = new_memory(SIZE)
-    content = random.Random(1).randbytes(
-        HUGE_BYTES + 4096
-    )  # one whole, one with a page only, one with none
+    # One whole, one with a page only, one with none.
+    content = random.Random(1).randbytes(HUGE_BYTES + 4096)
     with mmap.mmap(fd, SIZE) as other:
         other[: len(content)] = content
         pages = memory.window(0, 3 * HUGE_BYTES)

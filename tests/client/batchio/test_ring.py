@@ -209,9 +209,8 @@ async def test_one_that_fails_leaves_the_others(autojump_clock, program):
         )
         assert sorted(results[:2]) == [-errno.ENOSPC, 10]
         assert results[2:] == [-errno.EBADF, -errno.EBADF, -errno.EFAULT, -errno.EFAULT, 100]
-        with pytest.raises(
-            FsError
-        ):  # the other descriptor of the file learns of it, as of any write
+        with pytest.raises(FsError):
+            # The other descriptor of the file learns of it, as of any write.
             await it.mount.files.fsync(it.base, is_data_only=False)
         await it.mount.vfs.batches.sync(it.files[1].handle_id)
 

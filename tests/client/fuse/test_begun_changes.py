@@ -312,9 +312,8 @@ async def test_what_is_written_during_a_report_is_left_to_the_next_close(kernel,
     body = p.FSYNC_IN.pack(fh, 0, 0) if opcode is Opcode.FSYNC else flush_of(fh)
     asked = await kernel.send(opcode, body, inode_id)
     await trio.testing.wait_all_tasks_blocked(0.01)
-    assert (
-        await kernel.vfs.files.write_unbuffered(fh, 4, b" and more") == 9
-    )  # stored, by another thread
+    # Stored, by another thread.
+    assert await kernel.vfs.files.write_unbuffered(fh, 4, b" and more") == 9
     cluster.only.gate.set()
     assert await kernel.receive() == (asked, 0, b"")
     assert await kernel.ask(Opcode.FLUSH, flush_of(fh), inode_id) == (0, b"")

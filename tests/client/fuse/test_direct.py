@@ -603,9 +603,8 @@ async def test_what_arrives_between_reads_is_not_lost(kernel, handles, store_rea
 
 async def test_reads_are_sent_although_other_requests_keep_coming(kernel, handles, monkeypatch):
     monkeypatch.setattr(server_module, "REQUEST_COUNT_MAX", 3)
-    await kernel.ask(
-        Opcode.LOOKUP, b"missing\0"
-    )  # the server looks at it each time it begins to receive
+    # The server looks at it each time it begins to receive.
+    await kernel.ask(Opcode.LOOKUP, b"missing\0")
     others = [(Opcode.FLUSH, p.FLUSH_IN.pack(handles[1], 0, 0, 0))] * 10
     read, *rest = kernel.send_together(a_read(handles[0], 0, 4096), *others)
     answers = [(await kernel.receive())[0] for _ in (read, *rest)]

@@ -160,9 +160,8 @@ def measured(counter):
     rows = {}
     for name, action, *arguments in actions:
         rows[name] = counter.of(action, *arguments)
-        counter.of(
-            create, d / f"again-{len(rows)}"
-        )  # the kernel forgets what it knew of the directory
+        # The kernel forgets what it knew of the directory.
+        counter.of(create, d / f"again-{len(rows)}")
         for _ in range(3):  # the mount does not expect the next look-up to be for a removal
             os.stat(looked_at)
     return rows | measured_of_many(counter)

@@ -158,9 +158,8 @@ def test_of_several_clusters_one_is_chosen_by_its_id(two_clusters):
     assert split_url("ember://id-two@/data/f") == ("id-two", "", "/data/f")
     options = EmberFileSystem._get_kwargs_from_urls("ember://id-two@/data/f")
     place = find_place(**options)
-    run_path = str(
-        ClusterDir(two_clusters / "two").run_path
-    )  # elsewhere where the path is too long for a socket
+    # Elsewhere where the path is too long for a socket.
+    run_path = str(ClusterDir(two_clusters / "two").run_path)
     assert (place.cluster_id, run_path in place.addresses[0]) == ("id-two", True)
     url = EmberFileSystem(**options).unstrip_protocol("/data/f")
     assert url == "ember://id-two@/data/f"

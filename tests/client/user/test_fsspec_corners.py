@@ -142,9 +142,8 @@ def test_errors_of_the_connection_are_errors_of_the_system(fs, monkeypatch):
         assert failed.value.filename
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # fsspec leaves its own file open
+# Fsspec leaves its own file open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_blocks_are_kept_by_caches_of_fsspec(fs, tmp_path):
     content_ = os.urandom(200_000)
     fs.pipe_file("/f", content_)

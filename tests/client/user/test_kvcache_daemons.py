@@ -221,9 +221,8 @@ def test_on_a_mount_that_is_served_by_another(tmp_path):
         iov = cache.allocate(1)
         assert put(cache, [1, 2]) == 2
         server.close()
-        for _ in range(
-            2
-        ):  # the mount point is bare: that its files are missing there says nothing of the blocks
+        for _ in range(2):
+            # The mount point is bare: that its files are missing there says nothing of the blocks.
             with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
                 check(cache, [1, 2])
             assert failed.value.errno == errno.ENOTCONN

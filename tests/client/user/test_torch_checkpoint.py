@@ -331,10 +331,8 @@ def test_safetensors(tmp_path):
         save_tensors({"t": torch.zeros(1, dtype=torch.complex128)}, tmp_path / "f.safetensors")
     with pytest.raises(ValueError, match="no tensor of this name"):
         save_tensors({"__metadata__": torch.zeros(1)}, tmp_path / "f.safetensors")
-    stale = {
-        "emberfs-xxh3": "0123456789abcdef",
-        "step": "3",
-    }  # of the file that these were loaded from
+    # Of the file that these were loaded from.
+    stale = {"emberfs-xxh3": "0123456789abcdef", "step": "3"}
     save_tensors({"0" * 16: torch.ones(1)}, tmp_path / "f.safetensors", stale)
     assert load_tensors(tmp_path / "f.safetensors")["0" * 16] == 1
 

@@ -138,9 +138,8 @@ async def test_a_new_incarnation_restarts_from_what_it_reports(autojump_clock):
         beat = Beat(cluster)
         await beat("a", 1, (1101, UP, 1), (1102, UP, 1))
         assert cluster.states(await cluster.info()) == [S, S, S]
-        await refused(
-            Status.NODE_FAILED, beat("b", 1, (1101, ON, 1))
-        )  # who else lives is not known
+        # Who else lives is not known.
+        await refused(Status.NODE_FAILED, beat("b", 1, (1101, ON, 1)))
         await Beat(cluster, 12)("a", 1, (1201, UP, 1), (1202, UP, 1))
         await beat("b", 1, (1101, ON, 1))
         info = await cluster.info()

@@ -100,10 +100,8 @@ def test_nothing_is_changed_without_a_yes(cluster):
 def test_a_node_is_disabled_found_ill_and_enabled(cluster):
     node_id = rows(cluster, "disk", "list")[-1]["node_id"]
     assert kinds(cluster, "notice") >= {"one-manager"}
-    assert not kinds(cluster, "warning", "critical") - {
-        "disk-full",
-        "lease-short",
-    }  # those are the machine's
+    # Those are the machine's.
+    assert not kinds(cluster, "warning", "critical") - {"disk-full", "lease-short"}
     try_admin(cluster, "node", "disable", node_id, "--yes")
     wait_until(lambda: any(c["serving"] < 3 for c in rows(cluster, "chain", "list")))
     found = {f["kind"] for f in rows(cluster, "doctor", "--pause", "0.2", code=FOUND)}

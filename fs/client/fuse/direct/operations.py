@@ -273,9 +273,8 @@ class Operations(DirectoryRequests):
 
         # Quoted: it would be evaluated for every close.
         def end(error: "Exception | None") -> None:
-            if locks.may_hold(
-                inode_id, owner, is_flock=False
-            ):  # another thread has locked meanwhile
+            if locks.may_hold(inode_id, owner, is_flock=False):
+                # Another thread has locked meanwhile.
                 if error is None:
                     error = TakesTaskError()
                 elif not isinstance(error, TakesTaskError):

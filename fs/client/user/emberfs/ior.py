@@ -341,10 +341,8 @@ class Ior(Closing):
             if os.getpid() == self._pid:
                 self.connection.call(Call.DROP_RING, self._id)
         except OSError as error:
-            if error.errno not in (
-                errno.ENOTCONN,
-                errno.EINVAL,
-            ):  # it ended with the connection, or before
+            # It may have ended with the connection, or before.
+            if error.errno not in (errno.ENOTCONN, errno.EINVAL):
                 raise
         finally:
             self.abandon()

@@ -157,9 +157,8 @@ class KVCache(Closing):
         self._counts = {"hit": 0, "miss": 0, "damaged": 0, "put": 0}
         self._collected = Collected(0, 0)
         self._refreshed_s = self._clock()
-        self._pid = (
-            os.getpid()
-        )  # last: a child that could not begin must not go on with what is its parent's
+        # Last: a child that could not begin must not go on with what is its parent's.
+        self._pid = os.getpid()
 
     def _check_others(self) -> None:
         segments = self._opened.segments

@@ -353,9 +353,8 @@ class PosixClient(Closing):
         run = _Run(act, cut(transfers))
         helpers: list[Future[None]] = []
         try:
-            with suppress(
-                RuntimeError
-            ):  # the interpreter ends: no thread can be had, and this one does all
+            with suppress(RuntimeError):
+                # The interpreter ends: no thread can be had, and this one does all.
                 for _ in range(min(self._helpers, run.waiting() - 1)):
                     helpers.append(self._pool().submit(run.work))  # noqa: PERF401 - those begun are awaited
             run.work()
@@ -371,9 +370,8 @@ class PosixClient(Closing):
     def _pool(self) -> ThreadPoolExecutor:
         """Return this process's helpers: a forked child has none of its parent's threads."""
         found = self._pools.get(os.getpid())
-        if (
-            found is None
-        ):  # an executor has no thread before its first task: one too many costs nothing
+        if found is None:
+            # An executor has no thread before its first task: one too many costs nothing.
             made = ThreadPoolExecutor(self._helpers, "emberfs-posix")
             found = self._pools.setdefault(os.getpid(), made)
         return found

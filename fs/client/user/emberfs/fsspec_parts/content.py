@@ -123,9 +123,8 @@ class Content(Names):
         **_kwargs: Any,
     ) -> list[Any]:
         """Return many slices of files, read in one batch."""
-        del (
-            max_gap
-        )  # nothing is gained by reading what lies between: a batch is one request to each node
+        # Nothing is gained by reading what lies between: a batch is one request to each node.
+        del max_gap
         if not isinstance(paths, list):
             raise TypeError("paths must be a list")
         starts = list(starts) if isinstance(starts, Iterable) else [starts] * len(paths)

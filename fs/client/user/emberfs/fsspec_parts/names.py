@@ -113,9 +113,8 @@ class Names(Listing):
             if old_path == new_path:
                 continue
             with os_errors(old_path, new_path):
-                self.connection.stat(
-                    old_path, follow=False
-                )  # nothing is made for what is not there
+                # Nothing is made for what is not there.
+                self.connection.stat(old_path, follow=False)
                 self._below_directories(
                     new_path, partial(self.connection.rename, old_path, new_path)
                 )

@@ -291,9 +291,8 @@ class RecordStream(IterableDataset[Any]):
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         epoch, batches, batch_size = (int(value) for value in self._position)
-        role = (
-            number + batches
-        ) % workers  # workers take turns, and the first one is always the first
+        # Workers take turns, and the first one is always the first.
+        role = (number + batches) % workers
         own = batches // workers + (role < batches % workers)
         begin, end = share(len(self.reader), self.rank * workers + role, self.world * workers)
         order = EpochOrder(len(self.reader), self._block, self._window, self._seed, epoch)
