@@ -5,7 +5,7 @@ targets; 1.0 is perfect.  As loads are whole numbers of targets, often less cann
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import combinations
@@ -79,38 +79,45 @@ def check(table: Sequence[Sequence[Site]], disks: Sequence[Disk]) -> Figures:
     may_share = {node: peers(domains_used, limits, node) for node in targets}
     disk_targets = Counter(site for chain in table for site in chain)
     pairs = Counter(pair for chain in node_table for pair in combinations(sorted(chain), 2))
-    by_node: Counter[tuple[int, int]] = Counter()
-    by_disk: Counter[tuple[int, Site]] = Counter()
-    disk_to_disk: Counter[tuple[Site, Site]] = Counter()
+    both_ways = pairs + Counter({(b, a): count for (a, b), count in pairs.items()})
+    feeds = Counter(_feeds(table))
+    by_node, by_disk = Counter[tuple[int, int]](), Counter[tuple[int, Site]]()
+    for (lost, by), count in feeds.items():
+        by_node[lost.node_id, by.node_id] += count
+        by_disk[lost.node_id, by] += count
+    return Figures(
+        chain_count=len(table),
+        replica_count=max(map(len, table)),
+        domain_members=tuple(
+            max(_most_together(domains[node][level] for node in chain) for chain in node_table)
+            for level in range(len(domains[nodes[0]]))
+        ),
+        disk_targets=_spread(disk_targets, sites),
+        node_targets=_spread(targets, nodes),
+        node_heads=_spread(Counter(chain[0] for chain in node_table), nodes),
+        node_tails=_spread(Counter(chain[-1] for chain in node_table), nodes),
+        disk_heads=_spread(Counter(chain[0] for chain in table), sites),
+        node_pairs=_spread(
+            pairs, [(a, b) for a, b in combinations(nodes, 2) if b in may_share.get(a, ())]
+        ),
+        node_lost=_worst(by_node, targets, may_share),
+        disk_lost_feeds=max(feeds.values(), default=0),
+        node_lost_feeds=max(by_disk.values(), default=0),
+        node_lost_reads=_worst(both_ways, targets, may_share),
+    )
+
+
+def _feeds(table: Sequence[Sequence[Site]]) -> Iterator[tuple[Site, Site]]:
+    """Yield (lost, feeder) for each member of each chain, as if that alone were lost."""
     for chain in table:
         for lost in chain:
             by = feeder(chain, {lost})
             if by is not None:
-                by_node[lost.node_id, by.node_id] += 1
-                by_disk[lost.node_id, by] += 1
-                disk_to_disk[lost, by] += 1
-    both_ways = pairs + Counter({(b, a): count for (a, b), count in pairs.items()})
-    return Figures(
-        len(table),
-        max(map(len, table)),
-        tuple(
-            max(
-                max(Counter(domains[node][level] for node in chain).values())
-                for chain in node_table
-            )
-            for level in range(len(domains[nodes[0]]))
-        ),
-        _spread(disk_targets, sites),
-        _spread(targets, nodes),
-        _spread(Counter(chain[0] for chain in node_table), nodes),
-        _spread(Counter(chain[-1] for chain in node_table), nodes),
-        _spread(Counter(chain[0] for chain in table), sites),
-        _spread(pairs, [(a, b) for a, b in combinations(nodes, 2) if b in may_share.get(a, ())]),
-        _worst(by_node, targets, may_share),
-        max(disk_to_disk.values(), default=0),
-        max(by_disk.values(), default=0),
-        _worst(both_ways, targets, may_share),
-    )
+                yield lost, by
+
+
+def _most_together(names: Iterable[str]) -> int:
+    return max(Counter(names).values())
 
 
 def _checked(table: Sequence[Sequence[Site]], disks: Sequence[Disk]) -> dict[int, tuple[str, ...]]:

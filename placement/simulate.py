@@ -145,44 +145,64 @@ class Simulation:
             loss: of `losses`.
             is_replaced: True: the targets go to other disks; False: the lost disks return, empty.
         """
-        transfers: list[Transfer] = []
         places = _Places(self._table, self._disks, loss.sites) if is_replaced else None
-        lost_count = chains_lost = unplaced = 0
+        transfers: list[Transfer] = []
         reads = defaultdict(float, self._reads)
+        targets_lost = chains_lost = unplaced = 0
         for number in sorted({n for site in loss.sites for n in self._chains_of.get(site, ())}):
             chain = self._table[number]
-            absent = [site for site in chain if site in loss.sites]
             serving = [site for site in chain if site not in loss.sites]
-            for site in serving:
-                reads[site.node_id] += 1 / len(serving) - 1 / len(chain)
-            lost_count += len(absent)
-            source = feeder(chain, loss.sites)
-            if source is None:
+            lost_count = len(chain) - len(serving)
+            targets_lost += lost_count
+            if not serving:
                 chains_lost += 1
                 continue
-            for site in absent:
-                destination = places.choose(serving) if places else site
-                if destination is None:
-                    unplaced += 1
-                    continue
-                transfers.append(Transfer(number, source, destination))
-                serving.append(destination)
-                source = destination
+            for site in serving:
+                reads[site.node_id] += 1 / len(serving) - 1 / len(chain)
+            found = _way_back(number, chain, loss, places)
+            transfers += found
+            unplaced += lost_count - len(found)
         first = {t.chain: t for t in reversed(transfers)}.values()
-        by_node = Counter(t.source.node_id for t in first)
+        feeds = Counter(t.source.node_id for t in first)
         hit = {site.node_id for site in loss.sites}
         others = [node for node in self._reads if node not in hit]
         return Aftermath(
-            loss,
-            lost_count,
-            chains_lost,
-            transfers,
-            by_node,
-            Counter(t.source for t in first),
-            {node: reads[node] / self._reads[node] for node in others},
-            evenness({n: by_node[n] for n in others}, {n: self._reads[n] for n in others}),
-            unplaced,
+            loss=loss,
+            targets_lost=targets_lost,
+            chains_lost=chains_lost,
+            transfers=transfers,
+            feeds=feeds,
+            feeds_by_disk=Counter(t.source for t in first),
+            reads={node: reads[node] / self._reads[node] for node in others},
+            feed_evenness=evenness(
+                {n: feeds[n] for n in others}, {n: self._reads[n] for n in others}
+            ),
+            unplaced=unplaced,
         )
+
+
+def _way_back(number: int, chain: Chain, loss: Loss, places: "_Places | None") -> list[Transfer]:
+    """Return what brings the lost targets of a chain back, one after the other; without those for which there is no place.
+
+    Args:
+        number: of the chain.
+        chain: a member of it still serves.
+        loss: what is lost.
+        places: where lost targets may go; None: back to their disks.
+    """
+    source = feeder(chain, loss.sites)
+    members = [site for site in chain if site not in loss.sites]
+    transfers: list[Transfer] = []
+    for site in chain:
+        if site not in loss.sites:
+            continue
+        destination = places.choose(members) if places else site
+        if destination is not None:
+            assert source is not None, chain
+            transfers.append(Transfer(number, source, destination))
+            members.append(destination)
+            source = destination
+    return transfers
 
 
 class _Places:
