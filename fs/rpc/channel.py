@@ -163,10 +163,7 @@ class RpcChannel:
             elif isinstance(error, FsError):
                 failure = error
             else:  # its time is up
-                if connection.received_count == received_before:
-                    connection.retire()
-                detail = f"{method} to {self.address}: no reply in {timeout_s:g} s"
-                failure = FsError(Status.RPC_TIMEOUT, detail)
+                failure = self._no_reply(method, timeout_s, connection, received_before)
             on_end(received, failure)  # first: somebody is in a hurry for it
             if observed is not None:
                 if failure is not None:
@@ -226,13 +223,19 @@ class RpcChannel:
             if used is None:
                 detail = f"{self.address}: not connected within {limit_s:g} s"
                 raise FsError(Status.RPC_CONNECT_FAILED, detail) from None
-            if used.received_count == received_before:
-                used.retire()
-            detail = f"{method} to {self.address}: no reply in {limit_s:g} s"
-            raise FsError(Status.RPC_TIMEOUT, detail) from None
+            raise self._no_reply(method, limit_s, used, received_before) from None
         finally:
             if under_way is not None:
                 under_way.discard(call)
+
+    def _no_reply(
+        self, method: Method[Any, Any], limit_s: float, used: Connection, received_before: int
+    ) -> FsError:
+        """Return how a call ends whose time is up; gives a connection up by which nothing has come since it began."""
+        if used.received_count == received_before:
+            used.retire()
+        detail = f"{method} to {self.address}: no reply in {limit_s:g} s"
+        return FsError(Status.RPC_TIMEOUT, detail)
 
     def retire_unless(self, key_id: bytes) -> None:
         """Take a new connection for new calls, unless the present one was made by this key."""

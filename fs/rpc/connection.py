@@ -174,7 +174,7 @@ class Connection:
         if into is not None:
             call.fill = partial(self._payloads.fill, method, call, into)
         if call.deadline_s < self._next_look_s:
-            self._next_look_s = self._next_look.deadline = call.deadline_s
+            self._look_at(call.deadline_s)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             if not self._borrower.send_along(self._framed, frame, len(self._calls)):
@@ -191,7 +191,7 @@ class Connection:
             if call.payload_taken is not None:
                 call.payload_taken.set()
             # So that buffers go when their owner is done with them.
-            call.fill, call.buffers = (None, ())
+            call.fill, call.buffers = None, ()
             if self._lender.under_way:
                 self._lender.end(request_id)
             if call.header is not None and call.header.flags & FLAG_LENT:
@@ -243,7 +243,7 @@ class Connection:
         if not is_sent:
             return False
         if call.deadline_s < self._next_look_s:
-            self._next_look_s = self._next_look.deadline = call.deadline_s
+            self._look_at(call.deadline_s)
         return True
 
     def _forget(self, request_id: int) -> None:
@@ -300,7 +300,7 @@ class Connection:
         if not owed:
             look_s = current_time() + RETURN_S
             if look_s < self._next_look_s:
-                self._next_look_s = self._next_look.deadline = look_s
+                self._look_at(look_s)
         owed.append(request_id)
 
     # ---- the receiving task ------------------------------------------------------------------
@@ -424,6 +424,10 @@ class Connection:
                 self._close_if_idle()
 
     # ---- time limits -------------------------------------------------------------------------
+
+    def _look_at(self, time_s: float) -> None:
+        """Have `_end_late_calls` look then, which is before it would."""
+        self._next_look_s = self._next_look.deadline = time_s
 
     async def _end_late_calls(self) -> None:
         """End calls whose time is up, until cancelled."""
