@@ -173,39 +173,19 @@ def _stand_ins(info: RoutingInfo, chain: Chain) -> str:
 
 
 def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
-    subject = f"chain {chain.chain_id}"
-    members = {member.public_state: member.target_id for member in reversed(chain.targets)}
     if chain.restored is not None:
-        restored = [info.target(member.target_id) for member in chain.targets]
-        away = [t.target_id for t in restored if t.local_state is LocalState.OFFLINE]
-        yield Finding(
-            "chain-restored", Severity.CRITICAL, subject,
-            "nobody serves it yet: it was restored, and those who may have newer data than the backup knows have not all been heard;"
-            f" targets away: {', '.join(map(str, away)) or 'none'}",
-            f"start their nodes.  Only if one is lost for good: ember admin chain rotate-lost {chain.chain_id}"
-            f" {away[0] if away else 'TARGET'}",
-        )  # fmt: skip
+        yield _restored(info, chain)
     elif not chain.serving:
-        last = members.get(PublicState.LASTSRV)
-        where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
-        if last and info.target(last).has_old_image:
+        last = next(
+            (m.target_id for m in chain.targets if m.public_state is PublicState.LASTSRV), None
+        )
+        if last is not None and info.target(last).has_old_image:
             yield _old_image(info, chain, last)
-            return
-        yield Finding(
-            "chain-unavailable", Severity.CRITICAL, subject,
-            f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",
-            f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with it what was written last:"
-            f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
-        )  # fmt: skip
+            return  # what else could be said of it follows from that
+        yield _unavailable(info, chain, last)
     elif len(chain.serving) < chain.replica_count:
-        is_last = len(chain.serving) == 1 and chain.replica_count > 1
-        yield Finding(
-            "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, subject,
-            f"{len(chain.serving)} of {chain.replica_count} replicas serve{', the next failure stops it' if is_last else ''};"
-            f" {_rest(info, chain)}",
-            "wait, if one is syncing (ember status tells how long); else start the nodes of the others,"
-            " or let them be replaced: ember admin node drain",
-        )  # fmt: skip
+        yield _degraded(info, chain)
+    subject = f"chain {chain.chain_id}"
     if chain.losses:
         yield Finding(
             "chain-losses", Severity.WARNING, subject,
@@ -219,6 +199,39 @@ def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
             "two of its replicas are on one node: its failure takes both",
             "ember admin rebalance start, or make a better table: ember placement make",
         )  # fmt: skip
+
+
+def _restored(info: RoutingInfo, chain: Chain) -> Finding:
+    members = [info.target(member.target_id) for member in chain.targets]
+    away = [t.target_id for t in members if t.local_state is LocalState.OFFLINE]
+    return Finding(
+        "chain-restored", Severity.CRITICAL, f"chain {chain.chain_id}",
+        "nobody serves it yet: it was restored, and those who may have newer data than the backup knows have not all been heard;"
+        f" targets away: {', '.join(map(str, away)) or 'none'}",
+        f"start their nodes.  Only if one is lost for good: ember admin chain rotate-lost {chain.chain_id}"
+        f" {away[0] if away else 'TARGET'}",
+    )  # fmt: skip
+
+
+def _unavailable(info: RoutingInfo, chain: Chain, last: TargetId | None) -> Finding:
+    where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
+    return Finding(
+        "chain-unavailable", Severity.CRITICAL, f"chain {chain.chain_id}",
+        f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",
+        f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with it what was written last:"
+        f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
+    )  # fmt: skip
+
+
+def _degraded(info: RoutingInfo, chain: Chain) -> Finding:
+    is_last = len(chain.serving) == 1 and chain.replica_count > 1
+    return Finding(
+        "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, f"chain {chain.chain_id}",
+        f"{len(chain.serving)} of {chain.replica_count} replicas serve{', the next failure stops it' if is_last else ''};"
+        f" {_rest(info, chain)}",
+        "wait, if one is syncing (ember status tells how long); else start the nodes of the others,"
+        " or let them be replaced: ember admin node drain",
+    )  # fmt: skip
 
 
 def _rest(info: RoutingInfo, chain: Chain) -> str:

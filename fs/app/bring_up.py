@@ -308,7 +308,36 @@ def start_services(
     Raises:
         FsError: START_FAILED, CHAIN_UNAVAILABLE, KV_EMPTY.
     """
-    names = list(server_configs(directory, record))
+    _start_servers(directory, record, progress)
+    progress.step(f"starting {record.node_count} storage processes")
+    is_new = _have_chains(directory, record)
+    note_made(directory)
+    for name in meta_names(record):
+        wait_running(directory, name)
+    missing = wait_storage(directory, record)
+    if missing and is_new:
+        raise missing[0]
+    progress.step(f"waiting for {record.chain_count} chains")
+    why = why_unavailable(directory, record, missing)
+    if why is not None and (options.has_mount or is_new):
+        raise why
+    notes = [f"{error.name} is missing: {error.said}" for error in missing]
+    if why is not None:  # who puts it right needs the services
+        return [*notes, str(why)]
+    if options.has_mount:
+        progress.step(f"mounting {record.mount_point}")
+        at, has_tree = Path(record.mount_point), record.has_hf3fs_tree
+        begin_mount(directory, record, MOUNT, at, has_hf3fs_tree=has_tree)
+        wait_running(directory, MOUNT)
+    if missing:
+        return notes
+    if not wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, is_redundant):
+        return ["some targets are still being resynced (ember status)"]
+    return []
+
+
+def _start_servers(directory: ClusterDir, record: ClusterRecord, progress: Progress) -> None:
+    """Start all servers, and wait for the managers: all others need them."""
     if has_control(record):
         progress.step("starting the control process")
     else:
@@ -316,53 +345,28 @@ def start_services(
     if has_kv_process(record):
         add_service(directory, KV, KV)
         wait_running(directory, KV)
-    for name in names:
+    for name in server_configs(directory, record):
         add_service(directory, name, role_of(name))
     for name in mgmtd_names(record):
         wait_running(directory, name)
-    progress.step(f"starting {record.node_count} storage processes")
+
+
+def _have_chains(directory: ClusterDir, record: ClusterRecord) -> bool:
+    """Have the chains of a new cluster made, or tell a known one which managers and metadata services it has now; return whether it is new."""
     info = fetch_routing(directory, record, timeout_s=SERVICE_TIMEOUT_S)
-    check_chains(directory, has_chains=bool(info.chain_tables))
-    if info.chain_tables:
-        replace_nodes(directory, record, info, timeout_s=SERVICE_TIMEOUT_S)
-    else:
-        plan = local_plan(directory, record, plan_chains(record))
-        managers = mgmtd_addresses(directory, record)
+    is_new = not info.chain_tables
+    check_chains(directory, has_chains=not is_new)
+    if is_new:
         initialise(
-            managers,
+            mgmtd_addresses(directory, record),
             record.cluster_id,
-            plan,
+            local_plan(directory, record, plan_chains(record)),
             timeout_s=SERVICE_TIMEOUT_S,
             auth=auth_of(directory, record),
         )
-    note_made(directory)
-    for name in meta_names(record):
-        wait_running(directory, name)
-    missing = wait_storage(directory, record)
-    if missing and not info.chain_tables:
-        raise missing[0]
-    progress.step(f"waiting for {record.chain_count} chains")
-    why = why_unavailable(directory, record, missing)
-    if why is not None and (options.has_mount or not info.chain_tables):
-        raise why
-    notes = [f"{error.name} is missing: {error.said}" for error in missing]
-    if why is not None:  # who puts it right needs the services
-        return [*notes, str(why)]
-    if options.has_mount:
-        progress.step(f"mounting {record.mount_point}")
-        begin_mount(
-            directory,
-            record,
-            MOUNT,
-            Path(record.mount_point),
-            has_hf3fs_tree=record.has_hf3fs_tree,
-        )
-        wait_running(directory, MOUNT)
-    if missing:
-        return notes
-    if not wait_chains(directory, record, REDUNDANCY_TIMEOUT_S, is_redundant):
-        return ["some targets are still being resynced (ember status)"]
-    return []
+    else:
+        replace_nodes(directory, record, info, timeout_s=SERVICE_TIMEOUT_S)
+    return is_new
 
 
 def summary(

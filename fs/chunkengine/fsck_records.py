@@ -54,24 +54,24 @@ def record_in_pending(value: bytes) -> bytes:
 
 def wrong_in_record(record: ChunkRecord, block: int) -> str:
     """Return in what a version's record contradicts itself, empty if in nothing; block 0: size unknown."""
-    wrong = ""
+    length, position, checksums = record.length, record.position, record.checksums
     if not record.version:
-        wrong = "version 0"
-    elif record.length > record.chunk_size_bytes or record.length > CHUNK_SIZE_BYTES_MAX:
-        wrong = f"length {record.length}, chunk size {record.chunk_size_bytes}"
-    elif record.position != NO_POSITION and not is_position(record.position):
-        wrong = f"position {record.position:#x}"
-    elif record.position != NO_POSITION and not 0 < record.length <= capacity_of(record.position):
-        wrong = f"length {record.length} in a block of {capacity_of(record.position)} bytes"
-    elif record.is_damaged and not record.checksums:
-        pass  # it came without its bytes: there is nothing to compare
-    elif record.position == NO_POSITION and record.length and not record.is_damaged:
-        wrong = f"length {record.length} without a block"
-    elif block and len(record.checksums) != -(-record.length // block) * CHECKSUM_BYTES:
-        wrong = f"length {record.length} with {len(record.checksums)} bytes of checksums"
-    elif digest_of(record.checksums, record.length) != record.digest:
-        wrong = "the digest does not match the checksums"
-    return wrong
+        return "version 0"
+    if length > record.chunk_size_bytes or length > CHUNK_SIZE_BYTES_MAX:
+        return f"length {length}, chunk size {record.chunk_size_bytes}"
+    if position != NO_POSITION and not is_position(position):
+        return f"position {position:#x}"
+    if position != NO_POSITION and not 0 < length <= capacity_of(position):
+        return f"length {length} in a block of {capacity_of(position)} bytes"
+    if record.is_damaged and not checksums:
+        return ""  # it came without its bytes: there is nothing to compare
+    if position == NO_POSITION and length and not record.is_damaged:
+        return f"length {length} without a block"
+    if block and len(checksums) != -(-length // block) * CHECKSUM_BYTES:
+        return f"length {length} with {len(checksums)} bytes of checksums"
+    if digest_of(checksums, length) != record.digest:
+        return "the digest does not match the checksums"
+    return ""
 
 
 def is_position(position: Position) -> bool:

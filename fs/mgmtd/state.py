@@ -334,24 +334,11 @@ class ClusterState:
         moved, lossy = list[Target](), set[TargetId]()
         for report in reports:
             target_id = TargetId(report.target_id)
-            target = self.info.targets.get(target_id)
+            known = self.info.targets.get(target_id)
+            target = self._reported(known, node_id, report)
             if target is None:
-                target = Target(
-                    target_id,
-                    ChainId(0),
-                    node_id,
-                    report.disk_index,
-                    disk_loss_count=report.disk_loss_count,
-                )
-                moved.append(with_report(target, report))
-            elif (target.node_id, target.disk_index) != (node_id, report.disk_index):
-                if target.node_id != node_id and not self._may_move(target):
-                    logger.warning(
-                        "target %d: reported by node %d, but node %d has it",
-                        target_id, node_id, target.node_id,
-                    )  # fmt: skip
-                    continue
-                target = replace(target, node_id=node_id, disk_index=report.disk_index)
+                continue
+            if target is not known:
                 moved.append(with_report(target, report))
             self._hear_standing(node_id, target_id, report)  # not that of a copy of a disk
             if report.disk_loss_count > target.disk_loss_count:
@@ -364,6 +351,28 @@ class ClusterState:
             self._set_local(target_id, LocalState.OFFLINE)
         gone = frozenset(t for t in unheard if not self.info.targets[t].chain_id)
         return moved, gone, lossy
+
+    def _reported(
+        self, known: Target | None, node_id: NodeId, report: TargetReportPb
+    ) -> Target | None:
+        """Return the target that a node reports, with where it is now; None: another node has it, and this is a copy."""
+        if known is None:
+            return Target(
+                TargetId(report.target_id),
+                ChainId(0),
+                node_id,
+                report.disk_index,
+                disk_loss_count=report.disk_loss_count,
+            )
+        if (known.node_id, known.disk_index) == (node_id, report.disk_index):
+            return known
+        if known.node_id != node_id and not self._may_move(known):
+            logger.warning(
+                "target %d: reported by node %d, but node %d has it",
+                known.target_id, node_id, known.node_id,
+            )  # fmt: skip
+            return None
+        return replace(known, node_id=node_id, disk_index=report.disk_index)
 
     def _rebooted(self, known: Node, boot_id: str, moved: Iterable[Target]) -> set[TargetId]:
         """Return the targets of a node whose unsynced data was lost, as the start of its machine tells.

@@ -279,13 +279,21 @@ def change(
         _tell_kept(role, version, answers, before, after, as_json=as_json)
         return
     parse_change(text, "the change")
+    request = core_pb2.ChangeSettingsReq(text=text, is_live_only=live_only, is_reset=reset)
+    answers = where.run(_change_running(who, request))
+    _print_effect(answers, as_json=as_json)
+    if any(answer.problem for answer in answers.values()):
+        raise typer.Exit(1)
+
+
+def _change_running(who: str, request: core_pb2.ChangeSettingsReq) -> Any:
+    """Return what asks a process, by its node, or all those of a role to change their settings; returns what each said."""
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> Answers:
         if who.isdecimal():
             nodes = [(await newest_routing(mgmtd, TIMEOUT_S)).node(int(who))]
         else:
             nodes = await _nodes_of(mgmtd, _listening(role_named(who)))
-        request = core_pb2.ChangeSettingsReq(text=text, is_live_only=live_only, is_reset=reset)
         answers: dict[NodeId, SettingsChangePb] = {}
         for node in nodes:
             try:
@@ -300,10 +308,7 @@ def change(
                 answers[node.node_id] = SettingsChangePb(problem=str(error))
         return answers
 
-    answers = where.run(use)
-    _print_effect(answers, as_json=as_json)
-    if any(answer.problem for answer in answers.values()):
-        raise typer.Exit(1)
+    return use
 
 
 def _listening(role: Role) -> Role:

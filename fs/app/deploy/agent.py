@@ -46,7 +46,6 @@ POLL_S: Final = 0.5
 CALL_TIMEOUT_S: Final = 20.0
 SETTLED_COUNT: Final = 3
 """Looks in a row that see a goal reached: between two moves there is none under way."""
-GOALS: Final = ("managers", "complete", "balanced")
 ROLE_NUMBERS: Final = {"mgmtd": common_pb2.MGMTD, "meta": common_pb2.META, "storage": common_pb2.STORAGE}  # fmt: skip
 Json = dict[str, Any]
 

@@ -72,21 +72,7 @@ async def run_mount(
             nursery.start_soon(_serve, frontend, served)
             batching = _Batching()
             try:
-                # A cluster that cannot answer yet is asked here, where a wait can be cancelled, and ends in a status.
-                await vfs.namespace.getattr(ROOT_INODE_ID, _OF_MOUNT)
-                # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
-                # is answered by the end of the connection only.
-                kernel_bytes = section.kernel_readahead_bytes
-                await trio.to_thread.run_sync(
-                    set_read_ahead, mount_point, kernel_bytes, abandon_on_cancel=True
-                )
-                if vfs.tree is not None:
-                    seen = await trio.to_thread.run_sync(
-                        os.stat, mount_point, abandon_on_cancel=True
-                    )
-                    vfs.tree.removal.attach(
-                        MountedPaths(seen.st_dev, frontend.kernel_cache.forget_name)
-                    )
+                await _finish_handshakes(vfs, frontend, mount_point, section)
                 if section.fuse_frontend == "direct":
                     # pyfuse3 has no hook for the ioctl of tickets.
                     batches = BatchServer(vfs, section)
@@ -105,6 +91,22 @@ async def run_mount(
     finally:
         frontend.close(is_unmounted=is_unmounted)
         _log.info("unmounted %s", mount_point)
+
+
+async def _finish_handshakes(
+    vfs: Vfs, frontend: Frontend, mount_point: Path, section: ClientSection
+) -> None:
+    """Have cluster and kernel answer for the first time, where a wait can be cancelled."""
+    # A cluster that cannot answer yet ends in a status here.
+    await vfs.namespace.getattr(ROOT_INODE_ID, _OF_MOUNT)
+    # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
+    # is answered by the end of the connection only.
+    await trio.to_thread.run_sync(
+        set_read_ahead, mount_point, section.kernel_readahead_bytes, abandon_on_cancel=True
+    )
+    if vfs.tree is not None:
+        seen = await trio.to_thread.run_sync(os.stat, mount_point, abandon_on_cancel=True)
+        vfs.tree.removal.attach(MountedPaths(seen.st_dev, frontend.kernel_cache.forget_name))
 
 
 class _Batching:

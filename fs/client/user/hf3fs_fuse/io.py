@@ -479,6 +479,7 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
     del priority
     client = client_of(hf3fs_mount_point or get_mount_point(path))
     parts: list[bytes] = []
+    take = cb or (lambda block, _off: parts.append(bytes(block)))
     with client.open(os.fspath(path)) as file:
         length = file.length()
         with client.allocate(max(1, min(block_size, length - off))) as iov:
@@ -486,11 +487,7 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
                 with iov.view[: length - off] as block:
                     (count,) = client.read([Transfer(file, off, block)])
                     with block[:count] as done:
-                        wish = None
-                        if cb is not None:
-                            wish = cb(done, off)
-                        else:
-                            parts.append(bytes(done))
+                        wish = take(done, off)
                 if not count or (wish and type(wish) is not int):
                     break
                 off = wish if type(wish) is int else off + count
