@@ -228,7 +228,9 @@ async def test_who_gives_up_may_use_its_memory_at_once(unix, process, storage):
 
 
 @pytest.mark.parametrize("is_compared", [True, False])
-async def test_in_simulation_memory_changes_once_it_is_lent_no_more(process, storage, is_compared):
+async def test_in_simulation_memory_changes_once_it_is_lent_no_more(
+    process, storage, is_compared, autojump_clock  # noqa: ARG001
+):  # fmt: skip
     """What was given up is read all the same, and then holds whatever it does: that is never taken, but where nobody compares it."""
     memory = MemoryNetwork(seed=1)
     memory.memory = SimulatedMemory(1)
