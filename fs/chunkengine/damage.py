@@ -1,4 +1,4 @@
-"""Versions whose bytes are bad or missing: marked, put without their bytes, and repaired.
+"""Versions whose bytes are bad or missing: marked, found to be good again, put without their bytes, and repaired.
 
 A marked version is never served; everything else of it is known, and undo records carry the mark like the rest.
 
@@ -11,7 +11,8 @@ from ..runtime.ports import Buffer
 from .api import ChunkState
 from .books import Books
 from .checksum import digest_of, packed_checksums
-from .format import ChunkKey, ChunkRecord, target_of_key
+from .format import NO_POSITION, ChunkKey, ChunkRecord, target_of_key
+from .verified import VerifiedReader
 from .version_writer import Sync, VersionWriter
 from .versions import check_version, known_state
 
@@ -19,9 +20,18 @@ from .versions import check_version, known_state
 class Damage:
     """That of one disk."""
 
-    def __init__(self, books: Books, writer: VersionWriter, *, block: int, sync: Sync) -> None:
+    def __init__(
+        self,
+        books: Books,
+        reader: VerifiedReader,
+        writer: VersionWriter,
+        *,
+        block: int,
+        sync: Sync,
+    ) -> None:
         """`block`: bytes of a checksum block; `sync` flushes the disk, to free blocks when it is full."""
         self._books = books
+        self._reader = reader
         self._writer = writer
         self._block = block
         self._sync = sync
@@ -34,6 +44,27 @@ class Damage:
                 return False
             if not old.is_damaged:
                 ledger.change(key, replace(old, is_damaged=True), ledger.pendings.get(key))
+        return True
+
+    def end(self, key: ChunkKey, version: int) -> bool:
+        """See `ChunkEngine.end_damage`."""
+        with self._books as ledger:
+            old = ledger.record(key)
+            if old is None or old.version != version or old.position == NO_POSITION:
+                return False
+            ledger.readers.pin(old)
+        try:
+            whole = replace(old, is_damaged=False)
+            if not self._reader.can_be_read(whole):
+                return False
+        finally:
+            with self._books.lock:
+                self._books.ledger.readers.unpin(old)
+        with self._books as ledger:
+            if ledger.record(key) != old:
+                return False
+            if old.is_damaged:
+                ledger.change(key, whole, ledger.pendings.get(key))
         return True
 
     def put(self, key: ChunkKey, lost: ChunkRecord) -> ChunkState:

@@ -123,7 +123,9 @@ class DiskEngine:
             block=self._block,
             sync=self.sync,
         )
-        self._damage = Damage(self._books, self._writer, block=self._block, sync=self.sync)
+        self._damage = Damage(
+            self._books, self._reader, self._writer, block=self._block, sync=self.sync
+        )
         self._is_closed = False
         self._compactor = Compactor(meta, files, self._books, self._space, self._reader)
         self._registry = Registry(meta, self._books)
@@ -329,25 +331,7 @@ class DiskEngine:
 
     def end_damage(self, target_id: TargetId, chunk_id: ChunkId, *, version: int) -> bool:
         """See `ChunkEngine`."""
-        key = chunk_key(target_id, chunk_id)
-        with self._books as ledger:
-            old = ledger.record(key)
-            if old is None or old.version != version or old.position == NO_POSITION:
-                return False
-            ledger.pin(old)
-        whole = replace(old, is_damaged=False)
-        try:
-            if not self._reader.can_be_read(whole):
-                return False
-        finally:
-            with self._books.lock:
-                self._books.ledger.unpin(old)
-        with self._books as ledger:
-            if ledger.record(key) != old:
-                return False
-            if old.is_damaged:
-                ledger.change(key, whole, ledger.pendings.get(key))
-        return True
+        return self._damage.end(chunk_key(target_id, chunk_id), version)
 
     def put_damaged(
         self,
