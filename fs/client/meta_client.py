@@ -58,10 +58,11 @@ _HARMLESS: Final = frozenset(
     {
         "Access", "BatchGetAttr", "BatchResolvePath", "FindLockConflict", "GetAttr", "GetRealPath", "GetUsage", "GetXattr",
         "List", "ListQuotas", "ListXattrs", "Lookup", "ResolvePath", "StatFs", "SyncMeta",
-        "Close", "ExtendStripe", "PruneSessions", "ReserveSpace", "Sync",
+        "Close", "ExtendStripe", "NoteReads", "PruneSessions", "ReserveSpace", "Sync",
     }
 )  # fmt: skip
-"""Methods that change nothing, and those that tell of open files, or make what only ever grows: they may be repeated whenever that is."""
+"""Methods that change nothing, and those that tell of open files, or make what only ever grows: they may be repeated whenever that is.
+So may what names the state that it changes, and is refused in any other one."""
 
 
 def caller_of(request: Message) -> CallerPb:

@@ -8,6 +8,7 @@ How an operation is run stands in fs/meta/runner.py, with its invariants.  Concu
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -42,6 +43,7 @@ from .ops.lookup import lookup
 from .ops.make_directories import make_directories, new_count_max
 from .ops.mkdir import mkdir
 from .ops.mknod import mknod
+from .ops.note_reads import TOGETHER_MAX, note_reads
 from .ops.open import open_
 from .ops.quotas import list_quotas, set_quota
 from .ops.remove_tree import remove_tree
@@ -65,6 +67,7 @@ SPACE_AGE_S_MAX: Final = 2.0
 """StatFs answers from what storage said at most this long ago."""
 
 PRUNE_COUNT_MAX: Final = 4096
+NOTED_COUNT_MAX: Final = 4096
 
 TRIED: Final = (
     "GetAttr",
@@ -409,6 +412,19 @@ class MetaService(RequestRunner):
         for pruned in request.sessions:
             await self.end_session(pruned.inode_id, pruned.session_id, client_id)
         return meta.PruneSessionsRsp()
+
+    async def note_reads(self, _call: Call, request: meta.NoteReadsReq) -> meta.NoteReadsRsp:
+        """Serve NoteReads: in several transactions, between which others have their turns."""
+        caller, reads = self._caller(request, is_change=False), request.reads
+        if len(reads) > NOTED_COUNT_MAX:
+            raise FsError(Status.RPC_BAD_REQUEST, f"{len(reads)} reads")
+        await in_task()
+        reply = meta.NoteReadsRsp()
+        for start in range(0, len(reads), TOGETHER_MAX):
+            part, ctx = reads[start : start + TOGETHER_MAX], self._context(caller)
+            op = partial(note_reads, ctx=ctx, reads=part)
+            reply.atimes_ns.extend(await self.driver.transact(op))
+        return reply
 
     async def end_session(self, inode_id: int, session_id: str, client_id: str) -> bool:
         """End one file session, recording the precise length of what its writer left.

@@ -335,6 +335,9 @@ META_RESERVE_SPACE: Final[Method[meta.ReserveSpaceReq, meta.InodeRsp]] = method(
 META_END_LOCK_WAIT: Final[Method[meta.EndLockWaitReq, meta.EndLockWaitRsp]] = method(
     _META, "EndLockWait", meta.EndLockWaitReq, meta.EndLockWaitRsp
 )
+META_NOTE_READS: Final[Method[meta.NoteReadsReq, meta.NoteReadsRsp]] = method(
+    _META, "NoteReads", meta.NoteReadsReq, meta.NoteReadsRsp
+)
 META_MAKE_DIRECTORIES: Final[Method[meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp]] = method(
     _META, "MakeDirectories", meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp
 )

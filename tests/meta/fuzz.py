@@ -183,8 +183,8 @@ class Guarded:
         found = {}
         for inode_id in sorted(self.objects):
             inode = (await root(services.META_GET_ATTR, inode_id=inode_id)).inode
-            if inode.mode & 0o004:
-                inode.atime_ns = 0  # whoever may read it may report when he did
+            if inode.mode & (0o005 if inode.type == pb.FILE else 0o004):
+                inode.atime_ns = 0  # whoever may read or run it may report when he did
             if inode_id == self.opened:
                 inode.file.data_ver = 0  # no manager knows its client, so its session is ended soon
             names = (await root(services.META_LIST_XATTRS, inode_id=inode_id)).names
@@ -209,6 +209,8 @@ class Stranger:
         self._names = sorted(guarded.names)
         self._learned = [guarded.sandbox, *guarded.toys]
         self._request_ids = [rng.randbytes(16) for _ in range(20)]
+        self._atimes_ns: dict[int, int] = {}
+        """By inode id, as told last: reads of inodes with other ones are not noted."""
         self._by_name: dict[str, Callable[[random.Random], object]] = {
             "name": self._name, "old_name": self._name, "new_name": self._name, "after": self._name,
             "expected_name": self._name, "path": self._path, "target": self._path, "directory": self._path,
@@ -261,6 +263,9 @@ class Stranger:
             request.name = self._rng.choice(XATTRS)
         if isinstance(request, meta.SyncReq) and request.HasField("inline_data"):
             self._agree(request)
+        if isinstance(request, meta.NoteReadsReq):
+            for read in request.reads:
+                read.atime_seen_ns = self._atimes_ns.get(read.inode_id, read.atime_seen_ns)
 
     def _agree(self, report: meta.SyncReq) -> None:
         """Have inline data say one thing, mostly: what contradicts itself is refused at once."""
@@ -273,9 +278,14 @@ class Stranger:
 
     def learn(self, method: Method, answer: Answer) -> None:
         """Take ids out of a good reply, for later calls."""
-        for inode_id in _inode_ids(method.reply_type.FromString(answer.message)):
+        reply = method.reply_type.FromString(answer.message)
+        if isinstance(reply, meta.InodeRsp):
+            self._atimes_ns[reply.inode.inode_id] = reply.inode.atime_ns
+        for inode_id in _inode_ids(reply):
             if inode_id not in self._guarded.objects and inode_id != self._guarded.sticky:
                 self._learned.append(inode_id)
+        if len(self._atimes_ns) > LEARNED_MAX:
+            self._atimes_ns.clear()
         if len(self._learned) > LEARNED_MAX:
             kept = self._learned[-LEARNED_MAX // 2 :]
             self._learned = [self._guarded.sandbox, *self._guarded.toys, *kept]

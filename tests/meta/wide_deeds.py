@@ -158,8 +158,21 @@ async def _clean(world, directory_id, name):
     return DONE, key is not None and await world.meta.service.expire(key)
 
 
+async def _read(user, ident):
+    """Note a read of whatever is there: of that the model shows nothing."""
+    try:
+        seen = await user.attr(ident)
+    except FsError:
+        seen = pb.InodePb(inode_id=ident)
+    one = meta.NotedReadPb(inode_id=ident, atime_ns=seen.atime_ns + 1, atime_seen_ns=seen.atime_ns)
+    await user.call("note_reads", meta.NoteReadsReq(reads=[one]))
+    return (DONE,)
+
+
 async def ask(user, deed):
     """As deeds.ask."""
+    if deed.kind == "read":
+        return await _read(user, *deed.args)
     if deed.kind == "clean":
         return await _clean(user.world, *deed.args)
     if deed.kind not in _REQUESTS:
@@ -238,6 +251,10 @@ class WideExpectation(Expectation):
     def _close(self, ident, number):
         return self.model.close(self._node(ident), number, self.deed.who) or (DONE,)
 
+    @staticmethod
+    def _read(_ident):
+        return (DONE,)
+
     def _trash(self, parent, name, is_long):
         found = self.model.move_to_trash(self._node(parent), name, is_long, self.deed.who)
         if isinstance(found, Status):
@@ -269,7 +286,7 @@ WIDE_KINDS = [
     *KINDS, *RIGHTS, "remove_tree",
     *["mknod", "set_xattr", "set_xattr", "get_xattr", "list_xattrs", "remove_xattr"],
     *["set_acl"] * 4, *["set_lock"] * 5, *["find_lock"] * 2, *["lock_directory"] * 2,
-    *["open"] * 4, *["close"] * 3, *["trash"] * 4, *["makedirs"] * 3,
+    *["open"] * 4, *["close"] * 3, *["trash"] * 4, *["makedirs"] * 3, *["read"] * 3,
 ]  # fmt: skip
 XATTR_NAMES = [b"user.a", b"user.b", b"trusted.t", b"security.s"]
 UMASKS = [0, 0o022, 0o077, 0o777]
@@ -350,6 +367,7 @@ class WideChooser(Chooser):
         return (self._known(),)
 
     _remove_xattr = _get_xattr
+    _read = _list_xattrs
 
     def _set_acl(self):
         return self._known(), self._source.choice(ACLS), self._source.choice([False, False, True])

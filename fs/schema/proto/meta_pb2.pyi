@@ -1567,6 +1567,77 @@ class PruneSessionsRsp(_message.Message):
 Global___PruneSessionsRsp: _TypeAlias = PruneSessionsRsp  # noqa: Y015
 
 @_typing.final
+class NotedReadPb(_message.Message):
+    """When a client has read an inode last, and the time of access that it had by then as far as the client knew: where it is another one by now, it stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INODE_ID_FIELD_NUMBER: _builtins.int
+    ATIME_NS_FIELD_NUMBER: _builtins.int
+    ATIME_SEEN_NS_FIELD_NUMBER: _builtins.int
+    inode_id: _builtins.int
+    atime_ns: _builtins.int
+    atime_seen_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        inode_id: _builtins.int = ...,
+        atime_ns: _builtins.int = ...,
+        atime_seen_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["atime_ns", b"atime_ns", "atime_seen_ns", b"atime_seen_ns", "inode_id", b"inode_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotedReadPb: _TypeAlias = NotedReadPb  # noqa: Y015
+
+@_typing.final
+class NoteReadsReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLER_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def caller(self) -> _common_pb2.CallerPb: ...
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotedReadPb]: ...
+    def __init__(
+        self,
+        *,
+        caller: _common_pb2.CallerPb | None = ...,
+        reads: _abc.Iterable[Global___NotedReadPb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "reads", b"reads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteReadsReq: _TypeAlias = NoteReadsReq  # noqa: Y015
+
+@_typing.final
+class NoteReadsRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATIMES_NS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def atimes_ns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        atimes_ns: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["atimes_ns", b"atimes_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteReadsRsp: _TypeAlias = NoteReadsRsp  # noqa: Y015
+
+@_typing.final
 class BatchGetAttrReq(_message.Message):
     """payload_bytes_max set: bytes of inline files come as the reply's payload, those of one file behind those of the one before, at most so many of all; replies
     whose bytes are there say so, and have their checksum.  Of others the caller asks again.  A service of an earlier release brings none.
