@@ -8,7 +8,7 @@ thread, only for STUCK_S.
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -24,6 +24,8 @@ STUCK_S: Final = 1.0
 
 _FAILED: Final = "it has failed"
 
+Work = Callable[[Ledger], None]
+
 
 class StuckError(FsError):
     """The event loop has not got at the books in time; says nothing of the disk."""
@@ -38,7 +40,7 @@ class Books:
     __slots__ = (
         "_disk_uuid",
         "_is_stuck",
-        "_to_unpin",
+        "_owed",
         "failure",
         "is_closed",
         "lacks_space",
@@ -55,7 +57,7 @@ class Books:
         """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
         self.is_closed = False
         self._disk_uuid = disk_uuid
-        self._to_unpin: deque[Sequence[ChunkRecord]] = deque()
+        self._owed: deque[Work] = deque()
         self._is_stuck = False
         """The last time that the event loop wanted the lock it did not get it."""
 
@@ -92,32 +94,43 @@ class Books:
         if self.failure or self.is_closed:
             self.lock.release()
             self.check()
-        if self._to_unpin:
+        if self._owed:
             try:
-                self._unpin()
+                self._do_owed()
             except BaseException:  # no memory
                 self.lock.release()
                 raise
         return self.ledger
 
     def unpin_soon(self, records: Sequence[ChunkRecord]) -> None:
-        """Unpin versions, now if nobody has the books, else whoever has them next; waits for nothing."""
-        if not self.lock.acquire(False):
-            self._to_unpin.append(records)  # all of them, or an error
+        """Unpin versions, as `soon`."""
+        self.soon(lambda ledger: ledger.readers.unpin_all(records))
+
+    def soon(self, work: Work) -> None:
+        """Have something that may not be left out done to the ledger, now if nobody has the books, else by whoever has them next; waits for nothing."""
+        is_owed = not self.lock.acquire(False)
+        if is_owed:
+            self._owed.append(work)  # or an error
             if not self.lock.acquire(False):
                 return
-            records = ()
         try:
-            self._unpin(records)
+            if not is_owed:
+                work(self.ledger)
+            self._do_owed()
         finally:
             self.lock.release()
 
-    def _unpin(self, records: Sequence[ChunkRecord] = ()) -> None:
-        while True:
-            self.ledger.readers.unpin_all(records)
-            if not self._to_unpin:
-                return
-            records = self._to_unpin.popleft()
+    def finish(self, work: Work) -> None:
+        """Have the end of what was begun done to the ledger, whatever became of it: by a thread now, by the event loop, which may not wait for long, as `soon`."""
+        if threading.current_thread() is threading.main_thread():
+            self.soon(work)
+            return
+        with self.lock:
+            work(self.ledger)
+
+    def _do_owed(self) -> None:
+        while self._owed:
+            self._owed.popleft()(self.ledger)
 
     def _wait(self) -> None:
         """Take the lock; raises StuckError on the event loop when that takes too long."""

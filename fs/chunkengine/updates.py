@@ -26,7 +26,7 @@ from .format import (
     chunk_key,
     size_class_of,
 )
-from .ledger import Change
+from .ledger import Change, Ledger
 from .ranges import fault_of, plan_ranges
 from .space import BlockSpace
 from .verified import VerifiedReader
@@ -137,9 +137,11 @@ class Updates:
         return begun
 
     def _end(self, begun: Sequence[_Begun]) -> None:
-        with self._books.lock:
+        def end(ledger: Ledger) -> None:
             for one in begun:
-                self._books.ledger.end_update(one.key, one.base)
+                ledger.end_update(one.key, one.base)
+
+        self._books.finish(end)
 
     def _record(
         self,

@@ -113,11 +113,11 @@ class VersionWriter:
 
     def _abandon(self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]) -> None:
         """Free the blocks of versions that will never be recorded; one that grew in place has none of its own."""
-        with self._books.lock:
-            for job in jobs:
-                position = found[job.key][0] if job.key in found else NO_POSITION
-                if position != NO_POSITION and not job.plan.is_in_place:
-                    self._books.ledger.abandon(position)
+        positions = [
+            found[job.key][0] for job in jobs if job.key in found and not job.plan.is_in_place
+        ]
+        for position in positions:
+            self.free(position)
 
     def _write_together(
         self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]
@@ -225,5 +225,4 @@ class VersionWriter:
     def free(self, position: Position) -> None:
         """Free the block of a version that was written by `write_new` and will never be recorded."""
         if position != NO_POSITION:
-            with self._books.lock:
-                self._books.ledger.abandon(position)
+            self._books.finish(lambda ledger: ledger.abandon(position))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fs.chunkengine.api import ChunkCommit, ChunkWrite, CommitsAtOnce, Note
+from fs.chunkengine.books import StuckError
 from fs.chunkengine.format import FileId
 from fs.chunkengine.read_values import ReadIo
 from fs.schema.config import StorageSection
@@ -585,3 +586,50 @@ def test_all_reads_of_a_batch_are_begun_before_the_first_is_waited_for(lab, monk
     events.clear()
     assert engine.read_batch(ios[:1])[0].length == 10
     assert events == ["read"]
+
+
+@pytest.mark.parametrize("when", ["before the record", "behind it"])
+def test_an_event_loop_whose_write_loses_the_books_waits_no_longer_than_once(
+    lab, monkeypatch, when
+) -> None:
+    """A thread that a hung disk keeps may have them by then; what is left to be done is done by whoever has them next."""
+    engine, held, may_end = lab.engine, threading.Event(), threading.Event()
+    put(engine, A, 1, b"old")
+    before = engine.space().used_bytes
+    monkeypatch.setattr("fs.chunkengine.books.STUCK_S", 0.1)
+
+    def hold() -> None:
+        with engine._books.lock:
+            held.set()
+            may_end.wait(10)
+
+    threads = []
+
+    def hang() -> None:
+        threads.append(threading.Thread(target=hold))
+        threads[0].start()
+        held.wait()
+
+    updates = engine._updates
+    name = "_record" if when == "before the record" else "_end"
+    real = getattr(updates, name)
+    monkeypatch.setattr(updates, name, lambda *args: (hang(), real(*args))[1])
+    began_s = time.monotonic()
+    if name == "_record":
+        with pytest.raises(StuckError):
+            prepare(engine, A, 2, b"x" * 9000)
+    else:
+        assert prepare(engine, A, 2, b"x" * 9000).pending_ver == 2
+    took_s = time.monotonic() - began_s
+    may_end.set()
+    threads[0].join()
+    assert took_s < 5
+    monkeypatch.undo()
+    state = engine.get(*A)
+    assert state.pending_ver == (2 if name == "_end" else 0)
+    assert not engine._books.ledger._updating
+    if name == "_record":
+        assert engine.space().used_bytes == before
+    put(engine, A, 2, b"new")
+    assert engine.read_whole(*A) == b"new"
+    check_books(engine._meta)

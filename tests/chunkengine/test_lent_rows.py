@@ -167,7 +167,7 @@ def test_an_engine_that_is_closed_takes_back_what_it_lent(lab, contents) -> None
 
 
 def _nothing_is_held(lab):
-    assert not lab.engine._books.ledger.readers and not lab.engine._books._to_unpin
+    assert not lab.engine._books.ledger.readers and not lab.engine._books._owed
     if lab.kind == "disk":
         assert all(not file.user_count for file in lab.engine._files._files.open.values())
 
