@@ -441,7 +441,7 @@ def test_no_crash_in_a_compaction_harms_a_chunk(monkeypatch, lot) -> None:
 
 def reuse_at_once(self, position) -> None:
     self.epoch.fresh.discard(position)
-    self._leave(position)
+    self.readers.leave(position)
 
 
 def keep_no_undo(_self, _key, _old, _batch) -> None:
