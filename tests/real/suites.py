@@ -4,7 +4,7 @@
 
 Parts are Python's own tests (Debian: libpython3.11-testsuite), those of Go's standard library (golang-go), writing and verifying with fio in several
 ways, the stressors of files of stress-ng, programs that live on files (tests/real/suites_of_programs.py); and, with SOURCES, a directory in which
-source packages were unpacked (`apt-get source NAME`), the tests of acl, attr, fuse3, perl, coreutils with gnulib, tar, cpio, SQLite and git
+source packages were unpacked (`apt-get source NAME`), the tests of acl, attr, fuse3, NFStest, perl, coreutils with gnulib, tar, cpio, SQLite and git
 (tests/real/suites_of_sources.py); with PROGRAMS, an interpreter,
 applications of training teams, as far as it has their packages (tests/real/applications), also over both mounts when OTHER is DIRECTORY by another one.  A word that begins several parts, such as `fio`, names
 them all; without any it is all that is installed, and what is not is named.  A part that fails in DIRECTORY is run again in
@@ -266,6 +266,7 @@ def judge(name: str, part: Part, directory: Path) -> set[str]:
         print(f"{name}: passed", flush=True)
         return set()
     with tempfile.TemporaryDirectory() as local:
+        Path(local).chmod(0o755)  # some parts run as a plain user
         passed_there, failed_there = run(part, Path(local))
     here = failed - failed_there or (set() if failed or not passed_there else {"(all of it)"})
     for test in sorted(here):

@@ -1,11 +1,12 @@
 """The tests that come with others' source packages, as parts of `tests.real.suites`.
 
-SOURCES is a directory in which they were unpacked.  acl, attr, fuse3 and perl run as they are, with what is installed;
+SOURCES is a directory in which they were unpacked.  acl, attr, fuse3, perl and nfstest (Debian 13 and later) run as they are, with what is installed;
 coreutils has to have been built (`./configure && make && make -C gnulib-tests check TESTS=`), tar and cpio likewise (`make -C tests check TESTSUITEFLAGS=-l`),
 of SQLite its `testfixture`, and of git its helper (`make t/helper/test-tool bin-wrappers/git GIT-BUILD-OPTIONS && make -C templates`), of the release that
 is installed.  What they make is in the folder that they run in.
 """
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ SQLITE = [
     "uri",
     "vacuum",
 ]
+NFSTEST_FAILED = re.compile(r"^ *FAIL: (.*?)(?: \(\d+ passed.*)?$", re.MULTILINE)
 AUTOTEST_FAILED = re.compile(r"^ *(\d+: .*?) +FAILED", re.MULTILINE)
 OF_TEXT = re.compile(r"float|printf|snan|nan|thread|lock$|cond|mb|wc|u8|str|hash|md5|sha|time_rz")
 PERL = [
@@ -187,6 +189,34 @@ def git(source: Path) -> Iterator[tuple[str, Part]]:
         yield test.stem, Part(shell(script), TAP_FAILED, environment)
 
 
+def nfstest(source: Path) -> Iterator[tuple[str, Part]]:
+    """What NFS' testers ask of POSIX and of locks, each call by itself; there is no server, and no packets are looked at."""
+    tests = [("posix", name) for name in _names(source, "posix", "TESTNAMES")]
+    for several in ("BTESTS", "NPTESTS", "OPTESTS"):  # the others want a second machine
+        tests += [("lock", name) for name in _names(source, "lock", several)]
+    listens = "#!/bin/sh\necho listening on nothing >&2\nexec sleep 900\n"
+    setting = (
+        f"T=$(mktemp -d -p /tmp); printf {shlex.quote(listens)} >$T/tcpdump; chmod -R 777 $T; export PATH=$T:$PATH PYTHONPATH={source};"
+        " mkdir -m 777 d"
+    )
+    for who, rights in (
+        ("root", ""),
+        ("user", "setpriv --reuid 65534 --regid 65534 --clear-groups"),
+    ):
+        for kind, name in tests:
+            options = f"--server 127.0.0.1 --nomount --mtpoint $PWD/d --notty --sudo= --tmpdir $T --runtest {name}"
+            run = f"{rights} /usr/bin/python3 {source}/test/nfstest_{kind} {options}; code=$?; rm -r $T; exit $code"
+            yield f"{kind}-{name}-{who}", Part(shell(f"{setting}; {run}"), NFSTEST_FAILED)
+
+
+def _names(source: Path, kind: str, several: str) -> list[str]:
+    """Return a list of names that a program of NFStest begins with."""
+    text = (source / "test" / f"nfstest_{kind}").read_text()
+    found = re.search(rf"^{several} += (\[.*?\])", text, re.DOTALL | re.MULTILINE)
+    assert found, f"nfstest_{kind} has no {several}"
+    return ast.literal_eval(found[1])
+
+
 NEEDED = {
     "acl": (acl, "test/run"),
     "attr": (acl, "test/run"),
@@ -197,6 +227,7 @@ NEEDED = {
     "cpio": (autotest, "tests/genfile"),
     "sqlite": (sqlite, "testfixture"),
     "git": (git, "t/helper/test-tool"),
+    "NFStest": (nfstest, "test/nfstest_posix"),
 }
 """By package: what makes its parts, and the file that says it is there, and built."""
 

@@ -1,12 +1,13 @@
 """Others' tests of files, where they are installed; `python -m tests.real.suites` runs all of them, by hand."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from . import suites, suites_of_programs, suites_of_sources
+from . import suite_part, suites, suites_of_programs, suites_of_sources
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -70,18 +71,22 @@ def test_an_application_is_told_of_both_mounts(tmp_path, monkeypatch, capsys):
 def test_what_fails_in_one_place_alone_is_told(tmp_path, monkeypatch, capsys):
     results = {tmp_path: (False, {"a", "b", "TestNonpollableDeadline"})}
     monkeypatch.setattr(suites, "run", lambda _part, where: results.get(where, (False, {"b"})))
-    assert suites.judge("test_os", suites.Part([]), tmp_path) == {"a"}
+    assert suites.judge("test_os", suite_part.Part([]), tmp_path) == {"a"}
     assert "epoll" in capsys.readouterr().out
     results[tmp_path] = (False, {"b"})
-    assert suites.judge("test_os", suites.Part([]), tmp_path) == set()
+    assert suites.judge("test_os", suite_part.Part([]), tmp_path) == set()
 
 
 @pytest.mark.parametrize(
     ("part", "passed", "failed"),
     [
-        (suites.Part(["true"]), True, set()),
-        (suites.Part(["sh", "-c", "exit 77"]), False, set()),
-        (suites.Part(["sh", "-c", "exit 77"], good_codes=suites_of_sources.LEFT_OUT), True, set()),
+        (suite_part.Part(["true"]), True, set()),
+        (suite_part.Part(["sh", "-c", "exit 77"]), False, set()),
+        (
+            suite_part.Part(["sh", "-c", "exit 77"], good_codes=suites_of_sources.LEFT_OUT),
+            True,
+            set(),
+        ),
         (
             suites.Part(
                 ["printf", "[3] $ ls -- ok\n[4] $ cat f -- failed\n"], suites_of_sources.ACL_FAILED
@@ -150,3 +155,13 @@ def test_what_is_not_unpacked_is_named(tmp_path, capsys):
     (made / "attr.test").touch()
     assert list(suites_of_sources.parts(tmp_path)) == ["attr/attr.test"]
     assert "left out: no fuse3" in capsys.readouterr().out
+
+
+def test_what_a_plain_user_fails_at_on_a_local_disk_too_is_no_difference(place, capsys):
+    """Whose directory is the judge's own: the user could not enter it, so nothing failed there."""
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c"]
+    part = suite_part.Part(
+        [*command, "ls $PWD && echo 'FAIL: it'; exit 1"], re.compile("^FAIL: (.*)$", re.MULTILINE)
+    )
+    assert suites.judge("part", part, place) == set()
+    assert "fails on a local disk, too" in capsys.readouterr().out
