@@ -510,6 +510,45 @@ static void test_fork(void) {
     end(&store);
 }
 
+static _Atomic bool is_over;
+
+static void *use_a_store_until_over(void *number) {
+    struct store store;
+    char name[32];
+    snprintf(name, sizeof name, "busy-%d", *(int *)number);
+    begin(&store, name);
+    while (!is_over) put_and_get(&store, 0, 1 + *(int *)number);
+    end(&store);
+    return NULL;
+}
+
+/* A process forks whatever its threads do with the library this moment. */
+static void test_forks_of_a_busy_process(void) {
+    struct store store;
+    pthread_t threads[3];
+    int numbers[3];
+    begin(&store, "busy");
+    for (int i = 0; i < 3; i++) {
+        numbers[i] = i;
+        CHECK(pthread_create(&threads[i], NULL, use_a_store_until_over, &numbers[i]) == 0);
+    }
+    for (int i = 1; i <= 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            put_and_get(&store, (size_t)i * PAGE, i);
+            _exit(0); /* what the threads have is not to be reached here */
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        EQUAL(status, 0);
+        EQUAL(move(&store.reads, &store.iov, store.fd, (size_t)i * PAGE), PAGE);
+        EQUAL(store.iov.base[5], i);
+    }
+    is_over = true;
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    end(&store);
+}
+
 static void *wait_for_one(void *argument) {
     struct hf3fs_cqe done;
     return (void *)(intptr_t)hf3fs_wait_for_ios(argument, &done, 1, 1, NULL);
@@ -640,6 +679,7 @@ int main(int count, char **arguments) {
         {"threads", test_threads},
         {"rings", test_many_rings},
         {"fork", test_fork},
+        {"forks", test_forks_of_a_busy_process},
         {"restart", test_restart},
         {"wrapped", test_wrapped},
         {"by-id", test_found_by_id},

@@ -56,8 +56,8 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.communicate()
-            subprocess.run(
-                ["umount", "-l", str(self.mount_point)], check=False, capture_output=True
+            subprocess.run(  # -i: whatever helper for mounts the machine has
+                ["umount", "-i", "-l", str(self.mount_point)], check=False, capture_output=True
             )
 
 

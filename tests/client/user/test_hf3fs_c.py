@@ -121,7 +121,18 @@ def tree_server(tmp_path_factory):
         server.close()
 
 
-TESTS = ["batches", "order", "depths", "timeouts", "refused", "holes", "threads", "rings", "fork"]
+TESTS = [
+    "batches",
+    "order",
+    "depths",
+    "timeouts",
+    "refused",
+    "holes",
+    "threads",
+    "rings",
+    "fork",
+    "forks",
+]
 
 
 @pytest.mark.mount
@@ -155,19 +166,20 @@ def test_a_program_that_was_linked_with_the_library(server, installed, tmp_path)
 
 @pytest.mark.mount
 @NEEDS_MOUNT[1]
-def test_rings_and_memory_go_on_once_the_mount_is_served_again(sanitized, tmp_path):
+@pytest.mark.parametrize("end", [Server.stop, Server.close], ids=["unmounted", "killed"])
+def test_rings_and_memory_go_on_once_the_mount_is_served_again(sanitized, tmp_path, end):
     mount = tmp_path / "mnt"
     server = Server(mount)
     try:
         with Calls(sanitized, "restart", mount) as calls:
             assert calls.hear() == "end it"
-            server.stop()
+            end(server)
             calls.say()
             assert calls.hear() == "serve it again"
             server = Server(mount)
             calls.say()
             assert calls.hear() == "end it and serve it again"
-            server.stop()
+            end(server)
             server = Server(mount)
             calls.say()
             calls.end()
