@@ -1,6 +1,7 @@
 """What stands around the operations: request checks, inode ids, formats, the namespace check."""
 
 import itertools
+import tracemalloc
 
 import pytest
 import trio
@@ -48,6 +49,20 @@ async def test_bad_callers_are_refused(world, caller):
     ):
         with refused(Status.RPC_BAD_REQUEST):
             await getattr(world.meta.service, name)(CALL, request)
+
+
+async def test_groups_without_end_are_refused_before_they_take_memory(world):
+    """As a set they take thirty times the memory of the message."""
+    caller = CallerPb(groups=range(1, 500_000))
+    request = meta.GetAttrReq(caller=caller, inode_id=ROOT)
+    tracemalloc.start()
+    try:
+        with refused(Status.RPC_BAD_REQUEST):
+            await world.meta.service.get_attr(CALL, request)
+        taken_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes < 1 << 20
 
 
 @pytest.mark.parametrize("inode_id", [0, 2, 2**63, 2**64 - 1])
