@@ -33,8 +33,16 @@ class LockWaits:
         reply = await test()
         with trio.move_on_after(min(request.wait_ms / 1000, WAIT_S_MAX)):
             while reply.HasField("conflict"):
-                freed = self._freed.setdefault(request.inode_id, trio.Event())
-                with trio.move_on_after(LOOK_INTERVAL_S):
-                    await freed.wait()
+                await self._look_later(request.inode_id)
                 reply = await test()
         return reply
+
+    async def _look_later(self, inode_id: int) -> None:
+        """Wait until something on the file was freed, or it is time to look; the last one who waits leaves nothing behind."""
+        freed = self._freed.setdefault(inode_id, trio.Event())
+        try:
+            with trio.move_on_after(LOOK_INTERVAL_S):
+                await freed.wait()
+        finally:
+            if self._freed.get(inode_id) is freed and not freed.statistics().tasks_waiting:
+                del self._freed[inode_id]

@@ -17,7 +17,13 @@ class Turns:
 
     async def take(self, inode_id: int) -> None:
         """Wait for the turn, those before us first."""
-        await self._locks.setdefault(inode_id, trio.Lock()).acquire()
+        lock = self._locks.setdefault(inode_id, trio.Lock())
+        try:
+            await lock.acquire()
+        except trio.Cancelled:
+            if self._locks.get(inode_id) is lock and not lock.locked():  # it was made for us
+                del self._locks[inode_id]
+            raise
 
     def begin_try(self, inode_id: int) -> None:
         """Have others let us try first, from the end of the truncation that is under way."""
