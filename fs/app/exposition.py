@@ -15,6 +15,7 @@ Concurrency: trio; one worker thread per request.
 
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -170,6 +171,7 @@ class Exposition:
         waited_s = time.perf_counter() - began_s
         figures = self.read()
         figures.note(metrics.PROCESS_LOOP_WAIT, waited_s)
+        figures.note(metrics.PROCESS_BLOCKS, sys.getallocatedblocks())
         return figures
 
 

@@ -26,6 +26,12 @@ PROCESS_LOOP_WAIT: Final = gauge(
     _ALL,
     "How long the reading of these metrics waited for its turn on the event loop.",
 )
+PROCESS_BLOCKS: Final = gauge(
+    "ember_process_python_blocks",
+    _ALL,
+    "Pieces of memory, of 512 bytes at most, that Python has in use. If this goes on growing, the process keeps something of what it"
+    " has done; process_resident_memory_bytes also tells of what was in use once.",
+)
 SERVER_DURATION: Final = histogram(
     "ember_rpc_server_request_duration_seconds",
     _ALL,

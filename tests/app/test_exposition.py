@@ -57,6 +57,7 @@ async def test_a_reading_is_taken_on_the_event_loop_and_told_in_the_form_of_prom
     assert again[f"{name}_count", "Core.Echo"] == 5
     assert found["ember_process_event_loop_wait_seconds",] >= 0
     assert found["process_resident_memory_bytes",] > 0
+    assert found["ember_process_python_blocks",] > 10_000
 
 
 async def test_who_connects_and_says_nothing_holds_up_neither_the_process_nor_its_end():

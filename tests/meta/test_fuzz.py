@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.rpc.fuzz import Growth, Size
+
 from .fuzz import METHODS, Report, failures, fuzz_meta, untried
 
 
@@ -16,5 +18,9 @@ def test_strangers_change_nothing_and_break_nothing(tmp_path_factory):
 def test_changes_bugs_and_growth_count_as_failures():
     assert not failures(Report())
     assert failures(Report(problems=["inode 0x1 changed"]))
-    assert failures(Report(growth={"meta-1": (1 << 30, 0)}))
-    assert failures(Report(growth={"meta-1": (0, 1000)}))
+    small = Size(0, 0, 0)
+    for large in (Size(1 << 30, 0, 0), Size(0, 1000, 0), Size(0, 0, 70_000)):
+        grown = Growth([small, small, large], late_calls=100_000)
+        assert failures(Report(growth={"meta-1": grown}))
+        assert not failures(Report(growth={"meta-1": Growth([small, small, small], 10_000)}))
+    assert not failures(Report(growth={"meta-1": Growth([small, Size(0, 0, 70_000)] * 2, 10**6)}))

@@ -3,7 +3,8 @@
 `python -m tests.rpc.fuzz --frames N [--seed S]`: starts a cluster of its own in a temporary directory, sends N frames to each
 of its processes, and prints per process what came of it.  Fails if a process dies, leaves an honest call, a well-formed
 request or a broken stream without an answer for 30 s, answers INTERNAL_ERROR, closes a connection without cause, grows by
-more than 50 MiB, or keeps descriptors.
+more than 50 MiB, keeps descriptors, or keeps something of Python's for every few frames: in the second half, when what is
+remembered up to a bound is remembered.
 
 Half of the frames are structure-aware: a good header around a random message of a method that the process serves, the message
 damaged in half of the cases.  The rest is blind: good frames with bytes flipped, cut, inserted or doubled, headers with any
@@ -21,22 +22,30 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 from google.protobuf.descriptor import FieldDescriptor
 
+from fs.app.scraped import fetch
 from fs.rpc.api import Identity
 from fs.rpc.frame import TRACE_BYTES, Kind, encode_header
 from fs.rpc.handshake import encode_hello
 from fs.schema import services
 from fs.schema.method import Method
+from fs.schema.metrics import PROCESS_BLOCKS as BLOCKS
 from fs.schema.status import Status
 
 from .messages import fill, value_of
 from .peer import SilenceError, connected, greeted, honest_call, request_frame
 
 GROWTH_BYTES_MAX = 50 * 1024 * 1024
+BLOCKS_PER_CALL_MAX = 0.5
+"""Pieces of memory that stay of each call of the second half; one object that is kept is at least one."""
+BLOCKS_MIN = 60_000
+"""So many come and go by themselves: the collector of garbage looks when there are 20,000 new objects, of a few pieces each."""
 DESCRIPTORS_MAX = 20
 """More open than before; some belong to connections that are being closed."""
 
@@ -59,6 +68,52 @@ METHODS = sorted(
 )
 
 
+class Size(NamedTuple):
+    """Of a process."""
+
+    memory_bytes: int
+    descriptors: int
+    blocks: int
+    """Pieces of memory that Python has in use."""
+
+
+@dataclass
+class Growth:
+    """By how much a process has become larger."""
+
+    sizes: list[Size] = field(default_factory=list)
+    """After the first calls, in the middle, at the end."""
+    late_calls: int = 0
+    """From the middle on."""
+
+    def of(self, part: str) -> int:
+        """Return the growth of one part from the first size to the last."""
+        return getattr(self.sizes[-1], part) - getattr(self.sizes[0], part) if self.sizes else 0
+
+    @property
+    def late_blocks(self) -> int:
+        return self.sizes[-1].blocks - self.sizes[-2].blocks if self.late_calls else 0
+
+    def failures(self) -> list[str]:
+        """Say what is too much."""
+        found = []
+        if self.of("memory_bytes") > GROWTH_BYTES_MAX:
+            found.append(f"grew by {self.of('memory_bytes') / 2**20:.0f} MiB")
+        if self.of("descriptors") > DESCRIPTORS_MAX:
+            found.append(f"keeps {self.of('descriptors')} descriptors")
+        if self.late_blocks > max(BLOCKS_MIN, BLOCKS_PER_CALL_MAX * self.late_calls):
+            found.append(f"keeps {self.late_blocks} blocks of the last {self.late_calls} calls")
+        return found
+
+    def __str__(self) -> str:
+        late = (
+            f"{self.late_blocks / self.late_calls:.3f} blocks a call late"
+            if self.late_calls
+            else ""
+        )
+        return f"{self.of('memory_bytes') / 2**20:.1f} MiB, {self.of('descriptors')} descriptors, {late}"
+
+
 @dataclass
 class Report:
     """What one process made of it."""
@@ -71,15 +126,13 @@ class Report:
     problems: list[str] = field(default_factory=list)
     methods: set[str] = field(default_factory=set)
     """Those that it serves."""
-    growth_bytes: int = 0
-    descriptors: int = 0
+    growth: Growth = field(default_factory=Growth)
     took_s: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.frames:,} frames in {self.took_s:.0f} s, {self.honest} honest calls served,"
-            f" {len(self.problems)} problems, grew {self.growth_bytes / 2**20:.1f} MiB and"
-            f" {self.descriptors} descriptors, {len(self.methods)} methods,"
+            f" {len(self.problems)} problems, grew {self.growth}, {len(self.methods)} methods,"
             f" {dict(self.statuses.most_common(12))}"
         )
 
@@ -162,9 +215,10 @@ def descriptor_count(pid: int) -> int:
 class Attack:
     """Frames for one process, from several connections at once, and an honest caller beside them."""
 
-    def __init__(self, address: str, cluster_id: str, report: Report, seed: int) -> None:
+    def __init__(self, cluster: "Running", report: Report, seed: int) -> None:
         self.report = report
-        self._address, self._cluster_id = address, cluster_id
+        self._address, self._cluster_id = cluster.address(report.name), cluster.cluster_id
+        self._size = partial(cluster.size, report.name)
         self._rng = random.Random(f"{seed} {report.name}")
         self._methods = list(METHODS)
 
@@ -174,14 +228,17 @@ class Attack:
         began_s = time.monotonic()
         await self._learn_methods()
         await self._send(int(frames * WARM_SHARE))
-        bytes_before, count_before = memory_bytes(report.pid), descriptor_count(report.pid)
+        sizes = [self._size()]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._be_honest)
+            await self._send(frames // 2)
+            sizes.append(self._size())
+            report.growth.late_calls = -report.frames
             await self._send(frames)
             nursery.cancel_scope.cancel()
         await self._call_honestly()
-        report.growth_bytes = memory_bytes(report.pid) - bytes_before
-        report.descriptors = descriptor_count(report.pid) - count_before
+        report.growth.late_calls += report.frames
+        report.growth.sizes = [*sizes, self._size()]
         report.took_s = time.monotonic() - began_s
 
     async def _learn_methods(self) -> None:
@@ -271,6 +328,14 @@ class Running:
     directory: Path
     cluster_id: str
     pids: dict[str, int]
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Where each process tells of itself."""
+
+    def size(self, name: str) -> Size:
+        pid = self.pids[name]
+        lines = fetch(self.metrics[name].removeprefix("tcp:")).splitlines()
+        blocks = next(line.split()[1] for line in lines if line.startswith(f"{BLOCKS.name} "))
+        return Size(memory_bytes(pid), descriptor_count(pid), int(float(blocks)))
 
     def address(self, name: str) -> str:
         return f"unix:{self.directory}/run/{name}.sock"
@@ -287,7 +352,8 @@ def running_cluster(directory: Path):
     try:
         status = json.loads(ember("status", "--dir", str(directory), "--json"))
         pids = {service["name"]: service["pid"] for service in status["services"]}
-        yield Running(directory, status["cluster_id"], pids)
+        metrics = {service["name"]: service["metrics_address"] for service in status["services"]}
+        yield Running(directory, status["cluster_id"], pids, metrics)
     finally:
         ember("down", "--dir", str(directory))
 
@@ -299,7 +365,7 @@ def fuzz_cluster(folder: Path, *, frames: int, seed: int, only: str = "") -> lis
         for name, pid in cluster.pids.items():
             if name.startswith(only):
                 report = Report(name, pid)
-                attack = Attack(cluster.address(name), cluster.cluster_id, report, seed)
+                attack = Attack(cluster, report, seed)
                 trio.run(attack.run, frames)
                 print(report, flush=True)
                 reports.append(report)
@@ -309,11 +375,7 @@ def fuzz_cluster(folder: Path, *, frames: int, seed: int, only: str = "") -> lis
 def failures(report: Report) -> list[str]:
     """Say what of a report breaks the demand."""
     found = [f"{report.name}: {text}" for text in report.problems[:5]]
-    if report.growth_bytes > GROWTH_BYTES_MAX:
-        found.append(f"{report.name}: grew by {report.growth_bytes / 2**20:.0f} MiB")
-    if report.descriptors > DESCRIPTORS_MAX:
-        found.append(f"{report.name}: keeps {report.descriptors} descriptors")
-    return found
+    return found + [f"{report.name}: {text}" for text in report.growth.failures()]
 
 
 def main() -> int:
