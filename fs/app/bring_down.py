@@ -19,6 +19,7 @@ from ..schema.status import FsError, Status
 from . import supervisor_link
 from .bring_up import begin_mount
 from .cluster_dir import ClusterDir, need_record
+from .cluster_plan import USUAL_MOUNT, MountWishes
 from .errors import unwrapped
 from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
@@ -135,9 +136,9 @@ def _mounts(directory: ClusterDir) -> list[dict[str, Any]]:
 def mount(
     directory: ClusterDir,
     mount_point: Path,
+    wishes: MountWishes = USUAL_MOUNT,
     *,
     recovers: bool = False,
-    has_hf3fs_tree: bool = False,
 ) -> None:
     """Mount a running cluster at one more place; with `recovers` also where a mount stands, which is to be served again, as it was.
 
@@ -154,7 +155,7 @@ def mount(
             check_fuse()
             check_mount_point(mount_point)
             name = free
-            begin_mount(directory, record, name, mount_point, has_hf3fs_tree=has_hf3fs_tree)
+            begin_mount(directory, record, name, mount_point, wishes)
         wait_running(directory, name)
     except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
         if name:
@@ -230,11 +231,21 @@ def _unmount_supervised(directory: ClusterDir, mount_point: Path) -> None:
 
 def _end(daemon: Command, mount_point: Path) -> None:
     """Have a mount daemon without a supervisor flush and end."""
+    wait_daemon_end(daemon, mount_point, asks_first=True)
+
+
+def wait_daemon_end(daemon: Command, mount_point: Path, *, asks_first: bool = False) -> None:
+    """Wait until a mount daemon without a supervisor has written everything and ended, after asking it to do so with `asks_first`.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT: it takes too long.
+    """
     pidfd = open_pidfd(daemon.identity)
     if pidfd is None:
         return
     try:
-        send_signal(pidfd, signal.SIGTERM)
+        if asks_first:
+            send_signal(pidfd, signal.SIGTERM)
         if not _has_ended(pidfd, daemon.identity.pid):
             raise FsError(
                 Status.BAD_MOUNT_POINT,
@@ -243,6 +254,23 @@ def _end(daemon: Command, mount_point: Path) -> None:
             )
     finally:
         os.close(pidfd)
+
+
+def wait_place_left(mount_point: Path) -> None:
+    """Wait for mount daemons of a place where nothing is mounted any more: they may still be writing what the next mount is to see.
+
+    One that is about to mount there is not waited for any longer once it has, and one that hangs not for ever.
+    """
+    until_s = time.monotonic() + UNMOUNT_TIMEOUT_S
+    while not is_mounted(mount_point) and time.monotonic() < until_s:
+        found = mount_daemon_at(mount_point)
+        pidfd = open_pidfd(found[0].identity) if found is not None else None
+        if pidfd is None:
+            return
+        try:
+            select.select([pidfd], [], [], FOREGROUND_POLL_S)
+        finally:
+            os.close(pidfd)
 
 
 def _has_ended(pidfd: int, pid: int) -> bool:

@@ -37,6 +37,8 @@ from .cluster_dir import (
     save_record,
 )
 from .cluster_plan import (
+    USUAL_MOUNT,
+    MountWishes,
     check_sizes,
     default_chain_count,
     mount_config,
@@ -289,11 +291,10 @@ def begin_mount(
     record: ClusterRecord,
     name: str,
     mount_point: Path,
-    *,
-    has_hf3fs_tree: bool = False,
+    wishes: MountWishes = USUAL_MOUNT,
 ) -> None:
     """Start a mount daemon."""
-    config = mount_config(directory, record, mount_point, has_hf3fs_tree=has_hf3fs_tree)
+    config = mount_config(directory, record, mount_point, wishes)
     write_config(directory.config_path(name), config)
     add_service(directory, name, "mountd", str(mount_point))
 
@@ -327,7 +328,7 @@ def start_services(
     if options.has_mount:
         progress.step(f"mounting {record.mount_point}")
         at, has_tree = Path(record.mount_point), record.has_hf3fs_tree
-        begin_mount(directory, record, MOUNT, at, has_hf3fs_tree=has_tree)
+        begin_mount(directory, record, MOUNT, at, MountWishes(has_hf3fs_tree=has_tree))
         wait_running(directory, MOUNT)
     if missing:
         return notes

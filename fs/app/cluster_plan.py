@@ -67,6 +67,23 @@ class PlannedChain:
     targets: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MountWishes:
+    """How one mount is to differ from others of its cluster."""
+
+    has_hf3fs_tree: bool = False
+    """It offers `3fs-virt`."""
+    subdir: str = ""
+    """A directory of the file system that is mounted alone; empty: all is."""
+    source: str = ""
+    """What lists of mounts call it; empty: as `ember mount` has it."""
+    options: tuple[str, ...] = ()
+    """What mount(8) knows of any file system."""
+
+
+USUAL_MOUNT = MountWishes()
+
+
 def check_sizes(record: ClusterRecord) -> None:
     """Check the numbers that a user gave.
 
@@ -176,8 +193,7 @@ def mount_config(
     directory: ClusterDir,
     record: ClusterRecord,
     mount_point: PurePath,
-    *,
-    has_hf3fs_tree: bool = False,
+    wishes: MountWishes = USUAL_MOUNT,
 ) -> ProcessConfig:
     """Return the configuration of one mount daemon."""
     return ProcessConfig(
@@ -187,5 +203,19 @@ def mount_config(
             metrics_address=METRICS_ADDRESS,
         ),
         auth=auth_of(directory, record),
-        client=ClientSection(mount_point=str(mount_point), hf3fs_tree=has_hf3fs_tree),
+        client=wished_client(ClientSection(), mount_point, wishes),
+    )
+
+
+def wished_client(
+    section: ClientSection, mount_point: PurePath, wishes: MountWishes
+) -> ClientSection:
+    """Return the section of a mount."""
+    return structs.replace(
+        section,
+        mount_point=str(mount_point),
+        hf3fs_tree=wishes.has_hf3fs_tree,
+        subdir=wishes.subdir,
+        mount_source=wishes.source,
+        mount_options=list(wishes.options),
     )

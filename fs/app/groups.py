@@ -27,7 +27,7 @@ def tell_whole_lines(group: typer.Typer) -> None:
 
 def _group(load: Callable[[], typer.Typer]) -> Callable[[], typer.Typer]:
     """Register a command that passes everything on to the application that `load` returns."""
-    name = load.__name__.removeprefix("_")
+    name = load.__name__.removeprefix("_").replace("_", "-")
 
     def loaded() -> typer.Typer:
         found = load()
@@ -100,6 +100,14 @@ def _user() -> typer.Typer:
     from .user_commands import user  # noqa: PLC0415
 
     return user
+
+
+@_group
+def _mount_helper() -> typer.Typer:
+    """Let mount(8) and /etc/fstab mount EmberFS."""
+    from .helper_commands import helper  # noqa: PLC0415
+
+    return helper
 
 
 @_group

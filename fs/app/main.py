@@ -201,15 +201,23 @@ def mount(
         ),
     ] = False,
     hf3fs_tree: Hf3fsTreeOption = False,
+    subdir: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Mount this directory of the file system alone.", show_default=""
+        ),
+    ] = "",
 ) -> None:
     """Mount a running cluster at one more place."""
     from .bring_down import mount as mount_at  # noqa: PLC0415
+    from .cluster_plan import MountWishes  # noqa: PLC0415
+    from .mount_source import tidy_subdir  # noqa: PLC0415
 
     mount_at(
         running_cluster(directory),
         mount_point.absolute(),
+        MountWishes(has_hf3fs_tree=hf3fs_tree, subdir=tidy_subdir(subdir)),
         recovers=recover,
-        has_hf3fs_tree=hf3fs_tree,
     )
 
 

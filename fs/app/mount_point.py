@@ -9,6 +9,12 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from ..client.vfs.mounted_tree import (
+    TREE_ATTRIBUTE,
+    MountedTree,
+    parse_tree,
+    tree_of_source,
+)
 from ..schema.status import FsError, Status
 from .running import mount_daemon_at
 from .stuck_daemon import free_all
@@ -41,15 +47,29 @@ def mounted_types() -> dict[str, str]:
     return {_unescape(f[1]): f[2] for f in fields}
 
 
-def mounted_clusters() -> dict[str, str]:
-    """Return the id of the cluster of every EmberFS mount, by mount point; empty: of an earlier release, which does not say it."""
+def mounted_sources() -> dict[str, str]:
+    """Return what stands for the file system of every EmberFS mount in the list of mounts, by mount point."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     uppermost = {_unescape(fields[1]): fields for fields in map(str.split, lines)}
     return {
-        place: _unescape(fields[0]).partition(":")[2]
+        place: _unescape(fields[0])
         for place, fields in uppermost.items()
         if fields[2] == "fuse.ember"
     }
+
+
+def mounted_tree(place: str, source: str) -> MountedTree:
+    """Return which tree is mounted at a mount point, of which the list of mounts says `source`.
+
+    A mount with a name of its own is asked, which takes as long as its daemon needs.  An empty cluster id: it does not say it.
+    """
+    said = tree_of_source(source)
+    if said is not None:
+        return said
+    try:
+        return parse_tree(os.getxattr(place, TREE_ATTRIBUTE).decode())
+    except OSError as error:
+        raise FsError(Status.BAD_MOUNT_POINT, f"{place}: {error.strerror}") from error
 
 
 def is_mounted(path: Path) -> bool:

@@ -3,16 +3,20 @@
 Ends when asked to (after flushing everything), or with exit code 0 when somebody unmounts from outside.
 """
 
+import os
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import trio
 
-from ..client.connect import open_client
+from ..client.connect import Client, open_client
 from ..client.fuse.mount import run_mount
 from ..client.vfs.vfs import Vfs
-from ..schema.ids import ClientId
+from ..schema import services
+from ..schema.ids import ROOT_INODE_ID, ClientId, InodeId
+from ..schema.inode import inode_from_pb
+from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .compose import Process, main
 from .kept_settings import begin_by_asking
@@ -42,13 +46,37 @@ async def run(process: Process) -> None:
         process.follow(lambda new: client.adopt(new.client))
         process.follow(lambda new: vfs.adopt(new.client))
         vfs.tell_settings(partial(_settings, process))
-        await _serve(process, vfs)
+        await _serve(process, vfs, await _root(client, config.client.subdir))
 
 
 def _settings(process: Process) -> bytes:
     """Return what is in force, as JSON."""
     config = process.config if process.kept is None else process.kept.settings.config
     return msgspec.json.encode(config)
+
+
+async def _root(client: Client, subdir: str) -> InodeId:
+    """Return the directory that is to be mounted.
+
+    Raises:
+        FsError: BAD_CONFIG: it is not there, or no directory.
+    """
+    if not subdir:
+        return ROOT_INODE_ID
+    request = meta_pb2.ResolvePathReq(
+        caller=common_pb2.CallerPb(client_id=client.client_id),
+        path=os.fsencode(subdir),
+        follow_last=True,
+    )
+    try:
+        found = inode_from_pb((await client.meta.call(services.META_RESOLVE_PATH, request)).inode)
+    except FsError as error:
+        if error.status not in {Status.NOT_FOUND, Status.NOT_DIRECTORY}:
+            raise
+        raise FsError(Status.BAD_CONFIG, f"client.subdir {subdir}: {error.detail}") from error
+    if not found.is_dir:
+        raise FsError(Status.BAD_CONFIG, f"client.subdir {subdir}: no directory")
+    return found.inode_id
 
 
 def _clear_own_mount(mount_point: Path) -> None:
@@ -60,7 +88,7 @@ def _clear_own_mount(mount_point: Path) -> None:
         clear_dead_mount(mount_point)
 
 
-async def _serve(process: Process, vfs: Vfs) -> None:
+async def _serve(process: Process, vfs: Vfs, root: InodeId) -> None:
     """Mount until asked to stop or unmounted from outside."""
     section = process.config.client
     mount = partial(
@@ -70,6 +98,7 @@ async def _serve(process: Process, vfs: Vfs) -> None:
         runtime=process.runtime,
         section=section,
         cluster_id=process.config.process.cluster_id,
+        root=root,
         sources=process.sources,
     )
 

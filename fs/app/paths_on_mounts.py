@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..schema.status import FsError, Status
-from .mount_point import mounted_clusters
+from .mount_point import mounted_sources, mounted_tree
 
 
 class OnMount(NamedTuple):
@@ -41,7 +41,7 @@ def on_mount(path: str, *, follow: bool = False) -> OnMount | None:
         real = Path(os.path.realpath(path))
     else:
         real = Path(os.path.realpath(head), name)
-    mounts = mounted_clusters()
+    mounts = mounted_sources()
     found = _below(real, mounts)
     if found is None and _below(Path(os.path.abspath(path)), mounts) is not None:  # noqa: PTH100 - links are not followed
         detail = f"{path} leads to {real}, which is on no mount of EmberFS"
@@ -51,11 +51,11 @@ def on_mount(path: str, *, follow: bool = False) -> OnMount | None:
 
 def _below(path: Path, mounts: dict[str, str]) -> OnMount | None:
     for above in (path, *path.parents):
-        cluster_id = mounts.get(str(above))
-        if cluster_id is not None:
-            return OnMount(
-                above, cluster_id, f"/{path.relative_to(above)}" if path != above else "/"
-            )
+        source = mounts.get(str(above))
+        if source is not None:
+            tree = mounted_tree(str(above), source)
+            below = f"/{path.relative_to(above)}" if path != above else ""
+            return OnMount(above, tree.cluster_id, f"{tree.subdir}{below}" or "/")
     return None
 
 

@@ -6,6 +6,7 @@ Does not talk to any of them (supervisor_link.py), and starts and stops nothing.
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -84,6 +85,15 @@ def commands() -> list[Command]:
 
 def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
     """Return the mount daemon whose configuration names this mount point, and the configuration."""
+    return next(_mount_daemons_at(mount_point), None)
+
+
+def mount_daemons_at(mount_point: Path) -> list[tuple[Command, ProcessConfig]]:
+    """Return all of them: one that was unmounted may still be writing."""
+    return list(_mount_daemons_at(mount_point))
+
+
+def _mount_daemons_at(mount_point: Path) -> Iterator[tuple[Command, ProcessConfig]]:
     for command in commands():
         if command.role != "mountd":
             continue
@@ -92,8 +102,7 @@ def mount_daemon_at(mount_point: Path) -> tuple[Command, ProcessConfig] | None:
             # Gone or changed since its start, or of another release: it cannot be the one.
             continue
         if config.client.mount_point == str(mount_point):
-            return command, config
-    return None
+            yield command, config
 
 
 def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:

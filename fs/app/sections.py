@@ -9,7 +9,7 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "A cluster on this machine": ("up", "down", "status", "mount", "umount"),
+    "A cluster on this machine": ("up", "down", "status", "mount", "umount", "mount-helper"),
     "Files and directories": ("rm", "trash", "quota", "dirlock", "path", "warmup"),
     "What it is doing": ("top", "stat", "profile", "metrics", "probe"),
     "Operating a cluster": ("admin", "cluster", "placement", "user", "key"),

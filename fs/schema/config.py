@@ -275,6 +275,12 @@ class ClientSection(Section, frozen=True):
 
     mount_point: str = ""
     """Of a mount daemon: the empty directory to mount at."""
+    subdir: Annotated[str, Meta(pattern="^(|/.*[^/])$")] = ""
+    """The directory of the file system that is mounted, as its own path; it must be there.  Empty: all of it."""
+    mount_source: str = ""
+    """What stands for the file system in lists of mounts.  Empty: emberfs:, the cluster's id, and a colon and subdir if that is given."""
+    mount_options: list[str] = []
+    """What mount(8) knows of any file system, such as ro, noexec or noatime.  Unless suid or dev stand here, set-id bits and device files do not act."""
     retry_time_s_max: Annotated[float, Meta(ge=0.001, le=300.0)] = 120.0
     """An operation that meets only retryable errors fails after this long.  Services know for longer what they have done for a client:
     beyond that, a repeat could be done twice.  Who lives and is slow is waited for, 10 minutes at the most."""
@@ -420,6 +426,7 @@ def check_relations(config: ProcessConfig) -> None:
         )
     check_closed(config)
     check_metrics_address(config)
+    check_subdir(config.client)
     block = config.storage.checksum_block_bytes
     size = config.meta.chunk_size_bytes
     for name, value in (("storage.checksum_block_bytes", block), ("meta.chunk_size_bytes", size)):
@@ -453,6 +460,17 @@ def check_closed(config: ProcessConfig) -> None:
         f"process.listen ({listen}) reaches beyond this machine, so it needs auth.key_file;"
         " `ember key new FILE` makes one for all processes of the cluster",
     )
+
+
+def check_subdir(client: ClientSection) -> None:
+    """Check that a mount of a directory is asked for nothing that belongs to the root; raises FsError(BAD_CONFIG)."""
+    if not client.subdir:
+        return
+    if client.hf3fs_tree:
+        detail = "client.subdir and client.hf3fs_tree: 3fs-virt is of the whole file system"
+        raise FsError(Status.BAD_CONFIG, detail)
+    if client.fuse_frontend != "direct":
+        raise FsError(Status.BAD_CONFIG, "client.subdir needs client.fuse_frontend direct")
 
 
 def check_metrics_address(config: ProcessConfig) -> None:

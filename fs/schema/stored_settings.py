@@ -105,6 +105,9 @@ _OWN: Final = frozenset(
         "meta.event_log_directory",
         "storage.disks",
         "client.mount_point",
+        "client.subdir",
+        "client.mount_source",
+        "client.mount_options",
         "client.batch_socket",
         "trace.otlp_endpoint",
     }

@@ -7,7 +7,7 @@ import pytest
 
 from fs.app import mount_point, paths_on_mounts, quota_commands, which_cluster
 from fs.app.cluster_dir import ClusterDir, ClusterRecord, save_record
-from fs.app.mount_point import mounted_clusters
+from fs.app.mount_point import mounted_sources
 from fs.app.paths_on_mounts import mount_of, on_mount, path_inside
 from fs.app.quota_commands import meant_directory
 from fs.app.which_cluster import directory_of_cluster
@@ -21,8 +21,8 @@ def mounts(tmp_path, monkeypatch):
     found = {}
     for name in ("one", "two"):
         (tmp_path / name / "d").mkdir(parents=True)
-        found[str(tmp_path / name)] = f"ember-{name}"
-    monkeypatch.setattr(paths_on_mounts, "mounted_clusters", lambda: found)
+        found[str(tmp_path / name)] = f"emberfs:ember-{name}"
+    monkeypatch.setattr(paths_on_mounts, "mounted_sources", lambda: found)
     return tmp_path
 
 
@@ -49,6 +49,15 @@ def test_what_the_file_system_calls_it(mounts, given, inside, monkeypatch):
     assert on_mount(f"{mounts}/{given}").cluster_id == "ember-one"
     monkeypatch.chdir(mounts)
     assert path_inside(given) == inside
+
+
+def test_a_mount_of_a_directory_shows_what_lies_below_it(mounts, monkeypatch):
+    found = {str(mounts / "one"): "emberfs:ember-one:/team/a", str(mounts / "two"): "mine"}
+    monkeypatch.setattr(paths_on_mounts, "mounted_sources", lambda: found)
+    monkeypatch.setattr(os, "getxattr", lambda *_: b"ember-two:/b")
+    assert on_mount(f"{mounts}/one/d")[1:] == ("ember-one", "/team/a/d")
+    assert path_inside(f"{mounts}/one") == "/team/a"
+    assert on_mount(f"{mounts}/two/d")[1:] == ("ember-two", "/b/d")
 
 
 @pytest.mark.parametrize("path", ["/data", "/.cache/x", "/none/.x"])
@@ -137,5 +146,4 @@ def test_the_table_of_mounts_says_the_cluster(tmp_path, monkeypatch):
         "/dev/vda / ext4 rw 0 0\n"
     )
     monkeypatch.setattr(mount_point, "Path", lambda path: table if "mounts" in path else Path(path))
-    assert mounted_clusters() == {"/mnt/a b": "ember-1", "/mnt/c": "ember-2"}
-    assert os.sep not in mounted_clusters()["/mnt/c"]
+    assert mounted_sources() == {"/mnt/a b": "emberfs:ember-1", "/mnt/c": "emberfs:ember-2"}

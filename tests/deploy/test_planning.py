@@ -106,7 +106,7 @@ def test_bare_machines_get_everything():
     assert list(first.starts) == ["kv", "mgmtd", "meta", "storage", "mount"] and first.installs
     lines = "\n".join(plan.lines())
     assert (
-        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, units; start"
+        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, units, mount helper; start"
         in lines
     )
     assert "storage of ember-3" in lines

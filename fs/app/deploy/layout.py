@@ -22,6 +22,7 @@ from ...runtime.config_file import format_config
 from ...schema.config import AuthSection, ProcessConfig, StorageSection
 from ...schema.status import FsError, Status
 from ..cluster_plan import CHAIN_COUNT_MAX, default_chain_count
+from ..helper_script import DEEDS, helper_path, helper_text
 from .inventory import ROLES, HostPart, Inventory
 
 ETC: Final = "/etc/emberfs"
@@ -32,6 +33,8 @@ CURRENT: Final = f"{VERSIONS}/current"
 FOUNDATIONDB: Final = "/etc/foundationdb/fdb.cluster"
 UNITS: Final = "/etc/systemd/system"
 UNIT: Final = f"{UNITS}/ember@.service"
+HELPERS: Final = tuple(map(helper_path, DEEDS))
+"""Of hosts with systemd and the role mount."""
 UNIT_OF_ROLE: Final = f"{UNITS}/ember@{{}}.service.d/code.conf"
 """Which version one role's unit runs: the others may run another one."""
 COMMANDS: Final = {"mount": "mountd"}
@@ -273,6 +276,15 @@ def role_unit_text(version: str) -> str:
 def unit_text(program: str) -> str:
     """Return the unit that runs every role by the command `ember` that is named."""
     return UNIT_TEXT.replace("PROGRAM", program)
+
+
+def helper_files() -> list[HostFile]:
+    """Return what lets the system itself mount the cluster, with the code that is the newest then."""
+    interpreter = f"{CURRENT}/venv/bin/python"
+    return [
+        HostFile(helper_path(deed), helper_text(deed, interpreter).encode(), 0o755)
+        for deed in DEEDS
+    ]
 
 
 EXEC_START: Final = "ExecStart=PROGRAM %i --config /etc/emberfs/%i.toml"

@@ -22,11 +22,13 @@ from .layout import (
     BLOCK_BYTES_UNSAID,
     CURRENT,
     ETC,
+    HELPERS,
     UNIT,
     UNITS,
     HostFile,
     config_path,
     files_of,
+    helper_files,
     planned_targets,
     role_unit_path,
     role_unit_text,
@@ -167,6 +169,8 @@ class ClusterPlan:
 
 
 def _short_name(path: str) -> str:
+    if path in HELPERS:
+        return "mount helper"
     return "units" if path.startswith(UNITS) else path.rpartition("/")[2]
 
 
@@ -373,6 +377,8 @@ def wanted_files(
         files.append(HostFile(UNIT, unit_text(f"{CURRENT}/venv/bin/ember").encode()))
         own = role_unit_text(release.version).encode()
         files += [HostFile(role_unit_path(role), own) for role in ROLES if role in host.roles]
+        if "mount" in host.roles:
+            files += helper_files()
     return files
 
 

@@ -20,6 +20,7 @@ from .inventory import ROLES, HostPart, Inventory
 from .layout import (
     ETC,
     FOUNDATIONDB,
+    HELPERS,
     RUN,
     UNIT,
     VAR,
@@ -177,6 +178,7 @@ def facts_request(inventory: Inventory, host: HostPart) -> dict[str, Any]:
     configs = [config_path(host, role) for role in roles]
     others = [host.path(f"{ETC}/cluster.key"), host.path(FOUNDATIONDB), UNIT]
     others += [role_unit_path(role) for role in roles]
+    others += HELPERS if "mount" in roles else ()
     return {
         "disks": [host.path(disk.path) for disk in host.disks],
         "files": configs + others,

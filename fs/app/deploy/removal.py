@@ -21,7 +21,7 @@ from ...schema.status import FsError, Status
 from ..listing import confirm
 from .installer import EXIT_FAILED, Options, chosen, on_hosts
 from .inventory import FIRST_NODE_IDS, ROLES, HostPart, Inventory, problems
-from .layout import ETC, UNIT, UNITS, service_of, version_of
+from .layout import ETC, HELPERS, UNIT, UNITS, service_of, version_of
 from .planning import STOPPED, HostFacts, View
 from .reach import Reach, is_running
 from .upgrade import STOP_TIMEOUT_S
@@ -99,7 +99,7 @@ def plan_leaving(host: HostPart, facts: HostFacts | None, view: View) -> Leaving
         for role in reversed(ROLES)
         if role in host.roles and facts.services[service_of(role)].state != STOPPED
     ]
-    ours = (host.path(f"{ETC}/"), f"{UNITS}/")
+    ours = (host.path(f"{ETC}/"), f"{UNITS}/", *HELPERS)
     files = [path for path, digest in facts.files.items() if digest and path.startswith(ours)]
     files.sort(key=lambda path: path == UNIT)  # what the others belong to is the last to go
     return Leaving(host, nodes, stops, files)

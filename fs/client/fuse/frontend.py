@@ -27,8 +27,8 @@ class Frontend(Protocol):
     def kernel_cache(self) -> "KernelNotifier":
         """The caches that the vfs has to keep honest."""
 
-    def mount(self, mount_point: Path, cluster_id: str) -> None:
-        """Mount on a checked mount point; may block.
+    def mount(self, mount_point: Path, source: str) -> None:
+        """Mount on a checked mount point, as `source` in lists of mounts; may block.
 
         Raises:
             FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.

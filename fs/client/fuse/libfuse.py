@@ -35,15 +35,16 @@ class LibfuseFrontend:
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
         self.kernel_cache = KernelNotifier(_invalidate, runtime, _invalidate_name)
         self._operations = operations_of(vfs, runtime)
+        self._generic = vfs.section.mount_options
         self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
 
-    def mount(self, mount_point: Path, cluster_id: str) -> None:
+    def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend.
 
         max_read is left alone: the kernel's own limit of 256 pages is 1 MiB, and libfuse aborts when the option
         is given and the file system, as with pyfuse3, cannot repeat it in its handshake.
         """
-        options = {f"fsname=emberfs:{cluster_id}", "subtype=ember", *common_options()}
+        options = {f"fsname={source}", "subtype=ember", *common_options(), *self._generic}
         try:
             pyfuse3.init(self._operations, str(mount_point), options)
         except RuntimeError as error:

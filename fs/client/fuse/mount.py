@@ -16,8 +16,9 @@ import trio
 from ...runtime.figures import Source
 from ...runtime.ports import Runtime
 from ...schema.config import ClientSection
-from ...schema.ids import ROOT_INODE_ID
+from ...schema.ids import ROOT_INODE_ID, InodeId
 from ..batchio.server import BatchServer
+from ..vfs.mounted_tree import PREFIX, MountedTree
 from ..vfs.ports import Caller
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
@@ -29,9 +30,9 @@ _log = logging.getLogger(__name__)
 _OF_MOUNT = Caller(0, 0)
 
 
-def _frontend(vfs: Vfs, runtime: Runtime, section: ClientSection) -> Frontend:
+def _frontend(vfs: Vfs, runtime: Runtime, section: ClientSection, root: InodeId) -> Frontend:
     if section.fuse_frontend == "direct":
-        return DirectFrontend(vfs, runtime)
+        return DirectFrontend(vfs, runtime, root)
     from .libfuse import LibfuseFrontend  # noqa: PLC0415 - pyfuse3 is needed by this choice only
 
     return LibfuseFrontend(vfs, runtime)
@@ -44,24 +45,28 @@ async def run_mount(
     runtime: Runtime,
     section: ClientSection,
     cluster_id: str,
+    root: InodeId = ROOT_INODE_ID,
     sources: list[Source] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount, report started, serve until cancelled or unmounted from outside, unmount cleanly.
 
     The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures is added to `sources`.
+    `root` is the directory that is mounted.
 
     Raises:
         FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.  Or what the cluster said of its root directory,
             if that failed for as long as operations are tried again; nothing stays mounted.
     """
-    frontend = _frontend(vfs, runtime, section)
+    frontend = _frontend(vfs, runtime, section, root)
     vfs.connect_kernel(frontend.kernel_cache)
+    tree = MountedTree(cluster_id, section.subdir)
+    vfs.announce_tree(tree.words.encode())
     told: list[Source] = [] if sources is None else sources
     told += [vfs.say, frontend.say]
     check_mount_point(mount_point)
     mark_mount_point(mount_point, cluster_id)
-    frontend.mount(mount_point, cluster_id)
+    frontend.mount(mount_point, section.mount_source or f"{PREFIX}{tree.words}")
     served = trio.Event()
     is_unmounted = False
     try:
@@ -72,7 +77,7 @@ async def run_mount(
             nursery.start_soon(_serve, frontend, served)
             batching = _Batching()
             try:
-                await _finish_handshakes(vfs, frontend, mount_point, section)
+                await _finish_handshakes(vfs, frontend, mount_point, section, root)
                 if section.fuse_frontend == "direct":
                     # pyfuse3 has no hook for the ioctl of tickets.
                     batches = BatchServer(vfs, section)
@@ -94,11 +99,11 @@ async def run_mount(
 
 
 async def _finish_handshakes(
-    vfs: Vfs, frontend: Frontend, mount_point: Path, section: ClientSection
+    vfs: Vfs, frontend: Frontend, mount_point: Path, section: ClientSection, root: InodeId
 ) -> None:
     """Have cluster and kernel answer for the first time, where a wait can be cancelled."""
     # A cluster that cannot answer yet ends in a status here.
-    await vfs.namespace.getattr(ROOT_INODE_ID, _OF_MOUNT)
+    await vfs.namespace.getattr(root, _OF_MOUNT)
     # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
     # is answered by the end of the connection only.
     await trio.to_thread.run_sync(

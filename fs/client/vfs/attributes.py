@@ -17,6 +17,7 @@ from . import chunk_sizes
 from .change import Change, OnMade, begin, make
 from .core import VfsCore
 from .listed_names import ListedNames
+from .mounted_tree import TREE_ATTRIBUTE
 from .open_file import InodeState
 from .ports import Caller
 from .profile import PROFILE_ATTRIBUTE
@@ -105,6 +106,8 @@ class ExtendedAttributes:
         core = self._core
         if name == _BATCH_ATTRIBUTE and core.batch_socket_name:
             return core.batch_socket_name
+        if name == TREE_ATTRIBUTE and core.tree_words:
+            return core.tree_words
         if name == PROFILE_ATTRIBUTE:
             return core.profile.look(caller)
         if name == SETTINGS_ATTRIBUTE and core.tell_settings is not None:

@@ -146,6 +146,8 @@ class Shared:
         """Keeps the spans of this mount for who watches; None: a mount of which nothing is traced."""
         self.tell_settings: Callable[[], bytes] | None = None
         """Returns the settings of this mount, as JSON; None: they are not told."""
+        self.tree_words = b""
+        """Which tree is mounted; empty: nobody has said it."""
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None

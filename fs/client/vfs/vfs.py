@@ -152,6 +152,10 @@ class Vfs:
         """Set what gives the mount's settings as JSON; its own user and root read them as an attribute of it."""
         self._core.tell_settings = tell
 
+    def announce_tree(self, words: bytes) -> None:
+        """Say which tree is mounted: programs read it as an attribute of any path of the mount."""
+        self._core.tree_words = words
+
     def announce_batches(self, socket_name: bytes) -> None:
         """Say where programs find the server of batches: they read it as an attribute of any path of the mount."""
         self._core.batch_socket_name = socket_name

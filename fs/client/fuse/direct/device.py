@@ -33,12 +33,12 @@ from ....runtime.ports import Buffer
 from ....runtime.recycled import RecycledMemory
 from ....schema.lacks import is_lack, lacking
 from ....schema.status import FsError, Status
+from ..mount_options import flags_of
 from .protocol import IN_HEADER, OUT_HEADER, WRITE_IN, Opcode
 
 _log = logging.getLogger(__name__)
 
 _DEVICE = Path("/dev/fuse")
-_MS_NOSUID, _MS_NODEV = 2, 4
 _ROOT_MODE = "40000"
 _CLOSED = -1
 """No descriptor."""
@@ -226,18 +226,32 @@ def _judge(failure: int) -> None:
         raise OSError(failure, os.strerror(failure))
 
 
-def mount_device(mount_point: Path, options: Sequence[str], source: str) -> int:
+def mount_device(
+    mount_point: Path, options: Sequence[str], source: str, generic: Sequence[str] = ()
+) -> int:
     """Mount and return the descriptor; by the system call as root, else by fusermount3.
+
+    Args:
+        mount_point: a checked one.
+        options: what FUSE is told.
+        source: what stands for the file system in lists of mounts.
+        generic: what the kernel is told of any mount (`mount_options`).
 
     Raises:
         FsError: BAD_MOUNT_POINT: refused; FUSE_MISSING: no device, or no fusermount3 for a user.
     """
     if os.geteuid() == 0:
-        return _mount_as_root(mount_point, options, source)
-    return _mount_as_user(mount_point, [*options, f"fsname={source}", "subtype=ember"])
+        return _mount_as_root(mount_point, options, source, flags_of(generic))
+    named = f"fsname={_escaped(source)}"
+    return _mount_as_user(mount_point, [*options, *generic, named, "subtype=ember"])
 
 
-def _mount_as_root(mount_point: Path, options: Sequence[str], source: str) -> int:
+def _escaped(source: str) -> str:
+    """Return a name as fusermount3 reads it."""
+    return source.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _mount_as_root(mount_point: Path, options: Sequence[str], source: str, flags: int) -> int:
     try:
         fd = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -245,8 +259,7 @@ def _mount_as_root(mount_point: Path, options: Sequence[str], source: str) -> in
     given = ",".join((f"fd={fd}", f"rootmode={_ROOT_MODE}", "user_id=0", "group_id=0", *options))
     libc = ctypes.CDLL(None, use_errno=True)
     target = os.fsencode(mount_point)
-    flags = _MS_NOSUID | _MS_NODEV
-    if libc.mount(source.encode(), target, b"fuse.ember", flags, given.encode()) != 0:
+    if libc.mount(os.fsencode(source), target, b"fuse.ember", flags, given.encode()) != 0:
         reason = os.strerror(ctypes.get_errno())
         os.close(fd)
         raise FsError(

@@ -1,12 +1,13 @@
 """The direct frontend, put together; see `server` and `operations` for what it does."""
 
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from ....runtime.figures import Figures
 from ....runtime.ports import Runtime
-from ....schema.ids import InodeId
+from ....schema.ids import ROOT_INODE_ID, InodeId
 from ...vfs.vfs import Vfs
 from ..frontend import KernelNotifier
 from ..mount_point import common_options, umount
@@ -14,15 +15,18 @@ from . import protocol as p
 from .device import Device, mount_device
 from .handshake import WRITE_BYTES_MAX
 from .server import Server
+from .subtree import SubtreeDevice
 from .times import OperationTimes
 
 
 class DirectFrontend:
     """See Frontend."""
 
-    def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
+    def __init__(self, vfs: Vfs, runtime: Runtime, root: InodeId = ROOT_INODE_ID) -> None:
+        """`root` is the directory that is mounted."""
         self.kernel_cache = KernelNotifier(self._invalidate, runtime, self._invalidate_name)
         self._vfs = vfs
+        self._root = root
         self._runtime = runtime
         self._scope = trio.CancelScope()
         self._device: Device | None = None
@@ -30,11 +34,12 @@ class DirectFrontend:
         self._is_gone = False
         self._times = OperationTimes(vfs.profile)
 
-    def mount(self, mount_point: Path, cluster_id: str) -> None:
+    def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend."""
         options = [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
-        fd = mount_device(mount_point, options, f"emberfs:{cluster_id}")
-        self._device = Device(fd, WRITE_BYTES_MAX, self._vfs.memory)
+        fd = mount_device(mount_point, options, source, self._vfs.section.mount_options)
+        make = Device if self._root == ROOT_INODE_ID else partial(SubtreeDevice, root=self._root)
+        self._device = make(fd, WRITE_BYTES_MAX, self._vfs.memory)
         self._mount_point = mount_point
 
     async def serve(self) -> None:

@@ -1,0 +1,161 @@
+"""A mount daemon of no cluster directory: started for mount(8) with a configuration of its own, and left alone once the mount answers.
+
+Nobody starts it again when it dies: what is to be kept running belongs to systemd (`ember@mountd`).  What a dead one leaves is cleared
+by the next mount at its place.
+
+    /run/emberfs/mounts/NAME.toml, .log      as a user: /tmp/emberfs-mounts-UID
+"""
+
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from ..runtime.config_file import read_config, write_config
+from ..runtime.log import LOG_BYTES_VARIABLE
+from ..schema.config import AuthSection, ProcessConfig, ProcessSection
+from ..schema.status import FsError, Status
+from .cluster_plan import METRICS_ADDRESS, MountWishes, wished_client
+from .mount_point import check_fuse, check_mount_point
+from .mount_source import MountSource
+from .one_start import in_turn
+from .readiness import READY_VARIABLE
+from .supervisor_link import last_line
+from .waits import SERVICE_TIMEOUT_S, ServiceFailedError
+
+END_TIMEOUT_S: Final = 10.0
+"""Of a daemon that did not come to serve."""
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The folder is in memory."""
+
+
+def runtime_folder() -> Path:
+    """Return the folder of what is known of such daemons; worthless after a reboot."""
+    uid = os.geteuid()
+    return Path("/run/emberfs/mounts") if uid == 0 else Path(f"/tmp/emberfs-mounts-{uid}")  # noqa: S108 - checked when it is made
+
+
+def _made_folder() -> Path:
+    """Return that folder, made where it was missing; raises FsError(BAD_CONFIG) where it is somebody else's."""
+    folder = runtime_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.geteuid() or folder.is_symlink():
+        raise FsError(Status.BAD_CONFIG, f"{folder} belongs to somebody else")
+    return folder
+
+
+def _config_of(addresses: Sequence[str], settings: dict[str, str]) -> ProcessConfig:
+    """Return the configuration that addresses and options of the mount make."""
+    usual = ProcessSection()
+    process = structs.replace(
+        usual,
+        cluster_id=settings.get("cluster_id", usual.cluster_id),
+        mgmtd_addresses=list(addresses),
+    )
+    auth = AuthSection(
+        key_file=settings.get("key_file", ""), token_file=settings.get("token_file", "")
+    )
+    return ProcessConfig(process=process, auth=auth)
+
+
+def _config(
+    source: MountSource, settings: dict[str, str], mount_point: Path, wishes: MountWishes
+) -> ProcessConfig:
+    """Return the configuration of the daemon; raises FsError(BAD_CONFIG)."""
+    if source.place:
+        config = read_config(Path(source.place))
+    else:
+        config = _config_of(source.addresses, settings)
+    # The port of a configuration file is that of its own daemon.
+    process = structs.replace(config.process, metrics_address=METRICS_ADDRESS, directory="")
+    client = wished_client(config.client, mount_point, wishes)
+    client = structs.replace(client, subdir=wishes.subdir or config.client.subdir, batch_socket="")
+    return structs.replace(config, process=process, client=client)
+
+
+def start(
+    source: MountSource, settings: dict[str, str], mount_point: Path, wishes: MountWishes
+) -> None:
+    """Mount, and return when the mount answers.
+
+    Args:
+        source: a configuration file, or addresses.
+        settings: what addresses do not say.
+        mount_point: where.
+        wishes: how.
+
+    Raises:
+        FsError: BAD_CONFIG, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED; nothing is mounted then.
+    """
+    config = _config(source, settings, mount_point, wishes)
+    folder = _made_folder()
+    digest = hashlib.sha256(os.fsencode(mount_point)).hexdigest()[:8]
+    path = folder / f"{mount_point.name[:64]}-{digest}.toml"
+    with in_turn(folder):
+        check_fuse()
+        check_mount_point(mount_point)
+        write_config(path, config)
+        child, ready = _spawn(path)
+    try:
+        _wait_ready(child, ready, path.with_suffix(".log"))
+    except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
+        _end(child)
+        raise
+    finally:
+        os.close(ready)
+
+
+def _spawn(config_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the daemon; return it and the end of a pipe on which it says that it serves."""
+    ready_read, ready_write = os.pipe()
+    try:
+        with config_path.with_suffix(".log").open("wb") as log_file:
+            child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-P", "-m", f"{__package__}.mountd", str(config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=[ready_write],
+                env={
+                    **os.environ,
+                    READY_VARIABLE: str(ready_write),
+                    LOG_BYTES_VARIABLE: str(LOG_BYTES_MAX),
+                },
+            )
+    except BaseException:
+        os.close(ready_read)
+        raise
+    finally:
+        os.close(ready_write)
+    return child, ready_read
+
+
+def _wait_ready(child: "subprocess.Popen[bytes]", ready: int, log_path: Path) -> None:
+    """Wait until the daemon says that it serves; raises ServiceFailedError with the last line of its log."""
+    has_answer = bool(select.select([ready], [], [], SERVICE_TIMEOUT_S)[0])
+    if has_answer and os.read(ready, 1):
+        return
+    reason = f"not ready after {SERVICE_TIMEOUT_S:g} s"
+    if has_answer:
+        reason = f"exit code {child.wait()}"
+    raise ServiceFailedError("mount daemon", reason, last_line(log_path), log_path)
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a daemon that does not serve yet."""
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

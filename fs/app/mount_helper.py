@@ -1,0 +1,175 @@
+"""What mount(8) and umount(8) run for file systems of type `fuse.ember`; `ember mount-helper install` puts it where they look.
+
+    python -m fs.app.mount_helper mount SOURCE DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]
+    python -m fs.app.mount_helper umount DIRECTORY [-flnrv] [-t TYPE]
+
+Returns when the mount answers; or when the daemon of what was unmounted has written everything and ended, so that whoever mounts next
+sees it.  `umount DIRECTORY` of util-linux asks for no helper (it takes the type from statfs, which is plain `fuse`), so a mount also waits
+for daemons of its place that still write.  Exit codes are those of mount(8).
+"""
+
+from . import early_interrupt  # isort: skip # noqa: F401 - before all others
+import os
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from ..client.fuse.mount_options import options_of
+from ..runtime.config_file import write_config
+from ..schema.status import FsError, Status
+from . import lone_mount, mount_calls, supervisor_link
+from .bring_down import mount as mount_cluster
+from .bring_down import wait_daemon_end, wait_place_left
+from .cluster_dir import ClusterDir
+from .cluster_plan import MountWishes
+from .errors import check_interpreter, error_line, first_error, make_streams_usable
+from .mount_source import parse_source
+from .mount_words import (
+    MountWords,
+    UsageError,
+    check_settings,
+    read_mount_words,
+    read_umount_words,
+)
+from .running import Command, mount_daemon_at, mount_daemons_at
+
+
+class Exit(IntEnum):
+    """As mount(8) documents them."""
+
+    DONE = 0
+    USAGE = 1
+    """Or a lack of permission."""
+    SYSTEM = 2
+    INTERRUPTED = 8
+    FAILED = 32
+
+
+_EXITS: Final = {
+    Status.NOT_PERMITTED: Exit.USAGE,
+    Status.FUSE_MISSING: Exit.SYSTEM,
+    Status.OUT_OF_RESOURCES: Exit.SYSTEM,
+}
+
+
+_UNSAID: Final = ("suid", "dev")
+"""What mount(8) means where it does not say `nosuid` and `nodev`: it leaves out what is usual.  Of plain users it says these."""
+
+
+def mount(arguments: list[str]) -> None:
+    """Mount, or mount differently, as the system asks.
+
+    Raises:
+        UsageError: the command line is wrong.
+        FsError: what stood in the way; nothing is mounted then.
+    """
+    words = read_mount_words(arguments)
+    place = os.path.abspath(words.mount_point)  # noqa: PTH100 - links are followed by mount(8)
+    if words.is_remount:
+        if not words.is_fake:
+            _remount(place, words.options)
+        return
+    source = parse_source(words.source)
+    check_settings(words, has_addresses=bool(source.addresses))
+    if not words.is_fake:
+        _mount_anew(words, Path(place))
+
+
+def _mount_anew(words: MountWords, place: Path) -> None:
+    source = parse_source(words.source)
+    wishes = MountWishes(
+        has_hf3fs_tree=words.has_hf3fs_tree,
+        subdir=source.subdir,
+        source=words.source,
+        options=(*_UNSAID, *words.options) if os.geteuid() == 0 else tuple(words.options),
+    )
+    if source.place and not Path(source.place).exists():
+        detail = f"{source.place} does not exist: neither a cluster's directory nor a configuration"
+        raise FsError(Status.BAD_CLUSTER_DIR, detail)
+    wait_place_left(place)
+    if source.place and Path(source.place).is_dir():
+        mount_cluster(ClusterDir(Path(source.place)), place, wishes)
+    else:
+        lone_mount.start(source, words.settings, place, wishes)
+
+
+def _remount(place: str, options: list[str]) -> None:
+    """Change the flags of a mount, also for the next start of its daemon."""
+    flags = mount_calls.remount(place, options)
+    found = mount_daemon_at(Path(place))
+    if found is not None:
+        command, config = found
+        client = structs.replace(config.client, mount_options=options_of(flags))
+        write_config(command.path, structs.replace(config, client=client))
+
+
+def umount(arguments: list[str]) -> None:
+    """Unmount as the system asks, and wait for the daemon unless that is to be done lazily.
+
+    Raises:
+        UsageError: the command line is wrong.
+        FsError: BAD_MOUNT_POINT: it stays mounted; NOT_FLUSHED: it is unmounted, and not all could be written.
+    """
+    words = read_umount_words(arguments)
+    place = os.path.abspath(words.mount_point)  # noqa: PTH100 - as above
+    daemons = mount_daemons_at(Path(place))
+    mount_calls.unmount(place, is_lazy=words.is_lazy, is_forced=words.is_forced)
+    for command, _ in daemons if not words.is_lazy else []:
+        _wait_end(command, place)
+
+
+def _wait_end(command: Command, place: str) -> None:
+    """Wait until a daemon has written everything, and see to it that nobody starts it again."""
+    owner = ClusterDir(command.directory) if command.directory else None
+    log_path = command.path.with_suffix(".log")
+    if owner is not None:
+        log_path = owner.log_path(command.path.stem)
+    # Unasked: it ends by itself, and a signal would kill it at its very end.
+    wait_daemon_end(command, Path(place))
+    if owner is not None and supervisor_link.is_answering(owner):
+        try:
+            supervisor_link.ask(owner, command="remove", name=command.path.stem)
+        except FsError as error:
+            if error.status is not Status.NOT_RUNNING:  # else nobody knows of it any more
+                raise
+    _, _, lost = supervisor_link.last_line(log_path).partition(f"{Status.NOT_FLUSHED.name}: ")
+    if lost:
+        raise FsError(Status.NOT_FLUSHED, f"{place}: {lost}")
+
+
+_DEEDS: Final[dict[str, Callable[[list[str]], None]]] = {"mount": mount, "umount": umount}
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Do what is asked for, say on stderr what stood in the way, and return the exit code."""
+    try:
+        check_interpreter()
+        _DEEDS[name](arguments)
+    except UsageError as error:
+        return _told(name, str(error), Exit.USAGE)
+    except (FsError, OSError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        leaf = first_error(error)
+        if isinstance(leaf, KeyboardInterrupt):
+            return _told(name, "interrupted", Exit.INTERRUPTED)
+        if isinstance(leaf, FsError):
+            return _told(name, error_line(leaf), _EXITS.get(leaf.status, Exit.FAILED))
+        if isinstance(leaf, OSError):
+            return _told(name, error_line(leaf), Exit.SYSTEM)
+        raise
+    return Exit.DONE
+
+
+def _told(name: str, line: str, code: Exit) -> Exit:
+    sys.stderr.write(f"{name}.fuse.ember: {line}\n")
+    return code
+
+
+if __name__ == "__main__":
+    make_streams_usable()
+    if len(sys.argv) < 2 or sys.argv[1] not in _DEEDS:  # noqa: PLR2004 - program and deed
+        sys.exit(f"usage: python -m {__package__}.mount_helper mount|umount ...")
+    sys.exit(run(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,75 @@
+"""Options of a mount as mount(8) knows them, and the flags of the system call that they stand for.  Pure.
+
+Invariants:
+    - An option changes the flags that it names, and leaves all others.
+    - Without `suid` and `dev` a mount honours neither set-id bits nor device files: another cluster's root made them.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from ...schema.status import FsError, Status
+
+RDONLY: Final = 1
+NOSUID: Final = 2
+NODEV: Final = 4
+_NOEXEC: Final = 8
+_SYNCHRONOUS: Final = 16
+REMOUNT: Final = 32
+_DIRSYNC: Final = 128
+_NOSYMFOLLOW: Final = 256
+_NOATIME: Final = 1024
+_NODIRATIME: Final = 2048
+_RELATIME: Final = 1 << 21
+_STRICTATIME: Final = 1 << 24
+_LAZYTIME: Final = 1 << 25
+_OF_ATIME: Final = _NOATIME | _RELATIME | _STRICTATIME
+
+DEFAULT_FLAGS: Final = NOSUID | NODEV
+
+FLAGS: Final[dict[str, tuple[int, int]]] = {
+    "ro": (RDONLY, 0),
+    "rw": (0, RDONLY),
+    "nosuid": (NOSUID, 0),
+    "suid": (0, NOSUID),
+    "nodev": (NODEV, 0),
+    "dev": (0, NODEV),
+    "noexec": (_NOEXEC, 0),
+    "exec": (0, _NOEXEC),
+    "sync": (_SYNCHRONOUS, 0),
+    "async": (0, _SYNCHRONOUS),
+    "dirsync": (_DIRSYNC, 0),
+    "nosymfollow": (_NOSYMFOLLOW, 0),
+    "symfollow": (0, _NOSYMFOLLOW),
+    "noatime": (_NOATIME, _OF_ATIME),
+    "atime": (0, _NOATIME),
+    "relatime": (_RELATIME, _OF_ATIME),
+    "norelatime": (0, _RELATIME),
+    "strictatime": (_STRICTATIME, _OF_ATIME),
+    "nostrictatime": (0, _STRICTATIME),
+    "nodiratime": (_NODIRATIME, 0),
+    "diratime": (0, _NODIRATIME),
+    "lazytime": (_LAZYTIME, 0),
+    "nolazytime": (0, _LAZYTIME),
+}
+"""What each option sets and clears."""
+
+
+def flags_of(options: Iterable[str], flags: int = DEFAULT_FLAGS) -> int:
+    """Return flags of mount(2) with what the options change; a later one counts.
+
+    Raises:
+        FsError: BAD_CONFIG: an option is none of FLAGS.
+    """
+    for option in options:
+        if option not in FLAGS:
+            raise FsError(Status.BAD_CONFIG, f"mount option {option}: none that EmberFS knows")
+        to_set, to_clear = FLAGS[option]
+        flags = flags & ~to_clear | to_set
+    return flags
+
+
+def options_of(flags: int) -> list[str]:
+    """Return options that make these flags of the default ones."""
+    found = [name for name, (to_set, _) in FLAGS.items() if to_set & flags]
+    return found + [name for name in ("suid", "dev") if not FLAGS[name][1] & flags]

@@ -1,0 +1,100 @@
+"""A mount daemon without a supervisor: how it is configured, and that one which does not come to serve is ended."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fs.app import lone_mount
+from fs.app.cluster_plan import MountWishes
+from fs.app.mount_source import parse_source
+from fs.runtime.config_file import write_config
+from fs.schema.config import AuthSection, ClientSection, ProcessConfig, ProcessSection
+from fs.schema.status import FsError
+
+PLACE = Path("/mnt/x")
+
+
+def test_addresses_and_options_make_a_configuration():
+    source = parse_source("n1:7001,n2:7001:/team")
+    wishes = MountWishes(subdir=source.subdir, source="n1", options=("ro",))
+    made = lone_mount._config(source, {"cluster_id": "c", "token_file": "/t"}, PLACE, wishes)
+    assert made.process.cluster_id == "c"
+    assert made.process.mgmtd_addresses == ["tcp:n1:7001", "tcp:n2:7001"]
+    assert made.auth == AuthSection(token_file="/t")
+    client = made.client
+    assert (client.mount_point, client.subdir, client.mount_source) == ("/mnt/x", "/team", "n1")
+    assert client.mount_options == ["ro"]
+
+
+def test_a_configuration_keeps_what_is_not_of_its_own_daemon(tmp_path):
+    process = ProcessSection(
+        cluster_id="c", mgmtd_addresses=["tcp:n:1"], metrics_address="tcp:127.0.0.1:9720"
+    )
+    client = ClientSection(
+        mount_point="/old", subdir="/team", batch_socket="/s", attr_timeout_s=0.5
+    )
+    path = tmp_path / "mountd.toml"
+    write_config(path, ProcessConfig(process=process, client=client))
+    made = lone_mount._config(parse_source(str(path)), {}, PLACE, MountWishes())
+    assert (made.client.mount_point, made.client.subdir) == ("/mnt/x", "/team")
+    assert (made.client.batch_socket, made.client.attr_timeout_s) == ("", 0.5)
+    assert made.process.metrics_address == "tcp:127.0.0.1:0"
+    made = lone_mount._config(parse_source(f"{path}:/b"), {}, PLACE, MountWishes(subdir="/b"))
+    assert made.client.subdir == "/b"
+
+
+@pytest.fixture
+def tries(tmp_path, monkeypatch):
+    """Daemons that are started write their pids down, and do what the test says."""
+    monkeypatch.setattr(lone_mount, "runtime_folder", lambda: tmp_path / "run")
+    monkeypatch.setattr(lone_mount, "check_fuse", lambda: None)
+    monkeypatch.setattr(lone_mount, "SERVICE_TIMEOUT_S", 0.5)
+    started = []
+
+    def start(script):
+        program = subprocess.Popen
+
+        def instead(_words, **how):
+            started.append(program(["sh", "-c", script], **how))
+            return started[-1]
+
+        monkeypatch.setattr(lone_mount.subprocess, "Popen", instead)
+        place = tmp_path / "place"
+        place.mkdir(exist_ok=True)
+        lone_mount.start(parse_source("n:1"), {}, place, MountWishes())
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def test_one_that_serves_is_left_alone(tries, tmp_path):
+    tries("echo >/proc/self/fd/$EMBERFS_READY_FD; exec sleep 100")
+    (config,) = (tmp_path / "run").glob("place-*.toml")
+    assert f'"{tmp_path}/place"' in config.read_text()
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+
+
+def test_one_that_ends_is_told_with_its_last_word(tries):
+    with pytest.raises(FsError, match=r"exit code 3: no such directory \(log: .*place-"):
+        tries("echo no such directory; exit 3")
+
+
+def test_one_that_does_not_answer_is_ended(tries, monkeypatch):
+    ended = []
+    monkeypatch.setattr(
+        lone_mount, "_end", lambda child, end=lone_mount._end: (end(child), ended.append(child))
+    )
+    with pytest.raises(FsError, match=r"not ready after 0\.5 s"):
+        tries("exec sleep 100")
+    assert [child.returncode for child in ended] == [-signal.SIGTERM]
+
+
+def test_a_folder_of_somebody_else_is_not_used(tries, tmp_path):
+    (tmp_path / "run").symlink_to(tmp_path)
+    with pytest.raises(FsError, match="somebody else"):
+        tries("exit 0")
+    assert not list(tmp_path.glob("*.toml"))

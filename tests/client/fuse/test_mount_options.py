@@ -1,0 +1,38 @@
+"""Options of any file system become the flags of the system call, and flags become options again."""
+
+import pytest
+
+from fs.client.fuse.mount_options import DEFAULT_FLAGS, FLAGS, flags_of, options_of
+from fs.schema.status import FsError, Status
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ([], 2 | 4),
+        (["rw"], 2 | 4),
+        (["ro"], 1 | 2 | 4),
+        (["ro", "rw"], 2 | 4),
+        (["suid", "dev"], 0),
+        (["suid", "nosuid"], 2 | 4),
+        (["noexec", "sync", "dirsync"], 2 | 4 | 8 | 16 | 128),
+        (["noatime", "relatime"], 2 | 4 | 1 << 21),
+        (["strictatime", "noatime"], 2 | 4 | 1024),
+        (["nodiratime", "nosymfollow", "lazytime"], 2 | 4 | 2048 | 256 | 1 << 25),
+    ],
+)
+def test_options_change_the_flags_that_they_name(options, flags):
+    assert flags_of(options) == flags
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_become_options_that_make_the_same_flags(name):
+    for start in (0, DEFAULT_FLAGS, flags_of(["ro", "noexec", "noatime"])):
+        flags = flags_of([name], start)
+        assert flags_of(options_of(flags)) == flags
+
+
+def test_an_option_that_means_nothing_is_named():
+    with pytest.raises(FsError, match="zorro") as caught:
+        flags_of(["ro", "zorro"])
+    assert caught.value.status is Status.BAD_CONFIG
