@@ -42,6 +42,18 @@ SECTION_ROLES: Final[Mapping[str, Collection[Role]]] = {
 }
 """Who uses a section; others: everybody.  Mounts, which use `client`, are no nodes."""
 
+EVERYBODYS: Final = frozenset(
+    f"mgmtd.{key}"
+    for key in (
+        "heartbeat_interval_s",
+        "node_lease_s",
+        "node_failed_after_s",
+        "primary_lease_s",
+        "primary_extend_interval_s",
+    )
+)
+"""The times that all processes have to see alike; the rest of [mgmtd] is the managers' alone, who alone are told what is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -72,7 +84,7 @@ def differences(info: RoutingInfo, configs: Mapping[NodeId, str]) -> list[Differ
     for node_id, text in sorted(configs.items()):
         roles = info.node(node_id).roles
         for key, value in flattened(text).items():
-            users = SECTION_ROLES.get(key.partition(".")[0])
+            users = _users(key)
             if key not in OWN and (users is None or roles & set(users)):
                 found[key][json.dumps(value)].append(node_id)
     return [
@@ -80,6 +92,13 @@ def differences(info: RoutingInfo, configs: Mapping[NodeId, str]) -> list[Differ
         for key, values in sorted(found.items())
         if len(values) > 1
     ]
+
+
+def _users(key: str) -> Collection[Role] | None:
+    """Return whose setting it is; None: everybody's."""
+    if key.startswith("mgmtd.") and key not in EVERYBODYS:
+        return (Role.MGMTD,)
+    return SECTION_ROLES.get(key.partition(".")[0])
 
 
 def stored_differences(

@@ -171,6 +171,8 @@ SICK = [
         snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, trouble="broken: EIO")])),
         {"target-trouble"},
     ),
+    (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 11, 12)}), set()),  # the manager's alone
+    (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 2)}), {"config-drift"}),
     (snapshot(spaces={NodeId(11): space(0.05, 0.09)}), {"disk-full"}),
     (snapshot(spaces={NodeId(11): space(0.9, 0.3)}), {"space-uneven"}),
     (snapshot(answers={NodeId(11): answer(skew_s=-1.5)}), {"clock-skew"}),
