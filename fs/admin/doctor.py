@@ -16,7 +16,7 @@ from typing import Final
 from ..schema.ids import NodeId, TargetId
 from ..schema.proto import core_pb2, mgmtd_pb2
 from ..schema.routing import Chain, LocalState, Node, NodeState, PublicState, Role, RoutingInfo
-from .facts import Spaces
+from .facts import Spaces, unused_disks
 from .settings import differences, newest_versions, state_text
 
 SKEW_S_MAX: Final = 1.0
@@ -229,8 +229,8 @@ def _degraded(info: RoutingInfo, chain: Chain) -> Finding:
         "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, f"chain {chain.chain_id}",
         f"{len(chain.serving)} of {chain.replica_count} replicas serve{', the next failure stops it' if is_last else ''};"
         f" {_rest(info, chain)}",
-        "wait, if one is syncing (ember status tells how long); else start the nodes of the others,"
-        " or let them be replaced: ember admin node drain",
+        "wait, if one is syncing (ember status tells how long); else start the nodes of the others, mend their disks,"
+        " or let them be replaced: ember admin node drain, ember admin disk replace",
     )  # fmt: skip
 
 
@@ -248,6 +248,14 @@ def _rest(info: RoutingInfo, chain: Chain) -> str:
 
 
 def _disks(now: Snapshot) -> Iterator[Finding]:
+    unused = {(d["node_id"], d["disk_index"]): d for d in unused_disks(now.routing, now.spaces, now.configs)}  # fmt: skip
+    for (node_id, index), disk in unused.items():
+        yield Finding(
+            "disk-out", Severity.WARNING, f"node {node_id} disk {index}",
+            f"{disk['path']} is not in use: {disk['trouble']}",
+            "mount it, or mend what is wrong with it: it is taken into use by itself.  If it is lost, move what it held to others"
+            f" and exchange it: ember admin disk replace {node_id} {index}",
+        )  # fmt: skip
     for target in now.routing.targets.values():
         if target.is_slow:
             yield Finding(
@@ -256,7 +264,8 @@ def _disks(now: Snapshot) -> Iterator[Finding]:
                 "look at it (smartctl, dmesg); to replace it:"
                 f" ember admin disk drain {target.node_id} {target.disk_index}",
             )  # fmt: skip
-        if target.trouble and target.chain_id:
+        is_told = (target.node_id, target.disk_index) in unused
+        if target.trouble and target.chain_id and not is_told:
             yield Finding(
                 "target-trouble", Severity.WARNING, f"target {target.target_id} on node {target.node_id}",
                 target.trouble,

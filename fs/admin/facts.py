@@ -4,6 +4,7 @@ Each function takes a snapshot and returns dictionaries with the same keys in ev
 chooses the columns.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from ..schema.routing import Chain, Role, RoutingInfo, Target
 Row = dict[str, Any]
 Spaces = Mapping[NodeId, storage_pb2.SpaceInfoRsp]
 """What each storage node that answered says of its disks."""
+NO_CONFIGS: Mapping[NodeId, str] = {}
 
 
 def node_rows(info: RoutingInfo) -> list[Row]:
@@ -41,9 +43,17 @@ def node_rows(info: RoutingInfo) -> list[Row]:
     ]
 
 
-def disk_rows(info: RoutingInfo, spaces: Spaces) -> list[Row]:
-    """Return the disks of the storage nodes that answered."""
-    return [
+def disk_rows(
+    info: RoutingInfo, spaces: Spaces, configs: Mapping[NodeId, str] = NO_CONFIGS
+) -> list[Row]:
+    """Return the disks of the storage nodes that answered, also those out of service.
+
+    Args:
+        info: says what their targets are like.
+        spaces: what nodes say of the disks that they use.
+        configs: JSON of their settings, which say what disks there are to be.
+    """
+    rows = [
         {
             "node_id": node_id,
             "disk_index": disk.disk_index,
@@ -53,10 +63,48 @@ def disk_rows(info: RoutingInfo, spaces: Spaces) -> list[Row]:
             "used_bytes": disk.used_bytes,
             "targets": len(disk.target_ids),
             "is_slow": any(found.is_slow for t in disk.target_ids for found in _known(info, t)),
+            "trouble": "",
         }
         for node_id, space in sorted(spaces.items())
         for disk in space.disks
     ]
+    rows += unused_disks(info, spaces, configs)
+    return sorted(rows, key=lambda row: (row["node_id"], row["disk_index"]))
+
+
+def unused_disks(info: RoutingInfo, spaces: Spaces, configs: Mapping[NodeId, str]) -> list[Row]:
+    """Return the disks that nodes have in their files and do not use; their targets tell why, if they have any."""
+    return [
+        {
+            "node_id": node_id,
+            "disk_index": index,
+            "path": disk["path"],
+            "capacity_bytes": 0,
+            "free_bytes": 0,
+            "used_bytes": 0,
+            "targets": 0,
+            "is_slow": False,
+            "trouble": _trouble_at(info, node_id, index),
+        }
+        for node_id, space in sorted(spaces.items())
+        for index, disk in enumerate(_configured_disks(configs.get(node_id, "{}")))
+        if index not in {used.disk_index for used in space.disks}
+    ]
+
+
+def _configured_disks(settings: str) -> list[dict[str, Any]]:
+    """Return the disks in the settings of a storage process, in the order of their numbers."""
+    disks: list[dict[str, Any]] = json.loads(settings).get("storage", {}).get("disks", [])
+    return disks
+
+
+def _trouble_at(info: RoutingInfo, node_id: NodeId, disk_index: int) -> str:
+    troubles = [
+        target.trouble
+        for target in info.targets.values()
+        if (target.node_id, target.disk_index) == (node_id, disk_index) and target.trouble
+    ]
+    return troubles[0] if troubles else "out of service: the log of its node says why"
 
 
 def _known(info: RoutingInfo, target_id: int) -> Iterable[Target]:

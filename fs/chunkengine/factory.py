@@ -53,6 +53,8 @@ def open_engine(
             NO_SPACE if the metadata store had no room, and nothing but that; IO_ERROR.
     """
     directory = Path(path).absolute()
+    if known is not None:
+        known.read()
     _check_directory(directory, known)
     files = LocalDataFiles(directory)
     make_room(files)

@@ -43,7 +43,7 @@ def require_quick_flushes(directory: Path) -> None:
     """Return if a disk is as quick as it has to be, or what is wrong with it is for its opening to say; blocks, with no lock in its hand.
 
     Raises:
-        FsError: IO_ERROR: it is too slow just now.
+        FsError: BUSY: it is too slow just now, which says nothing against it.
     """
     try:
         descriptor = probe_file(directory)
@@ -59,9 +59,9 @@ def require_quick_flushes(directory: Path) -> None:
             took_s = time.monotonic() - began_s
             if took_s > FLUSH_S_MAX:
                 raise FsError(
-                    Status.IO_ERROR,
-                    f"{directory}: a flush took {took_s:.1f} s, and opening it would hold up the other disks; at most"
-                    f" {FLUSH_S_MAX} s are allowed",
+                    Status.BUSY,
+                    f"{directory}: a flush takes more than {FLUSH_S_MAX} s just now, and opening the disk would hold up the others;"
+                    " a start of the process does not ask",
                 )
     except OSError:
         return

@@ -5,6 +5,7 @@ where its chunks were.  Two disks that changed places would each answer for the 
 the identity of each disk is noted when it is formatted or first seen, and compared at every start.
 
 Does not repair anything: what is not as expected is refused with one line that says what to do.
+A person who follows that line changes the list while the process runs, so each opening of a disk reads it again.
 Concurrency: none; read and written while disks are being opened, one after the other.
 """
 
@@ -32,8 +33,15 @@ class KnownDisks:
                 chunks, is to blame then, not the configuration; BAD_CONFIG if this process may not read it; OUT_OF_RESOURCES.
         """
         self._file = file
+        self._uuids: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
+        """Of this process's disks that were opened: they go into a list that is made anew."""
+        self.read()
+
+    def read(self) -> None:
+        """Read the list again; arguments and errors as at the first time."""
         try:
-            self._uuids = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+            self._uuids = msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             self._uuids = {}
         except OSError as error:
@@ -41,7 +49,7 @@ class KnownDisks:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FsError(
                 Status.BAD_DISK_FORMAT,
-                f"{file}: {error}; this list of disks may be removed when all of them are mounted",
+                f"{self._file}: {error}; this list of disks may be removed when all of them are mounted",
             ) from error
 
     def _trouble(self, error: OSError) -> FsError:
@@ -85,9 +93,10 @@ class KnownDisks:
         Raises:
             FsError: as when the list is read; NO_SPACE.  The disk is not noted then.
         """
+        self._noted[str(directory)] = uuid
         if self._uuids.get(str(directory)) == uuid:
             return
-        uuids = self._uuids | {str(directory): uuid}
+        uuids = (self._uuids or self._noted) | {str(directory): uuid}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_durable(self._file, msgspec.json.encode(uuids).decode() + "\n")

@@ -50,6 +50,7 @@ _CHEAP: Final = {
     Status.NO_SPACE,  # full again
     Status.ALREADY_RUNNING,  # what is left of the old engine has not let go yet
     Status.FOREIGN_DISK,
+    Status.BUSY,  # its device has much to do: a byte was flushed, and nothing opened
     Status.BAD_DISK_FORMAT,
     Status.OUT_OF_RESOURCES,  # of this process: the disk may be as good as ever
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fs.admin.doctor import CHECKS, Answer, Severity, Snapshot, diagnose
+from fs.admin.facts import disk_rows
 from fs.mgmtd.restored import guarded
 from fs.schema.ids import ChainId, NodeId, TargetId
 from fs.schema.proto import common_pb2, core_pb2, mgmtd_pb2, storage_pb2
@@ -171,6 +172,13 @@ SICK = [
         snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, trouble="broken: EIO")])),
         {"target-trouble"},
     ),
+    (
+        snapshot(  # its target is not told of once more
+            routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 1, trouble="broken: EIO")]),
+            configs={NodeId(13): settings(storage__disks=[{"path": "/d0"}, {"path": "/d1"}])},
+        ),
+        {"disk-out"},
+    ),
     (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 11, 12)}), set()),  # the manager's alone
     (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 2)}), {"config-drift"}),
     (snapshot(spaces={NodeId(11): space(0.05, 0.09)}), {"disk-full"}),
@@ -192,6 +200,24 @@ def test_each_illness_is_found_and_nothing_else(sick, kinds):
     findings = diagnose(sick)
     assert {f.kind for f in findings} == kinds
     assert all(f.text and f.remedy and f.subject for f in findings)
+
+
+@pytest.mark.parametrize("chain_id", [1, 0])
+def test_a_disk_out_of_use_is_found_also_when_nothing_is_missing_any_more(chain_id):
+    """Was: nothing is wrong, once its targets had been replaced; and nobody listed it."""
+    broken = Target(
+        TargetId(1399), ChainId(chain_id), NodeId(13), 1, LocalState.OFFLINE, trouble="broken: EIO"
+    )
+    disks = [{"path": "/d0"}, {"path": "/d1"}, {"path": "/d2"}]
+    sick = snapshot(routing(targets=[broken]), configs={NodeId(13): settings(storage__disks=disks)})
+    first, second = diagnose(sick)
+    assert (first.kind, first.subject) == ("disk-out", "node 13 disk 1")
+    assert first.text == "/d1 is not in use: broken: EIO"
+    assert "ember admin disk replace 13 1" in first.remedy
+    assert "/d2 is not in use: out of service: the log" in second.text
+    rows = disk_rows(sick.routing, sick.spaces, sick.configs)
+    told = [(r["node_id"], r["disk_index"], r["trouble"]) for r in rows if r["node_id"] == 13]
+    assert told[:2] == [(13, 0, ""), (13, 1, "broken: EIO")]
 
 
 def test_the_last_replica_is_critical_and_comes_first():

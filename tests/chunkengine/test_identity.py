@@ -1,6 +1,7 @@
 """A disk is opened where it belongs, by whom it belongs to; nothing that held data is formatted anew."""
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -187,6 +188,34 @@ def test_a_disk_that_cannot_be_noted_is_refused_each_time_until_it_can(
             assert caught.value.status is status
     known.add(node.disks[0], "uuid")
     assert "uuid" in node.list_path.read_text()
+
+
+@pytest.mark.parametrize("removes_all", [False, True])
+def test_a_list_that_was_changed_meanwhile_counts_at_the_next_opening(node, removes_all) -> None:
+    """Was: a process that runs refused a new disk although its line in the list was removed, as it had said to do."""
+    known = KnownDisks(node.list_path)
+
+    def open_disk(index: int):
+        return open_engine(
+            node.disks[index], cluster_id="c", node_id=1, section=StorageSection(), known=known
+        )
+
+    serving = open_disk(0)
+    shutil.rmtree(node.disks[1])
+    with pytest.raises(FsError, match="is expected here"):
+        open_disk(1)
+    noted = json.loads(node.list_path.read_text())
+    if removes_all:
+        node.list_path.unlink()
+    else:
+        node.list_path.write_text(json.dumps({str(node.disks[0]): noted[str(node.disks[0])]}))
+    new = open_disk(1)
+    then = json.loads(node.list_path.read_text())
+    assert then.keys() == noted.keys(), "what serves meanwhile stays noted"
+    assert then[str(node.disks[0])] == noted[str(node.disks[0])]
+    assert then[str(node.disks[1])] != noted[str(node.disks[1])]
+    serving.close()
+    new.close()
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1])

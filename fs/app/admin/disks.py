@@ -16,13 +16,14 @@ from ...schema.ids import NodeId
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto import storage_pb2
 from ...schema.routing import Role, RoutingInfo
-from ...schema.status import FsError
+from ...schema.status import FsError, Status
 from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 from ..mgmtd_link import newest_routing
 from ..status_view import bytes_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import DiskArgument, NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
+from .settings import configs_of
 
 disk = typer.Typer(help="The disks of storage nodes.", no_args_is_help=True)
 
@@ -61,8 +62,8 @@ def replace(
 ) -> None:
     """Replace a disk: empty it and wait, have it exchanged, and then, with --done, use the new one.
 
-    In between a person takes the disk out, puts a new one at the same path and starts the process anew.  While the disk
-    is being emptied no chain has fewer replicas than before; one that is dead already is replaced as well.
+    In between a person takes the disk out, mounts a new one at the same path, and removes that path from the node's
+    disks.json; the process takes it into use by itself.  While the disk is being emptied no chain has fewer replicas than before; one that is dead already is replaced as well.
 
     Example: ember admin disk replace 12 0 --dry-run
 
@@ -74,6 +75,7 @@ def replace(
     name = f"node {node_id} disk {disk_index}"
     info.node(node_id)
     if done:
+        check_used(where, node_id, disk_index)
         left = chains_of(info, node_id, disk_index)
         if left:
             typer.echo(f"{name} still holds members of chains {left[:12]}", err=True)
@@ -84,16 +86,22 @@ def replace(
         where.ask(services.MGMTD_START_REBALANCE, pb.StartRebalanceReq())
         typer.echo(f"{name} is used again; progress: ember admin move list")
         return
-    again = f"ember admin disk replace {node_id} {disk_index} --done"
-    plan = [
-        *drain_plan(info, place),
-        f"then: exchange the disk, start the process of node {node_id} anew, and say: {again}",
-    ]
-    confirm(plan, dry_run=dry_run, yes=yes)
-    start_drain(where, place, wait=True)
-    typer.echo(
-        f"{name} is empty: exchange it, start the process of node {node_id} anew, then: {again}"
+    exchange = (
+        "exchange the disk: mount an empty file system at its path, and remove the path from disks.json in the directory of node"
+        f" {node_id}, which takes it into use by itself; then: ember admin disk replace {node_id} {disk_index} --done"
     )
+    confirm([*drain_plan(info, place), f"then {exchange}"], dry_run=dry_run, yes=yes)
+    start_drain(where, place, wait=True)
+    typer.echo(f"{name} is empty: {exchange}")
+
+
+def check_used(where: Where, node_id: int, disk_index: int) -> None:
+    """Raise FsError(CONFLICTING_CHANGE) unless a disk is in use: nothing should be moved to one that is not."""
+    for row in disk_rows(*where.run(_look)):
+        if (row["node_id"], row["disk_index"]) == (node_id, disk_index) and not row["trouble"]:
+            return
+    detail = f"node {node_id} does not use its disk {disk_index} yet: ember admin disk list says why, as does the node's log"
+    raise FsError(Status.CONFLICTING_CHANGE, detail)
 
 
 async def spaces_of(channels: ChannelPool, info: RoutingInfo) -> Spaces:
@@ -118,20 +126,23 @@ async def spaces_of(channels: ChannelPool, info: RoutingInfo) -> Spaces:
     return found
 
 
+async def _look(
+    mgmtd: MgmtdLink, channels: ChannelPool
+) -> tuple[RoutingInfo, Spaces, dict[NodeId, str]]:
+    info = await newest_routing(mgmtd, TIMEOUT_S)
+    configs, _ = await configs_of(channels, info)
+    return info, await spaces_of(channels, info), configs
+
+
 @disk.command("list")
 def list_disks(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List the disks of all storage nodes that answer, with their space and targets.
+    """List the disks of all storage nodes that answer, with their space and targets, and what keeps one out of use.
 
     Example: ember admin disk list
     """
-
-    async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> tuple[RoutingInfo, Spaces]:
-        info = await newest_routing(mgmtd, TIMEOUT_S)
-        return info, await spaces_of(channels, info)
-
-    rows = disk_rows(*find(directory, config).run(use))
+    rows = disk_rows(*find(directory, config).run(_look))
     columns = {
         "node_id": None,
         "disk_index": None,
@@ -141,5 +152,6 @@ def list_disks(
         "used_bytes": bytes_text,
         "targets": None,
         "is_slow": None,
+        "trouble": None,
     }
     print_rows(rows, columns, as_json=as_json)
