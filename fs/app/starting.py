@@ -44,18 +44,29 @@ class _Telling:
         self._since_s = trio.current_time()
         self._since = datetime.fromtimestamp(time.time(), UTC)
         self._has_told = False
-        self.reason = "no answer yet"
+        self.reason = ""
+        self.look: Callable[[], str] = lambda: self.reason
+        """Says why; empty: not known yet."""
 
     async def run(self) -> None:
-        """Tell after a moment, then now and then, until cancelled."""
+        """Tell after a moment, once more as soon as it is known why, then now and then, until cancelled."""
         await trio.sleep(TELL_AFTER_S)
         while True:
-            text = f"waiting for {self._what} since {self._since:%H:%M:%S} UTC"
-            reason = " ".join(self.reason.split())  # each line would be another word to systemd
-            log.warning("%s: %s", text, reason)
-            self._process.systemd.say(f"STATUS={text}: {reason}")
-            self._has_told = True
-            await trio.sleep(TELL_INTERVAL_S)
+            is_known = self._tell()
+            for _ in range(round(TELL_INTERVAL_S / TELL_AFTER_S)):
+                await trio.sleep(TELL_AFTER_S)
+                if self.look() and not is_known:
+                    break
+
+    def _tell(self) -> bool:
+        """Tell; return whether it was known why."""
+        text = f"waiting for {self._what} since {self._since:%H:%M:%S} UTC"
+        known = " ".join(self.look().split())  # each line would be another word to systemd
+        reason = known or "no answer yet"
+        log.warning("%s: %s", text, reason)
+        self._process.systemd.say(f"STATUS={text}: {reason}")
+        self._has_told = True
+        return bool(known)
 
     def end(self) -> None:
         """Tell that it is there, if it was missed."""
@@ -101,6 +112,7 @@ async def tell_until_joined(process: "Process", membership: Membership) -> None:
     """Wait for the first lease of a process that serves nobody before, and say so as long as no manager gives one."""
     where = ", ".join(process.config.process.mgmtd_addresses)
     telling = _Telling(process, f"a lease of the manager at {where}")
+    telling.look = lambda: membership.trouble
     async with open_background() as nursery:
         nursery.start_soon(telling.run)
         await membership.wait_joined()

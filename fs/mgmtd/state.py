@@ -278,7 +278,10 @@ class ClusterState:
         Raises:
             FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
         """
-        known = self.info.node(request.node.node_id)
+        known = self.info.nodes.get(NodeId(request.node.node_id))
+        if known is None:
+            detail = f"node {request.node.node_id}: make it known by `ember admin cluster init` or `ember admin node add`"
+            raise FsError(Status.NODE_UNKNOWN, detail)
         health = self.health[known.node_id]
         incarnation = request.node.incarnation
         name = f"node {known.node_id} incarnation {incarnation}"

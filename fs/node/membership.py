@@ -119,6 +119,8 @@ class Membership:
         self._runtime = runtime
         self._section = config.mgmtd
         self._node = node_to_pb(node)
+        self.trouble = ""
+        """Why the last heartbeat was not answered by a lease; empty when it was, or when none was sent yet."""
         self._heartbeat_version = 0
         self._triggered = trio.Event()
         self._joined = trio.Event()
@@ -180,6 +182,7 @@ class Membership:
                 answer = await self._send()
             except FsError as error:
                 failure_count += 1
+                self.trouble = str(error)
                 logger.log(
                     _level(failure_count), "heartbeat %d: %s", self._heartbeat_version, error
                 )
@@ -187,6 +190,7 @@ class Membership:
                 await trio.sleep(pause_s * self._runtime.random.uniform(0.5, 1.5))
                 continue
             failure_count = 0
+            self.trouble = ""
             if answer.lease_duration_s > 0:
                 self._joined.set()
             elif answer.routing_version > self.routing.info.routing_version:

@@ -14,7 +14,13 @@ import pytest
 import trio
 
 from fs.app.compose import DESCRIPTORS_MAX
-from fs.app.starting import TELL_AFTER_S, TELL_INTERVAL_S, wait_for, wait_for_store
+from fs.app.starting import (
+    TELL_AFTER_S,
+    TELL_INTERVAL_S,
+    tell_until_joined,
+    wait_for,
+    wait_for_store,
+)
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.config_file import write_config
 from fs.runtime.simulated import simulated_runtime
@@ -70,6 +76,19 @@ async def test_what_is_away_is_waited_for_and_told(process, caplog, autojump_clo
     assert last.startswith("the key-value store remote:unix:/x answers, after ")
     assert process.systemd.words[0] == f"STATUS={first}"
     assert process.systemd.words[-1] == "STATUS=starting"
+
+
+async def test_why_nobody_answers_is_told_as_soon_as_it_is_known(process, caplog, autojump_clock):
+    """Was: no answer yet, for a minute, whatever had been answered after a second."""
+    del autojump_clock
+    membership = SimpleNamespace(trouble="", wait_joined=trio.Event().wait)
+    with trio.move_on_after(TELL_INTERVAL_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell_until_joined, process, membership)
+            await trio.sleep(3 * TELL_AFTER_S)
+            membership.trouble = "NODE_UNKNOWN: make it known"
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.endswith("no answer yet") and second.endswith("NODE_UNKNOWN: make it known")
 
 
 async def test_what_a_peer_says_cannot_tell_systemd_anything(process, autojump_clock):

@@ -60,6 +60,30 @@ def config(*addresses):
 NODE = Node(NodeId(5), frozenset({Role.STORAGE}), "mem:n5", "inc")
 
 
+async def test_why_there_is_no_lease_is_known_until_there_is_one(autojump_clock):
+    """A start that waits for its first lease tells it: was, for ever, that nobody has answered yet."""
+    answers = [FsError(Status.NODE_UNKNOWN, "node 5: make it known"), pb.HeartbeatRsp(lease_duration_s=5.0)]  # fmt: skip
+
+    async def answer(method, _request):
+        if method is not services.MGMTD_HEARTBEAT:
+            await trio.sleep_forever()
+        said = answers[0]
+        if isinstance(said, FsError):
+            raise said
+        return said
+
+    made = Membership(runtime(), config("a"), NODE, ScriptedManagers(a=answer))
+    assert not made.trouble
+    async with trio.open_nursery() as nursery:
+        await nursery.start(made.run)
+        await trio.sleep(1.0)
+        assert "make it known" in made.trouble
+        del answers[0]
+        await made.wait_joined()
+        assert not made.trouble
+        nursery.cancel_scope.cancel()
+
+
 async def silent(_method, _request):
     await trio.sleep_forever()
 

@@ -119,7 +119,9 @@ async def test_heartbeats_are_ordered_by_incarnation_and_version(autojump_clock)
     async with cluster_of() as cluster:
         await cluster.start_manager(1)
         beat = Beat(cluster)
-        await refused(Status.NODE_UNKNOWN, beat("a", 1))
+        with pytest.raises(FsError, match="ember admin cluster init") as caught:
+            await beat("a", 1)
+        assert caught.value.status is Status.NODE_UNKNOWN
         await cluster.register()
         await refused(Status.RPC_BAD_REQUEST, beat("", 1))
         assert (await beat("a", 5)).lease_duration_s == cluster.section.node_lease_s
