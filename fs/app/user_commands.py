@@ -68,27 +68,33 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What people call the user.")],
     *,
     gid: Annotated[int | None, typer.Option(help="Primary group.", show_default="UID")] = None,
-    groups: Annotated[str, typer.Option(help="Supplementary groups: 10,20.")] = "",
-    root: Annotated[bool, typer.Option("--root", help="May act for everybody: for mount daemons.")] = False,
-    admin: Annotated[bool, typer.Option("--admin", help="May change the cluster, and its users.")] = False,
+    groups: Annotated[str | None, typer.Option(help="Supplementary groups: 10,20; '': none.")] = None,
+    root: Annotated[bool | None, typer.Option("--root/--no-root", help="May act for everybody: for mount daemons.", show_default=False)] = None,
+    admin: Annotated[bool | None, typer.Option("--admin/--no-admin", help="May change the cluster, and its users.", show_default=False)] = None,
     config: ConfigOption = None,
     directory: DirOption = None,
 ) -> None:  # fmt: skip
-    """Make a user, or change the name, groups and flags of one; tokens stay."""
+    """Make a user, or change the name of one and what else is said; the rest, and tokens, stay."""
+    known = [one for one in _users(config, directory) if one.uid == uid]
+    before = known[0] if known else pb.UserPb(gid=uid)
     made = pb.UserPb(
         uid=uid,
         name=name,
-        gid=uid if gid is None else gid,
-        groups=parse_ids(groups),
-        is_root=root,
-        is_admin=admin,
+        gid=before.gid if gid is None else gid,
+        groups=before.groups if groups is None else parse_ids(groups),
+        is_root=before.is_root if root is None else root,
+        is_admin=before.is_admin if admin is None else admin,
     )
     find(directory, config).ask(services.MGMTD_SET_USER, pb.SetUserReq(user=made))
+    told = _as_json(made)
+    typer.echo(f"user {uid} {name}: groups {_groups(told)}; flags: {_flags(told) or 'none'}")
 
 
 @user.command("rm")
 def rm(uid: UidArgument, *, config: ConfigOption = None, directory: DirOption = None) -> None:
     """Forget a user; its tokens end."""
+    if not any(one.uid == uid for one in _users(config, directory)):
+        raise FsError(Status.USER_UNKNOWN, f"uid {uid}: ember user ls")
     find(directory, config).ask(services.MGMTD_REMOVE_USER, pb.RemoveUserReq(uid=uid))
 
 
@@ -129,6 +135,14 @@ def _as_json(found: pb.UserPb) -> dict[str, Any]:
     }
 
 
+def _groups(one: dict[str, Any]) -> str:
+    return ",".join(map(str, [one["gid"], *one["groups"]]))
+
+
+def _flags(one: dict[str, Any]) -> str:
+    return " ".join(flag for flag in ("root", "admin") if one[f"is_{flag}"])
+
+
 @user.command("ls")
 def ls(
     *,
@@ -143,9 +157,7 @@ def ls(
         return
     rich = table("uid", "name", "groups", "flags", "token", "expires", "used")
     for one in found:
-        groups = ",".join(map(str, [one["gid"], *one["groups"]]))
-        flags = " ".join(flag for flag in ("root", "admin") if one[f"is_{flag}"])
-        head = [str(one["uid"]), one["name"], groups, flags]
+        head = [str(one["uid"]), one["name"], _groups(one), _flags(one)]
         for each in one["tokens"] or [{"id": "", "expires": "", "used": ""}]:
             rich.add_row(*head, each["id"], each["expires"], each["used"])
             head = [""] * len(head)
@@ -200,4 +212,7 @@ def revoke(
     if re.fullmatch(r"[0-9a-f]{16}", token_id) is None:
         raise FsError(Status.INVALID_ARGUMENT, f"{token_id!r} is no id of a token: ember user ls")
     request = pb.RevokeTokenReq(token_id=bytes.fromhex(token_id))
+    tokens = [each.token_id for one in _users(config, directory) for each in one.tokens]
+    if request.token_id not in tokens:
+        raise FsError(Status.NOT_FOUND, f"token {token_id}: nobody has it: ember user ls")
     find(directory, config).ask(services.MGMTD_REVOKE_TOKEN, request)
