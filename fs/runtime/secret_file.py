@@ -65,6 +65,8 @@ def write_secret_file(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(descriptor)
+    except FileExistsError as error:
+        raise _bad(path, "is there already, and is not replaced: name another file") from error
     except OSError as error:
         raise _bad(path, f"cannot be written: {error.strerror}") from error
 

@@ -30,7 +30,7 @@ def test_what_is_written_is_read_and_private(tmp_path):
     write_secret_file(path, "# comment\n\n one \ntwo\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert read_secret_lines(path) == ["one", "two"]
-    refused("File exists", write_secret_file, path, "three\n")
+    refused("is there already", write_secret_file, path, "three\n")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o601])

@@ -49,8 +49,13 @@ def check_mount_point(mount_point: Path) -> None:
             raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is no existing directory")
         if mount_point.is_mount():
             raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is a mount already")
-        if any(mount_point.iterdir()):
-            raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is not empty")
+        names = sorted(entry.name for entry in mount_point.iterdir())
+        if names:
+            detail = (
+                f"{mount_point} is not empty: {', '.join(names[:3])}{' ...' if names[3:] else ''}; it may have been written"
+                " while nothing was mounted: move it elsewhere"
+            )
+            raise FsError(Status.BAD_MOUNT_POINT, detail)
     except OSError as error:
         hint = "; a dead mount? try: umount -l" if error.errno == errno.ENOTCONN else ""
         raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}{hint}") from error
