@@ -270,7 +270,9 @@ def need_record(directory: ClusterDir) -> ClusterRecord:
     if record is None:
         check_not_wiped(directory)
         raise FsError(
-            Status.BAD_CLUSTER_DIR, f"{directory.path} holds no cluster; `ember up` makes one"
+            Status.BAD_CLUSTER_DIR,
+            f"{directory.path} holds no cluster; `ember up` makes one on this machine alone, and commands reach one of"
+            " several machines by the file of any of its processes: --config FILE, or EMBERFS_CONFIG",
         )
     return record
 

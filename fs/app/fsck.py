@@ -48,7 +48,7 @@ class _How:
 
 def fsck(
     choice: StoreChoice,
-    managers: list[str],
+    managers: list[str] | None,
     *,
     is_repair: bool,
     removes_chunks: bool,
@@ -60,7 +60,8 @@ def fsck(
 
     Args:
         choice: the store.
-        managers: addresses of the managers of the running cluster; none: only the store is checked.
+        managers: addresses of the managers of the cluster; none: it does not run, and only the store is checked; None: only a
+            store was named.
         is_repair: whether to put right what can be.
         removes_chunks: whether to remove chunks without a file, too.
         as_json: for programs.
@@ -73,12 +74,12 @@ def fsck(
         check_exists(choice)
         with unwrapped(), show_progress() as step:
             is_repair = is_repair or removes_chunks
-            how = _How(managers, is_repair, removes_chunks, may_pause, is_paced, step)
+            how = _How(managers or [], is_repair, removes_chunks, may_pause, is_paced, step)
             report = trio.run(_run, choice, how)
     except FsError as error:
         sys.stderr.write(f"ember: {error}\n")
         return CANNOT
-    _tell(choice, report, has_chunks=bool(managers), as_json=as_json)
+    _tell(choice, report, managers, as_json=as_json)
     return FOUND if report.left else 0
 
 
@@ -111,7 +112,9 @@ async def _connect(store: OpenStore, managers: list[str]) -> Cluster:
     )
 
 
-def _tell(choice: StoreChoice, report: Report, *, has_chunks: bool, as_json: bool) -> None:
+def _tell(
+    choice: StoreChoice, report: Report, managers: list[str] | None, *, as_json: bool
+) -> None:
     told = {
         "store": choice.text,
         "is_clean": not report.left,
@@ -121,7 +124,7 @@ def _tell(choice: StoreChoice, report: Report, *, has_chunks: bool, as_json: boo
         "left_count": len(report.left),
         "inode_count": report.inode_count,
         "record_count": report.row_count,
-        "chunk_count": report.chunk_count if has_chunks else None,
+        "chunk_count": report.chunk_count if managers else None,
         "is_cut": report.is_cut,
         "findings": [finding.facts() for finding in report.findings],
         "left": [finding.facts() for finding in report.left],
@@ -133,17 +136,20 @@ def _tell(choice: StoreChoice, report: Report, *, has_chunks: bool, as_json: boo
         sys.stdout.write(finding.line() + "\n")
     for finding in report.left if report.repaired_count else ():
         sys.stdout.write(f"LEFT {finding.line()}\n")
-    sys.stdout.write(_summary(told) + "\n")
+    why = (
+        "the cluster does not run" if managers is not None else "name its cluster by --config FILE"
+    )
+    sys.stdout.write(_summary(told, why) + "\n")
 
 
-def _summary(told: dict[str, object]) -> str:
+def _summary(told: dict[str, object], without_chunks: str) -> str:
     parts = [
         f"{told['store']}: {'clean' if told['is_clean'] else 'NOT CLEAN'}",
         f"{told['finding_count']} findings, {told['notice_count']} notices",
     ]
     if told["repaired_count"]:
         parts.append(f"{told['repaired_count']} repairs, {told['left_count']} left")
-    chunks = "chunks not looked at: the cluster does not run"
+    chunks = f"chunks not looked at: {without_chunks}"
     if told["chunk_count"] is not None:
         chunks = f"{told['chunk_count']} copies of chunks"
     parts.append(f"{told['inode_count']} inodes, {told['record_count']} records, {chunks}")

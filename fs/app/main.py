@@ -19,6 +19,7 @@ from .cluster_dir import ClusterDir, default_mount_point
 from .errors import check_interpreter, error_line, first_error, make_streams_usable
 from .options import (
     HF3FS_TREE,
+    ClusterFileOption,
     ConfigOption,
     DirOption,
     Hf3fsTreeOption,
@@ -181,12 +182,19 @@ def down(
 @app.command()
 def status(
     directory: DirOption = None,
+    config: ClusterFileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show processes, chains, mounts and space."""
+    """Show processes, chains, mounts and space; of a deployed cluster what its manager knows."""
+    from .configured import configured_file  # noqa: PLC0415
     from .status_view import show  # noqa: PLC0415
 
-    show(running_cluster(directory), as_json=as_json)
+    if config is None and (directory is not None or configured_file() is None):
+        show(running_cluster(directory), as_json=as_json)
+        return
+    from .deployed_status import show_deployed  # noqa: PLC0415
+
+    show_deployed(config, as_json=as_json)
 
 
 @app.command()

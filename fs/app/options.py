@@ -31,6 +31,14 @@ PauseOption = Annotated[
 ]
 HF3FS_TREE: Final = "Offer programs written for 3FS its 3fs-virt: a link in rm-rf deletes."
 Hf3fsTreeOption = Annotated[bool, typer.Option("--hf3fs-tree", help=HF3FS_TREE)]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Of a process of a deployed cluster; it says where the manager is.",
+    ),
+]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
 MountArgument = Annotated[
     Path,
@@ -53,11 +61,30 @@ def running_cluster(given: Path | None) -> ClusterDir:
     return chosen_directory(given)
 
 
-def store_of(given: Path | None, kv: str | None, cluster_id: str) -> "StoreChoice":
-    """Return the store that is meant: that of --kv, else that of the cluster."""
-    from .store_access import StoreChoice, parse_store, store_of_cluster  # noqa: PLC0415
+def managers_here(given: Path | None, config: Path | None) -> list[str]:
+    """Return where the managers of the cluster that is meant listen; nothing if it is a local one that does not run."""
+    from .where import find  # noqa: PLC0415
 
+    return list(find(given, config).addresses)
+
+
+def store_of(
+    given: Path | None, kv: str | None, cluster_id: str, config: Path | None = None
+) -> "StoreChoice":
+    """Return the store that is meant: that of --kv, else that of the cluster."""
+    from .configured import configured_file  # noqa: PLC0415
+    from .store_access import StoreChoice, parse_store, store_of_cluster  # noqa: PLC0415
+    from .where import auth_of_file, find, store_of_file  # noqa: PLC0415
+
+    if kv is not None and config is not None:
+        named = find(None, config)
+        return StoreChoice(parse_store(kv), named.cluster_id, named.auth)
+    if config is not None:
+        return store_of_file(config, find(None, config).auth)
     if kv is None:
+        file = configured_file() if given is None else None
+        if file is not None:
+            return store_of_file(file, auth_of_file(file))
         return store_of_cluster(running_cluster(given))
     if not cluster_id:
         raise FsError(Status.BAD_CONFIG, "--kv: whose store is it? say --cluster-id, too")

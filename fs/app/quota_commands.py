@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cells import cell, console, table
 from .cluster_dir import ClusterDir, load_record, mgmtd_addresses, need_record, usual_key_file
+from .configured import CONFIG_VARIABLE, configured_file
 from .entry import NO_ENTRY, current_entry
 from .errors import named
 from .options import PauseOption
@@ -27,6 +28,9 @@ from .paths_on_mounts import OnMount, mount_of, path_inside
 from .running import mount_daemon_at
 from .status_view import bytes_text
 from .which_cluster import chosen_directory, directory_of_cluster
+
+if TYPE_CHECKING:
+    from .store_access import StoreChoice
 
 quota = typer.Typer(
     help="Limits on what lies below directories.", no_args_is_help=True, add_completion=False
@@ -67,7 +71,8 @@ def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = F
         FsError: NOT_RUNNING; INVALID_ARGUMENT: a path is on a mount of another cluster.
     """
     where = mount_of(paths, follow=follow)
-    if current_entry() != NO_ENTRY:
+    is_elsewhere = current_entry() != NO_ENTRY
+    if is_elsewhere or (given is None and where is None and configured_file() is not None):
         return _connected_elsewhere(where)
     directory = meant_directory(given, where)
     if directory is None:
@@ -124,14 +129,17 @@ def _connected_as_daemon(where: OnMount) -> BlockingFs:
 
 
 def _connected_elsewhere(on: OnMount | None) -> BlockingFs:
-    """Return a client of the cluster of `ember admin --at`, whose credentials are in the environment."""
+    """Return a client of the cluster of `ember admin --at`, or of the configuration file of this machine."""
     from .where import find  # noqa: PLC0415 - loads managers and stores, which `ember rm` does not need
 
     where = find(None, None)
     if where.is_down:
         raise FsError(Status.NOT_RUNNING, "--kv reads a store without services, which this needs")
     check_same_cluster(on, where.cluster_id)
-    return connect_blocking(where.addresses, where.cluster_id)
+    token = read_token(Path(where.auth.token_file)) if where.auth.token_file else None
+    return connect_blocking(
+        where.addresses, where.cluster_id, token=token, key_file=where.auth.key_file
+    )
 
 
 def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:
@@ -198,6 +206,21 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
     _show(found, as_json=as_json)
 
 
+def _store_to_count(given: Path | None, where: OnMount | None, path: str) -> "StoreChoice":
+    from .options import store_of  # noqa: PLC0415
+    from .store_access import store_of_cluster  # noqa: PLC0415
+
+    meant = None if where is None and given is None else meant_directory(given, where)
+    if meant is not None:
+        return store_of_cluster(meant)
+    if where is not None and configured_file() is None:
+        detail = f"{path} is on a mount of a cluster of other machines: name the file of any of its servers by {CONFIG_VARIABLE}"
+        raise FsError(Status.NOT_RUNNING, detail)
+    choice = store_of(None, None, "")
+    check_same_cluster(where, choice.cluster_id)
+    return choice
+
+
 @quota.command("recount")
 def recount(
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="A directory; left out: all.")] = "",
@@ -209,13 +232,8 @@ def recount(
 ) -> None:
     """Count what lies below each directory, compare, and put the counters right, while the cluster works."""
     from .recount import recount as run  # noqa: PLC0415
-    from .store_access import store_of_cluster  # noqa: PLC0415
 
     where = mount_of([path] if path else [])
-    meant = meant_directory(directory, where)
-    if meant is None:
-        detail = f"{path} is on a mount of a cluster of other machines; its store is counted on one of its own"
-        raise FsError(Status.NOT_RUNNING, detail)
-    choice = store_of_cluster(meant)
+    choice = _store_to_count(directory, where, path)
     inside = path_inside(path) if path else "/"
     raise typer.Exit(run(choice, inside, is_repair=not check, may_pause=pause, as_json=as_json))

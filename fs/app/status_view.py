@@ -17,8 +17,8 @@ from .cluster_dir import ClusterDir, ClusterRecord, mgmtd_names, need_record, no
 from .mount_point import is_mounted
 
 if TYPE_CHECKING:  # loads protobuf, which a cluster that is down does not need
-    from ..schema.proto.mgmtd_pb2 import MovePb
-    from ..schema.routing import PublicState, Target
+    from ..schema.proto.mgmtd_pb2 import ListMovesRsp, MovePb
+    from ..schema.routing import PublicState, RoutingInfo, Target
 
 MGMTD_TIMEOUT_S: Final = 1.0
 
@@ -92,6 +92,11 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
 
     info, primary_id, moves = fetch_overview(directory, record, timeout_s=MGMTD_TIMEOUT_S)
     primary = next((name for name in mgmtd_names(record) if node_id_of(name) == primary_id), "")
+    return {"primary": primary} | overview(info, moves)
+
+
+def overview(info: "RoutingInfo", moves: "ListMovesRsp") -> dict[str, Any]:
+    """Return the chains and the moves, as the manager knows them."""
     chains = [
         {
             "chain_id": chain.chain_id,
@@ -105,7 +110,6 @@ def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dic
     ]
     return {
         "chains": chains,
-        "primary": primary,
         "moves": [move_row(m) for m in moves.moves],
         "move_problems": list(moves.problems),
         "store_trouble": moves.store_trouble,
@@ -226,28 +230,33 @@ def render(status: dict[str, Any], now_s: float) -> str:
     if sum(s["role"] == "mgmtd" for s in status["services"]) > 1 and status["primary"]:
         lines.append(f"primary: {status['primary']}")
     lines.append("")
-    complete = sum(c["is_complete"] for c in status["chains"])
-    if status["manager_problem"]:
-        lines.append(f"chains: the manager does not answer: {status['manager_problem']}")
-    else:
-        lines.append(f"chains: {complete} of {len(status['chains'])} complete")
-    lines.extend(
-        f"  chain {c['chain_id']} v{c['chain_version']}: "
-        + ", ".join(map(target_text, c["targets"]))
-        for c in status["chains"]
-    )
-    lines.extend(slow_texts(status["chains"]))
-    lines.extend(loss_texts(status["chains"]))
-    lines.extend(map(move_text, status["moves"]))
-    lines.extend(f"problem: {problem}" for problem in status["move_problems"])
-    if status["store_trouble"]:
-        lines.append(f"problem: {status['store_trouble']}")
+    lines.extend(chain_lines(status))
     lines.extend(f"mount: {m['mount_point']} ({m['state']})" for m in status["mounts"])
     space = status["space"]
     lines.append(
         f"disk: {bytes_text(space['free_bytes'])} of {bytes_text(space['capacity_bytes'])} free"
     )
     return "\n".join(lines)
+
+
+def chain_lines(status: dict[str, Any]) -> list[str]:
+    """Return the lines about chains and moves, as `overview` tells them."""
+    complete = sum(c["is_complete"] for c in status["chains"])
+    problem = status["manager_problem"]
+    head = f"{complete} of {len(status['chains'])} complete"
+    return [
+        f"chains: {f'the manager does not answer: {problem}' if problem else head}",
+        *(
+            f"  chain {c['chain_id']} v{c['chain_version']}: "
+            + ", ".join(map(target_text, c["targets"]))
+            for c in status["chains"]
+        ),
+        *slow_texts(status["chains"]),
+        *loss_texts(status["chains"]),
+        *map(move_text, status["moves"]),
+        *(f"problem: {problem}" for problem in status["move_problems"]),
+        *([f"problem: {status['store_trouble']}"] if status["store_trouble"] else []),
+    ]
 
 
 def show(directory: ClusterDir, *, as_json: bool) -> None:

@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from .options import (
+    ClusterFileOption,
     DirOption,
     PauseOption,
     StoreClusterOption,
     StoreOption,
     directory_of,
-    running_cluster,
+    managers_here,
     store_of,
 )
 
@@ -24,6 +25,7 @@ def backup(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,
     kv: StoreOption = None,
     cluster_id: StoreClusterOption = "",
+    config: ClusterFileOption = None,
     pause: PauseOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE where it is there already.")
@@ -33,7 +35,7 @@ def backup(  # noqa: PLR0917 - options, never passed by position
     """Write all metadata into a new file, at one state, while the cluster works."""
     from .backup import backup as run  # noqa: PLC0415
 
-    store = store_of(directory, kv, cluster_id)
+    store = store_of(directory, kv, cluster_id, config)
     run(file, store, may_pause=pause, may_replace=force, as_json=as_json)
 
 
@@ -56,6 +58,7 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,
     kv: StoreOption = None,
     cluster_id: StoreClusterOption = "",
+    config: ClusterFileOption = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Put right what can be, and check again.")
     ] = False,
@@ -71,11 +74,11 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
 ) -> None:
     """Check the namespace, usage and chunks of a cluster, while it works."""
     from .fsck import fsck as run  # noqa: PLC0415
-    from .store_access import managers_of  # noqa: PLC0415
 
+    is_alone = kv is not None and config is None
     code = run(
-        store_of(directory, kv, cluster_id),
-        managers_of(running_cluster(directory)) if kv is None else [],
+        store_of(directory, kv, cluster_id, config),
+        None if is_alone else managers_here(directory, config),
         is_repair=repair,
         removes_chunks=remove_chunks,
         as_json=as_json,

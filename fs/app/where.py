@@ -4,12 +4,15 @@
     --config FILE            the configuration of any of its processes, which names the managers and how to prove who we are
     ember admin --at ADDRESS any process of it, which is asked for the managers; credentials as the environment says
     ember admin --kv STORE   its key-value store, when no service answers
+    nothing                  what EMBERFS_CONFIG or /etc/emberfs says on a machine of a deployed cluster (configured.py), else
+                             the cluster of this machine
 
 When the services of a cluster of this machine are down, its store is read instead.  What is read so is said to be so, and
 nothing can be changed.
 """
 
 import math
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +29,7 @@ from ..mgmtd.store import Loaded
 from ..node.mgmtd_link import MgmtdLink
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
-from ..rpc.credential_files import caller_secrets
+from ..rpc.credential_files import KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, caller_secrets
 from ..rpc.credentials import new_client_id
 from ..rpc.transport import SocketNetwork
 from ..runtime.config_file import read_config
@@ -38,6 +41,7 @@ from ..schema.proto import core_pb2, mgmtd_pb2
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from .cluster_dir import auth_of, mgmtd_addresses, need_record
+from .configured import configured_file
 from .entry import current_entry
 from .errors import first_error
 from .mgmtd_link import newest_routing, run_with_mgmtd
@@ -127,7 +131,7 @@ class Where:
         Raises:
             FsError: what `use` and opening the store say, BAD_CONFIG for a store that is not there.
         """
-        choice = self._chosen_store()
+        choice = self.chosen_store()
         if self.is_down:
             typer.echo(f"read from the store ({choice.text}); services are down", err=True)
         return self._with_store(choice, lambda opened: use(opened.engine), for_reading=True)
@@ -138,9 +142,10 @@ class Where:
         Raises:
             FsError: as `read_store`; ALREADY_RUNNING for a store that is in use and was named by its path.
         """
-        return self._with_store(self._chosen_store(), use, for_reading=False)
+        return self._with_store(self.chosen_store(), use, for_reading=False)
 
-    def _chosen_store(self) -> StoreChoice:
+    def chosen_store(self) -> StoreChoice:
+        """Return the store to read; raises FsError: as the managers answer, NOT_SUPPORTED for one that nobody serves."""
         choice = self.store or self._asked_store()
         check_exists(choice)
         return choice
@@ -183,7 +188,14 @@ class Where:
             return primary.address, found.kv
 
         address, section = self.run(use)
-        if section.engine == "rocksdb":  # its own, which it serves
+        if section.engine == "rocksdb":  # its own, which it serves to this machine
+            if not address.startswith("unix:"):
+                raise FsError(
+                    Status.NOT_SUPPORTED,
+                    f"the manager at {address} has a store of its own ({section.path}) and serves it to nobody:"
+                    f" stop it and name the store on its machine, --kv rocksdb:{section.path}; a kv process"
+                    " serves a store while all work (deploy/README.md)",
+                )
             section = KvSection(engine="remote", address=address)
         return StoreChoice(section, self.cluster_id, self.auth)
 
@@ -196,9 +208,7 @@ def find(directory: Path | None, config: Path | None) -> Where:
     """
     entry = current_entry()
     if config is not None:
-        found = read_config(config)
-        process = found.process
-        return Where(tuple(process.mgmtd_addresses), process.cluster_id, found.auth)
+        return _of_file(config, read_config(config).auth)
     if entry.kv:
         if not entry.cluster_id:
             raise FsError(Status.BAD_CONFIG, "--kv: whose store is it? say --cluster-id, too")
@@ -207,6 +217,8 @@ def find(directory: Path | None, config: Path | None) -> Where:
     if entry.at:
         cluster_id = entry.cluster_id or ProcessConfig().process.cluster_id
         return Where(managers_at(entry.at, cluster_id), cluster_id)
+    if directory is None and (file := configured_file()) is not None:
+        return _of_file(file, auth_of_file(file))
     chosen = chosen_directory(directory)
     record = need_record(chosen)
     auth = auth_of(chosen, record)
@@ -214,6 +226,29 @@ def find(directory: Path | None, config: Path | None) -> Where:
         return Where((), record.cluster_id, auth, store_of_cluster(chosen))
     addresses = tuple(mgmtd_addresses(chosen, record))
     return Where(addresses, record.cluster_id, auth, store_of_cluster(chosen))
+
+
+def _of_file(file: Path, auth: AuthSection) -> Where:
+    process = read_config(file).process
+    return Where(tuple(process.mgmtd_addresses), process.cluster_id, auth)
+
+
+def auth_of_file(file: Path) -> AuthSection:
+    """Return what a command proves that was not given this file: who names a token or a key in the environment wants that."""
+    is_named = any(os.environ.get(name) for name in (TOKEN_FILE_VARIABLE, KEY_FILE_VARIABLE))
+    return AuthSection() if is_named else read_config(file).auth
+
+
+def store_of_file(file: Path, auth: AuthSection) -> StoreChoice:
+    """Return the store of the cluster of a configuration file: the one that it names, else the managers'.
+
+    Raises:
+        FsError: as `Where.chosen_store`.
+    """
+    config = read_config(file)
+    if config.kv.engine in {"remote", "foundationdb"}:
+        return StoreChoice(config.kv, config.process.cluster_id, auth)
+    return _of_file(file, auth).chosen_store()
 
 
 def managers_at(address: str, cluster_id: str) -> tuple[str, ...]:

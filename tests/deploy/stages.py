@@ -139,6 +139,14 @@ class Life:
         assert self.page("Install")[2] == "nothing to do\n"
         self.begin_load()
         self.wait_load()
+        self.look()
+
+    def look(self):
+        """The cluster as a whole, and its metadata and chunks checked, from the operator's machine."""
+        told = json.loads(self.operator("ember status --config training.toml --json").stdout)
+        assert told["is_healthy"] and len(told["mounts"]) == 1, told
+        checked = json.loads(self.operator("ember fsck --config training.toml --json").stdout)
+        assert checked["is_clean"] and checked["chunk_count"], checked
 
     def cut_off(self, step, what="deploy"):
         """Begin a deploy or an upgrade, and interrupt it at a step."""
