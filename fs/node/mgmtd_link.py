@@ -64,11 +64,15 @@ class MgmtdLink:
         """
         timeout_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         deadline_s = self._runtime.clock.monotonic_s() + timeout_s
-        attempt = 0
+        attempt, last = 0, "nobody was asked"
         while True:
             left_s = deadline_s - self._runtime.clock.monotonic_s()
             if left_s <= 0:
-                raise FsError(Status.RPC_TIMEOUT, f"{method}: no primary among {self._addresses}")
+                where = ", ".join(self._addresses)
+                detail = (
+                    f"{method}: no primary manager at {where} within {timeout_s:g} s; last: {last}"
+                )
+                raise FsError(Status.RPC_TIMEOUT, detail)
             try:
                 return await self.call_once(
                     method, request, timeout_s=min(try_timeout_s, max(left_s, 0.001))
@@ -77,6 +81,7 @@ class MgmtdLink:
                 if not is_transient(error):
                     raise
                 logger.debug("%s: %s", method, error)
+                last = str(error)
             attempt += 1
             if attempt % (len(self._addresses) + 1) == 0:  # a round, and one hint
                 await trio.sleep(min(self._pause_s(attempt), max(left_s, 0.0)))

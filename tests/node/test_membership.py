@@ -60,6 +60,16 @@ def config(*addresses):
 NODE = Node(NodeId(5), frozenset({Role.STORAGE}), "mem:n5", "inc")
 
 
+async def test_who_finds_no_primary_is_told_what_was_said_last(autojump_clock):
+    """Was: no primary among [...], whether nobody listened there, or somebody was silent, or waited for its store."""
+    link = MgmtdLink(ScriptedManagers(), ["tcp:a:1", "tcp:b:1"], runtime())
+    with pytest.raises(FsError) as caught:
+        await link.call(services.MGMTD_GET_PRIMARY, pb.GetPrimaryReq(), timeout_s=5.0)
+    assert caught.value.status is Status.RPC_TIMEOUT
+    assert "no primary manager at tcp:a:1, tcp:b:1 within 5 s" in caught.value.detail
+    assert "last: RPC_CONNECT_FAILED" in caught.value.detail
+
+
 async def test_why_there_is_no_lease_is_known_until_there_is_one(autojump_clock):
     """A start that waits for its first lease tells it: was, for ever, that nobody has answered yet."""
     answers = [FsError(Status.NODE_UNKNOWN, "node 5: make it known"), pb.HeartbeatRsp(lease_duration_s=5.0)]  # fmt: skip
