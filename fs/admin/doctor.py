@@ -8,7 +8,7 @@ Does not look at anything by itself (fs/app/admin/doctor.py does), and repairs n
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -26,6 +26,8 @@ LOW_SPACE_SHARE: Final = 0.10
 FULL_SHARE: Final = 0.03
 LEASE_SHARE_MIN: Final = 0.3
 """Of a lease that is left just before it is renewed, at least; a process in health has four fifths."""
+SHOWN_CHAINS: Final = 8
+"""Of chains that a finding is about; a program that wants all asks for the chains."""
 UNEVEN_SHARE: Final = 0.20
 """Between the fullest and the emptiest disk, in shares of their capacity."""
 
@@ -172,30 +174,22 @@ def _stand_ins(info: RoutingInfo, chain: Chain) -> str:
     return f", or node {' or '.join(map(str, nodes))}, which has the same" if nodes else ""
 
 
+def _last_server(chain: Chain) -> TargetId | None:
+    return next((m.target_id for m in chain.targets if m.public_state is PublicState.LASTSRV), None)
+
+
 def _chain(info: RoutingInfo, chain: Chain) -> Iterator[Finding]:
     if chain.restored is not None:
         yield _restored(info, chain)
     elif not chain.serving:
-        last = next(
-            (m.target_id for m in chain.targets if m.public_state is PublicState.LASTSRV), None
-        )
+        last = _last_server(chain)
         if last is not None and info.target(last).has_old_image:
             yield _old_image(info, chain, last)
             return  # what else could be said of it follows from that
         yield _unavailable(info, chain, last)
-    elif len(chain.serving) < chain.replica_count:
-        yield _degraded(info, chain)
-    subject = f"chain {chain.chain_id}"
-    if chain.losses:
-        yield Finding(
-            "chain-losses", Severity.WARNING, subject,
-            f"{chain.losses} times machines lost power or their last server was given up:"
-            " what was written just before, and not synced, may be gone",
-            "check what was being written then; synced data is not concerned",
-        )  # fmt: skip
     if len({info.target(t).node_id for t in chain.serving}) < len(chain.serving):
         yield Finding(
-            "replicas-together", Severity.WARNING, subject,
+            "replicas-together", Severity.WARNING, f"chain {chain.chain_id}",
             "two of its replicas are on one node: its failure takes both",
             "ember admin rebalance start, or make a better table: ember placement make",
         )  # fmt: skip
@@ -223,28 +217,59 @@ def _unavailable(info: RoutingInfo, chain: Chain, last: TargetId | None) -> Find
     )  # fmt: skip
 
 
-def _degraded(info: RoutingInfo, chain: Chain) -> Finding:
-    is_last = len(chain.serving) == 1 and chain.replica_count > 1
-    return Finding(
-        "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, f"chain {chain.chain_id}",
-        f"{len(chain.serving)} of {chain.replica_count} replicas serve{', the next failure stops it' if is_last else ''};"
-        f" {_rest(info, chain)}",
-        "wait, if one is syncing (ember status tells how long); else start the nodes of the others, mend their disks,"
-        " or let them be replaced: ember admin node drain, ember admin disk replace",
-    )  # fmt: skip
+def _degraded(now: Snapshot) -> Iterator[Finding]:
+    """Chains that lack the same for the same reason are told of together: a machine that is away is in many of them."""
+    info, alike = now.routing, defaultdict[tuple[int, int, str], list[Chain]](list)
+    for chain in info.chains.values():
+        count = len(chain.serving)
+        if chain.restored is None and 0 < count < chain.replica_count:
+            alike[count, chain.replica_count, _rest(info, chain, has_targets=False)].append(chain)
+    for (count, wanted, rest), chains in alike.items():
+        is_last = count == 1 and wanted > 1
+        yield Finding(
+            "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, _subject(chains),
+            f"{count} of {wanted} replicas serve{', the next failure stops it' if is_last else ''};"
+            f" {rest if len(chains) > 1 else _rest(info, chains[0], has_targets=True)}",
+            "wait, if one is syncing (ember status tells how long); else start the nodes of the others, mend their disks,"
+            " or let them be replaced: ember admin node drain, ember admin disk replace",
+        )  # fmt: skip
 
 
-def _rest(info: RoutingInfo, chain: Chain) -> str:
-    """Say what the members do that do not serve."""
+def _losses(now: Snapshot) -> Iterator[Finding]:
+    alike = defaultdict[int, list[Chain]](list)
+    for chain in now.routing.chains.values():
+        last = _last_server(chain)
+        is_told = last is not None and now.routing.target(last).has_old_image
+        if chain.losses and not is_told:
+            alike[chain.losses].append(chain)
+    for count, chains in alike.items():
+        yield Finding(
+            "chain-losses", Severity.WARNING, _subject(chains),
+            f"{count} times machines lost power or their last server was given up:"
+            " what was written just before, and not synced, may be gone",
+            "check what was being written then; synced data is not concerned",
+        )  # fmt: skip
+
+
+def _subject(chains: Sequence[Chain]) -> str:
+    """Return which chains, for people: the first ones of many."""
+    ids = [chain.chain_id for chain in chains]
+    if len(ids) == 1:
+        return f"chain {ids[0]}"
+    more = f" and {len(ids) - SHOWN_CHAINS} more" if len(ids) > SHOWN_CHAINS else ""
+    return f"chains {', '.join(map(str, ids[:SHOWN_CHAINS]))}{more}"
+
+
+def _rest(info: RoutingInfo, chain: Chain, *, has_targets: bool) -> str:
+    """Say what the members do that do not serve, with or without their numbers."""
     parts = []
     for member in chain.targets:
         if member.public_state is not PublicState.SERVING:
             target = info.target(member.target_id)
+            who = f"{member.target_id} on node" if has_targets else "that on node"
             why = f": {target.trouble}" if target.trouble else ""
-            parts.append(
-                f"{member.target_id} on node {target.node_id} is {member.public_state.name.lower()}{why}"
-            )
-    return ", ".join(parts) or "members are missing"
+            parts.append(f"{who} {target.node_id} is {member.public_state.name.lower()}{why}")
+    return ", ".join(sorted(parts)) or "members are missing"
 
 
 def _disks(now: Snapshot) -> Iterator[Finding]:
@@ -440,6 +465,8 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _nodes,
     _managers,
     _chains,
+    _degraded,
+    _losses,
     _disks,
     _space,
     _clocks,

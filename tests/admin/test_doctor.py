@@ -202,6 +202,19 @@ def test_each_illness_is_found_and_nothing_else(sick, kinds):
     assert all(f.text and f.remedy and f.subject for f in findings)
 
 
+def test_chains_that_lack_the_same_are_one_finding():
+    """Was: a line for each of the thousands of chains that a machine has members of."""
+    offline = [chain(n, S.SERVING, S.SERVING, S.OFFLINE) for n in range(1, 21)]
+    other = chain(30, S.SERVING, S.OFFLINE, S.SERVING)
+    one, many = diagnose(snapshot(routing(chains=[*offline, other])))
+    assert many.subject == "chains 1, 2, 3, 4, 5, 6, 7, 8 and 12 more"
+    assert many.text == "2 of 3 replicas serve; that on node 13 is offline"
+    assert one.subject == "chain 30" and "1230 on node 12 is offline" in one.text
+    losses = [chain(n, *SERVING, loss_count=1) for n in (1, 2)]
+    (found,) = diagnose(snapshot(routing(chains=losses)))
+    assert (found.kind, found.subject) == ("chain-losses", "chains 1, 2")
+
+
 @pytest.mark.parametrize("chain_id", [1, 0])
 def test_a_disk_out_of_use_is_found_also_when_nothing_is_missing_any_more(chain_id):
     """Was: nothing is wrong, once its targets had been replaced; and nobody listed it."""

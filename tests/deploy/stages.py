@@ -293,7 +293,7 @@ class Life:
         found = [finding for finding in json.loads(told) if finding["severity"] != "notice"]
         # A restored store counts losses for every chain, since nobody knows what it has missed.
         assert not [
-            f for f in found if not (self.is_restored and f["subject"].startswith("chain "))
+            f for f in found if not (self.is_restored and f["subject"].startswith("chain"))
         ], found
         self.operator("ember admin chunks compare --config training.toml")
 
