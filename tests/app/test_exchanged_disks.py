@@ -5,11 +5,20 @@ from types import SimpleNamespace
 import pytest
 
 from fs.app.admin.disks import check_used
+from fs.app.admin.moves import spread_plan
 from fs.schema.ids import NodeId
+from fs.schema.routing import Role
 from fs.schema.status import FsError, Status
-from tests.admin.test_doctor import STORAGE_IDS, routing, settings, space
+from tests.admin.test_doctor import STORAGE_IDS, node, routing, settings, space
 
 SPACES = {NodeId(n): space(0.5) for n in STORAGE_IDS}
+
+
+def test_it_is_said_when_rebalancing_can_do_nothing():
+    """Was: targets are moved, and then nothing moved: with as few nodes as copies a new disk stays empty."""
+    _, why = spread_plan(routing())
+    assert why.startswith("only 3 storage nodes are there for chains of 3: nothing can be moved")
+    assert len(spread_plan(routing(nodes=[node(14, Role.STORAGE)]))) == 1
 
 
 def test_only_a_disk_that_is_in_use_is_used_again():

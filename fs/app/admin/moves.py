@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...admin.facts import drain_rows
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
+from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
 from ..listing import DryRunOption, JsonOption, YesOption, confirm
 from ..status_view import move_row, move_text
@@ -87,9 +88,24 @@ def start(
     Example: ember admin rebalance start --dry-run
     """
     where = find(directory, config)
-    confirm(["targets are moved between disks, throttled, until all hold their share"], dry_run=dry_run, yes=yes)  # fmt: skip
+    confirm(spread_plan(where.routing()), dry_run=dry_run, yes=yes)
     where.ask(services.MGMTD_START_REBALANCE, pb.StartRebalanceReq())
     typer.echo("rebalancing; progress: ember admin move list")
+
+
+def spread_plan(info: RoutingInfo) -> list[str]:
+    """Say what rebalancing does, and where it can do nothing: two members of a chain are never on one node at the same time."""
+    lines = ["targets are moved between disks, throttled, until all hold their share"]
+    count = sum(
+        Role.STORAGE in n.roles and n.state is NodeState.CONNECTED for n in info.nodes.values()
+    )
+    size = max((chain.replica_count for chain in info.chains.values()), default=0)
+    if count <= size:
+        lines.append(
+            f"only {count} storage nodes are there for chains of {size}: nothing can be moved, not from disk to disk of one node"
+            " either, until there is one more"
+        )
+    return lines
 
 
 @rebalance.command("stop")
