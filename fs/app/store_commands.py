@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..schema.status import FsError, Status
 from .options import (
     ClusterFileOption,
     DirOption,
@@ -50,6 +51,9 @@ def restore(
     from .backup import restore as run  # noqa: PLC0415
 
     goal = directory_of(directory) if directory is not None or kv is None else None
+    if goal is not None and directory is None and not check and not goal.record_path.exists():
+        detail = f"{goal.path} holds no cluster of `ember up`: say where the backup goes by --kv rocksdb:PATH, or by --dir"
+        raise FsError(Status.BAD_CONFIG, detail)
     run(file, goal, kv, is_check=check)
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fs.admin.backup_format import BackupEncoder
-from fs.app import backup
+from fs.app import backup, store_commands
 from fs.app.backup import _target, restore, use_store
 from fs.app.bring_up import write_configs
 from fs.app.cluster_dir import ClusterDir, ClusterRecord, load_record, save_record
@@ -153,3 +153,11 @@ def test_a_restore_says_how_old_the_state_is():
     note = backup.age_note(10**18, 10**18 + 9 * 10**12)
     assert "2001-09-09 01:46 UTC, 2.5 h ago" in note
     assert "ember admin chunks compare" in note
+
+
+def test_a_restore_on_a_server_asks_where_to(tmp_path, monkeypatch):
+    """Was: `ember up` makes a cluster here, and --config FILE names one, which this command does not know."""
+    monkeypatch.setattr(store_commands, "directory_of", lambda _: ClusterDir(tmp_path))
+    with pytest.raises(FsError, match="--kv rocksdb:PATH") as caught:
+        store_commands.restore("meta.bak")
+    assert caught.value.status is Status.BAD_CONFIG
