@@ -15,6 +15,15 @@ def helper_path(deed: str, folder: str = FOLDER) -> str:
 
 
 def helper_text(deed: str, interpreter: str) -> str:
-    """Return a program that runs the helper with the packages of an interpreter."""
-    module = f"{__package__}.mount_helper"
-    return f'#!/bin/sh\n{MARK}\nexec {shlex.quote(interpreter)} -P -m {module} {deed} "$@"\n'
+    """Return a program that runs the helper with the packages of an interpreter.
+
+    Where EmberFS is gone from there umount(8) does without: nothing that is mounted may stay so for lack of a helper.
+    """
+    module, python = f"{__package__}.mount_helper", f"{shlex.quote(interpreter)} -P"
+    lines = ["#!/bin/sh", MARK, f'exec {python} -m {module} {deed} "$@"', ""]
+    if deed == "umount":
+        is_there = (
+            f"{python} -c 'from importlib.util import find_spec; exit(not find_spec(\"{module}\"))'"
+        )
+        lines.insert(2, f'{is_there} 2>/dev/null || exec umount -i "$@"')
+    return "\n".join(lines)

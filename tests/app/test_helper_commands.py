@@ -61,6 +61,24 @@ def test_a_path_with_blanks_is_one_word():
     assert helper_path("mount") == "/sbin/mount.fuse.ember"
 
 
+@pytest.mark.parametrize("interpreter", ["/gone/python", sys.executable])
+def test_what_is_mounted_can_be_unmounted_where_emberfs_is_gone(tmp_path, interpreter):
+    """umount(8) runs the helper and nothing else: without a program or its packages everything stayed mounted."""
+    tools = {"umount": '#!/bin/sh\necho "without a helper: $*"\n'}
+    tools["umount.fuse.ember"] = helper_text("umount", interpreter)
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
+    command = [tmp_path / "umount.fuse.ember", "/mnt/x", "-l"]
+    if interpreter == sys.executable:
+        # Of the same interpreter, without the packages that were installed for it.
+        lines = tools["umount.fuse.ember"].replace(" -P ", " -S -P ")
+        command[0].write_text(lines)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert (ran.returncode, ran.stdout) == (0, "without a helper: -i /mnt/x -l\n"), ran.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
