@@ -1,11 +1,17 @@
 """Files and folders that appear complete or not at all, and what is kept of a run."""
 
+import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from emberfs import publish
+from emberfs.ffrecord import RecordWriter
+from emberfs.protocol import MOUNT_POINT_ATTRIBUTE
 from emberfs.publish import CheckpointFolder, make_partial_folder, publish_folder, replaced
+
+from fs.client.fuse.mount_point import mark_mount_point
 
 
 def names(folder):
@@ -63,6 +69,54 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
     ]  # fmt: skip
     with pytest.raises(ValueError, match="at least 1"):
         CheckpointFolder(tmp_path, keep=0)
+
+
+def test_a_step_is_a_number_that_has_a_name(tmp_path):
+    run = CheckpointFolder(tmp_path / "run")
+    with pytest.raises(TypeError, match=r"not None .latest.. is None before the first checkpoint"):
+        run.path(run.latest())
+    with pytest.raises(TypeError, match=r"not 1\.5"):
+        run.path(1.5)
+    with pytest.raises(ValueError, match="step -1 must be at least 0"):
+        run.path(-1)
+    assert run.path(7).name == "step-000000007"
+    assert repr(run) == f"CheckpointFolder('{tmp_path}/run', keep=3)"
+
+
+def test_checkpoints_do_not_lie_at_a_url():
+    with pytest.raises(ValueError, match="ember:///run: is written under a path of a mount"):
+        CheckpointFolder("ember:///run")
+
+
+def test_nothing_is_published_where_no_file_system_is_mounted(disk_path):
+    """A job that begins before the mount is there neither fills another disk nor begins anew at step 0."""
+    place = disk_path / "mnt"
+    (place / "run").mkdir(parents=True)
+    mark_mount_point(place, "any")
+    if MOUNT_POINT_ATTRIBUTE not in os.listxattr(place):
+        pytest.skip("no attributes here")
+    run = CheckpointFolder(place / "run")
+    refused = partial(pytest.raises, OSError, match="is not mounted at")
+    with refused() as failed:
+        run.latest()
+    assert failed.value.errno == errno.ENOTCONN
+    with refused():
+        CheckpointFolder(place / "other").steps()
+    with refused():
+        make_partial_folder(run.path(1))
+    with refused(), replaced(place / "file"):
+        raise AssertionError("the block is not to be run")
+    with refused():
+        RecordWriter(place / "data.ffr", 0)
+    assert [path.name for path in place.rglob("*")] == ["run"]
+    os.removexattr(place, MOUNT_POINT_ATTRIBUTE)
+    assert run.latest() is None
+
+
+def test_a_run_that_cannot_be_looked_at_is_not_one_without_checkpoints(tmp_path):
+    (tmp_path / "run").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        CheckpointFolder(tmp_path / "run").latest()
 
 
 def test_a_saver_that_was_taken_for_dead_does_not_publish_what_is_left_of_its_folder(

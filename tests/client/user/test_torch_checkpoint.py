@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed.checkpoint as dcp
 from emberfs import in_order
 from emberfs.posix import PosixClient
+from emberfs.torch import checkpoint
 from emberfs.torch.checkpoint import CheckpointReader, CheckpointWriter, DamagedCheckpointError
 from emberfs.torch.saving import load, load_tensors, save, save_tensors
 from torch.distributed.checkpoint.api import CheckpointException
@@ -303,6 +304,26 @@ def test_a_plain_save_that_is_damaged_is_refused(tmp_path):
             load(path)
         damage(path, at)
     load(path)
+
+
+def test_a_save_whose_folder_another_one_has_removed_says_so(tmp_path, monkeypatch):
+    gone = tmp_path / "one.partial-0"
+    monkeypatch.setattr(checkpoint, "make_partial_folder", lambda _: str(gone))
+    with pytest.raises(CheckpointException, match="another one of the same checkpoint has begun"):
+        dcp.save({"a": torch.ones(1)}, storage_writer=CheckpointWriter(tmp_path / "one"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_url_is_not_taken_for_a_folder_of_this_one(tmp_path, monkeypatch):
+    """`Path` makes `ember:/run` of it, below the current folder: a checkpoint that nobody would find."""
+    monkeypatch.chdir(tmp_path)
+    url = "ember:///run/step-1"
+    for kind in (CheckpointWriter, CheckpointReader):
+        with pytest.raises(ValueError, match=f"{url}: is written under a path of a mount"):
+            kind(url)
+        with pytest.raises(ValueError, match=f"{url}: is written under a path of a mount"):
+            kind("elsewhere").reset(url)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from .batch import BatchClient
+from .mounted import require_mounted
 from .posix import PosixClient
-from .protocol import MOUNT_POINT_ATTRIBUTE
 from .ring import RingClient
 
 if TYPE_CHECKING:
@@ -68,28 +68,16 @@ def make_folder(path: str) -> None:
     """Make a folder, which may be there already, but none above it.
 
     Raises:
-        OSError: it cannot be made; ENOTCONN: it is on, or below, the mount point of a file system that is not mounted.
+        OSError: it cannot be made; ENOENT: none is above it; ENOTCONN: it is on, or below, the mount point of a file
+            system that is not mounted.
     """
     folder = Path(path).absolute()
     require_mounted(folder)
-    folder.mkdir(exist_ok=True)
-
-
-def require_mounted(folder: Path) -> None:
-    """Raise OSError(ENOTCONN) where a folder is on, or below, the mount point of a file system that is not mounted."""
-    for place in (folder, *folder.parents):
-        if is_unmounted(place):
-            what = f"EmberFS is not mounted at {place}, and what is written there would fill another disk"
-            raise OSError(errno.ENOTCONN, what, str(folder))
-
-
-def is_unmounted(place: Path) -> bool:
-    """Return whether a directory is a mount point on which nothing is mounted now."""
     try:
-        os.getxattr(place, MOUNT_POINT_ATTRIBUTE)
-    except OSError:  # not there, without the mark, or a file system that has none: whoever uses it is told what is wrong
-        return False
-    return True
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        what = f"{folder.parent} is not there, and is not made: if the path is right, make it"
+        raise FileNotFoundError(errno.ENOENT, what, path) from error
 
 
 class OsFolder:

@@ -7,6 +7,8 @@ Invariants:
     - Nothing is renamed before it is durable, and a name counts as given only when its directory is durable, too.
     - What is removed loses its name first, in one step: a writer that still believes in it fails, and does not publish
       the half that is left.
+    - Nothing is made beneath a mount that is not there, on another disk, nor is a run without its mount one without
+      checkpoints: ENOTCONN.
 
 What this module does not do: move bytes.
 """
@@ -18,8 +20,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from operator import index
 from pathlib import Path
 
+from .mounted import require_mounted
 from .protocol import CHUNK_SIZE_ATTRIBUTE
 from .urls import is_url
 
@@ -38,11 +42,18 @@ def partial_name(path: str | os.PathLike[str]) -> str:
     return f"{os.fspath(path)}{PARTIAL}{os.urandom(6).hex()}"
 
 
-def _check_path(path: str | os.PathLike[str]) -> None:
+def refuse_url(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for a URL, which must not be taken for a path: that would be one below the current folder."""
     if is_url(path):
         raise ValueError(
             f"{path}: is written under a path of a mount, or with fsspec, not by its URL"
         )
+
+
+def _check_path(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for a URL, and OSError (ENOTCONN) for a path whose file system is not mounted."""
+    refuse_url(path)
+    require_mounted(path)
 
 
 def _removed_name(path: str | os.PathLike[str]) -> str:
@@ -65,6 +76,7 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
     The block makes the file's content durable.
 
     Raises:
+        OSError: ENOTCONN: the path's file system is not mounted.
         ValueError: a URL.
     """
     _check_path(path)
@@ -72,8 +84,11 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
     try:
         yield partial
         Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(FileNotFoundError, NotADirectoryError):  # it was not made
+            Path(partial).unlink()
+        if isinstance(error, OSError) and error.filename == partial:
+            error.filename = os.fspath(path)  # the name that the caller knows
         raise
     sync_folder(Path(path).absolute().parent)
 
@@ -101,6 +116,10 @@ def make_partial_folder(path: str | os.PathLike[str]) -> str:
     """Remove what earlier attempts at this folder have left, make a new one beside it, return its name.
 
     An earlier attempt that is still under way fails: one of the two writers is to be the only one.
+
+    Raises:
+        OSError: it cannot be made; ENOTCONN: the file system that it lies on is not mounted.
+        ValueError: a URL.
     """
     _check_path(path)
     target = Path(path).absolute()
@@ -195,26 +214,46 @@ class CheckpointFolder:
     def __init__(self, base: str | os.PathLike[str], keep: int = 3) -> None:
         if keep < 1:
             raise ValueError(f"keep {keep} must be at least 1")
+        refuse_url(base)
         self.base = Path(base)
         self.keep = keep
 
+    def __repr__(self) -> str:
+        return f"CheckpointFolder({str(self.base)!r}, keep={self.keep})"
+
     def path(self, step: int) -> Path:
-        """Return the path of a step's checkpoint, whether it exists or not."""
-        return self.base / f"step-{step:09d}"
+        """Return the path of a step's checkpoint, whether it exists or not.
+
+        Raises:
+            TypeError: no number, such as the None of `latest` where a run has no checkpoint yet.
+            ValueError: a step below 0, which no name is given to.
+        """
+        try:
+            number = index(step)
+        except TypeError:
+            what = f"{self.base}: a step is a number, not {step!r}"
+            raise TypeError(f"{what} (latest() is None before the first checkpoint)") from None
+        if number < 0:
+            raise ValueError(f"{self.base}: step {number} must be at least 0")
+        return self.base / f"step-{number:09d}"
 
     def steps(self) -> list[int]:
-        """Return the steps that have a complete checkpoint, oldest first."""
-        if not self.base.is_dir():
-            return []
-        matches = (re.fullmatch(r"step-([0-9]{9,})", name) for name in _names(self.base))
-        return sorted(int(match[1]) for match in matches if match and self._is_step(match[0]))
+        """Return the steps that have a complete checkpoint, oldest first; of a folder that is not made yet none.
 
-    def _is_step(self, name: str) -> bool:
-        """Return whether a name is one that `path` gives, and a folder has it."""
-        return name == self.path(int(name[len("step-") :])).name and (self.base / name).is_dir()
+        Raises:
+            OSError: the folder cannot be read; ENOTCONN: its file system is not mounted.
+        """
+        require_mounted(self.base)
+        try:
+            found = list(os.scandir(self.base))
+        except FileNotFoundError:
+            return []
+        matches = [(re.fullmatch(r"step-([0-9]{9,})", entry.name), entry) for entry in found]
+        steps = [(int(match[1]), entry) for match, entry in matches if match]
+        return sorted(s for s, entry in steps if entry.name == self.path(s).name and entry.is_dir())
 
     def latest(self) -> int | None:
-        """Return the step of the newest complete checkpoint."""
+        """Return the step of the newest complete checkpoint; None: there is none yet.  Errors as of `steps`."""
         steps = self.steps()
         return steps[-1] if steps else None
 

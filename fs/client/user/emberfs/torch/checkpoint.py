@@ -20,6 +20,7 @@ What this module does not do: speak to a cluster without a mount (the folder is 
 without collectives.
 """
 
+import errno
 import io
 import os
 import pickle
@@ -51,7 +52,7 @@ from ..appending import Appender
 from ..batch import BatchClient, BatchFile, Transfer
 from ..in_order import read_in_order
 from ..opening import Connect, connect_for
-from ..publish import check_free, make_partial_folder, publish_folder
+from ..publish import check_free, make_partial_folder, publish_folder, refuse_url
 from .memory import bytes_of, is_plain, plain
 
 ALIGNMENT = 64
@@ -80,6 +81,13 @@ class _Destination(NamedTuple):
     file: str
 
 
+def _checked(path: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    """Return a path that is none of a URL; raises ValueError."""
+    if path is not None:
+        refuse_url(path)
+    return path
+
+
 class CheckpointWriter(StorageWriter):
     """Writes one checkpoint.
 
@@ -87,6 +95,9 @@ class CheckpointWriter(StorageWriter):
         path: its folder; the `checkpoint_id` of a save takes its place.
         overwrite: replace a checkpoint of that name.
         connect: makes the client to write through; default: `connect_for` the folder.
+
+    Raises:
+        ValueError: a URL; also of a `checkpoint_id`.
     """
 
     def __init__(
@@ -97,14 +108,14 @@ class CheckpointWriter(StorageWriter):
         connect: Connect | None = None,
     ) -> None:
         super().__init__()
-        self._path = path
+        self._path = _checked(path)
         self._overwrite = overwrite
         self._connect = connect
         self._partial = ""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another save."""
-        self._path = checkpoint_id or self._path
+        self._path = _checked(checkpoint_id or self._path)
         self._partial = ""
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **options: Any) -> None:
@@ -141,7 +152,7 @@ class CheckpointWriter(StorageWriter):
         """Write this rank's items; they are durable when it returns.
 
         Raises:
-            OSError: ENOSPC, EDQUOT, EIO ...; the space is free again.
+            OSError: ENOSPC, EDQUOT, EIO ...; the space is free again.  ENOENT: another save has removed what this one began.
         """
         destination: _Destination = plan.storage_data
         results: list[WriteResult] = []
@@ -149,7 +160,7 @@ class CheckpointWriter(StorageWriter):
             path = Path(*destination)
             connect = self._connect or connect_for([path])
             with connect() as client:
-                file = client.open(str(path), "x")  # one that is there is another rank's, and stays
+                file = self._new_file(client, path)
                 try:
                     with file, Appender(client, file) as stream:
                         results = _write_items(stream, path.name, plan.items, planner)
@@ -161,6 +172,17 @@ class CheckpointWriter(StorageWriter):
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
+
+    @staticmethod
+    def _new_file(client: BatchClient, path: Path) -> BatchFile:
+        try:
+            return client.open(path, "x")  # one that is there is another rank's, and stays
+        except FileNotFoundError as error:
+            what = (
+                "the folder of this save is gone: another one of the same checkpoint has begun since,"
+                " or not all ranks see the same file system"
+            )
+            raise FileNotFoundError(errno.ENOENT, what, str(path.parent)) from error
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the description, and give the folder its name.
@@ -257,6 +279,9 @@ class CheckpointReader(StorageReader):
         path: its folder; the `checkpoint_id` of a load takes its place.
         connect: makes the client to read through; default: `connect_for` the folder.
         check: compare what is loaded with its checksums.
+
+    Raises:
+        ValueError: a URL; also of a `checkpoint_id`.
     """
 
     def __init__(
@@ -267,14 +292,14 @@ class CheckpointReader(StorageReader):
         check: bool = True,
     ) -> None:
         super().__init__()
-        self._path = path
+        self._path = _checked(path)
         self._connect = connect
         self._check = check
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin another load."""
-        self._path = checkpoint_id or self._path
+        self._path = _checked(checkpoint_id or self._path)
         self._metadata = None
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
