@@ -326,6 +326,41 @@ def test_a_url_is_not_taken_for_a_folder_of_this_one(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", bytes(1000), b"PK\3\4junk", b"\x80\2abc", b"N.", b"x" * 300],
+    ids=["empty", "text", "zeros", "zip", "pickle", "none", "letters"],
+)
+def test_what_is_no_save_of_torch_is_called_that(tmp_path, content):
+    """torch.load shows a KeyError, or advises to trust the file."""
+    (tmp_path / "f.pt").write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=r"f\.pt: "):
+        load(tmp_path / "f.pt")
+
+
+def test_a_save_that_was_cut_is_damaged(tmp_path):
+    save({"a": torch.ones(100)}, tmp_path / "f.pt")
+    os.truncate(tmp_path / "f.pt", (tmp_path / "f.pt").stat().st_size // 2)
+    with pytest.raises(DamagedCheckpointError, match="its end is missing or damaged"):
+        load(tmp_path / "f.pt")
+
+
+def test_older_saves_of_torch_are_read(tmp_path):
+    for protocol in (2, 4):
+        options = {"_use_new_zipfile_serialization": False, "pickle_protocol": protocol}
+        torch.save({"a": torch.arange(3)}, tmp_path / "f.pt", **options)
+        assert load(tmp_path / "f.pt", weights_only=protocol == 2)["a"].tolist() == [0, 1, 2]
+
+
+def test_errors_of_saving_name_what_the_caller_knows(tmp_path):
+    with pytest.raises(FileNotFoundError) as failed:
+        save({}, tmp_path / "no" / "f.pt")
+    assert failed.value.filename == f"{tmp_path}/no/f.pt"
+    with pytest.raises(TypeError, match="inner: is dict, not a tensor"):
+        save_tensors({"inner": {"w": torch.ones(1)}, "w": torch.ones(1)}, tmp_path / "f")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     save({"t": torch.ones(3)}, tmp_path / "f.pt")
     with pytest.raises(Exception, match="pickle"):

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Mapping
 from contextlib import closing
 from math import prod
@@ -42,6 +43,9 @@ METADATA = "__metadata__"
 METADATA_KEY = "emberfs-xxh3"
 NO_SUM = "0" * 16
 """Stands in the header in the place of the checksum while it is computed over header and tensors."""
+
+TAR_HEAD_BYTES = 262
+"""Up to the end of what says that it is one."""
 
 LENGTH_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000
@@ -165,7 +169,7 @@ def load(
         weights_only: as of torch.load; False lets the file run code.
 
     Raises:
-        DamagedCheckpointError: the bytes are not those that were written.
+        DamagedCheckpointError: the bytes are not those that were written, or nothing that torch.save writes.
     """
     connect = connect or connect_for([path])
     with connect() as client, client.open(os.fspath(path)) as file:
@@ -181,7 +185,24 @@ def load(
     comment = bytes(content[-COMMENT_BYTES:])
     if comment.startswith(COMMENT) and comment != COMMENT + digest.hexdigest().encode():
         raise DamagedCheckpointError(f"{path}: damaged: go back to an older file")
-    return torch.load(_Bytes(content), map_location=map_location, weights_only=weights_only)
+    _check_kind(content, path)
+    try:
+        return torch.load(_Bytes(content), map_location=map_location, weights_only=weights_only)
+    except (EOFError, LookupError) as error:  # what its unpickler makes of bytes that are no pickle
+        raise DamagedCheckpointError(f"{path}: {_NO_FILE}: {error!r}") from error
+
+
+_NO_FILE = "no file of torch.save, or damaged"
+
+
+def _check_kind(content: memoryview, path: str | os.PathLike[str]) -> None:
+    """Raise DamagedCheckpointError for what torch.save has not written: torch.load advises to try it with weights_only=False."""
+    head = bytes(content[:TAR_HEAD_BYTES])
+    if head.startswith(b"PK\3\4"):
+        if not zipfile.is_zipfile(_Bytes(content)):
+            raise DamagedCheckpointError(f"{path}: its end is missing or damaged")
+    elif not (head.startswith(b"\x80") or head.endswith(b"ustar")):  # as earlier releases wrote
+        raise DamagedCheckpointError(f"{path}: {_NO_FILE}")
 
 
 def save_tensors(
@@ -193,14 +214,15 @@ def save_tensors(
     """Save a dictionary of tensors as safetensors.
 
     Raises:
+        TypeError: what is no tensor.
         ValueError: a type or name that the format does not have.
     """
     given = {name: text for name, text in (metadata or {}).items() if name != METADATA_KEY}
     header: dict[str, Any] = {METADATA: {METADATA_KEY: NO_SUM, **given}}
     kept, end = [], 0
-    for name, tensor in sorted(
-        tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
-    ):
+    for name, tensor in sorted(tensors.items(), key=_largest_items_first):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: is {type(tensor).__name__}, not a tensor")
         if tensor.dtype not in _NAMES:
             raise ValueError(f"{name}: safetensors files have no {tensor.dtype}")
         if name == METADATA:
@@ -231,6 +253,12 @@ def save_tensors(
         for content in kept:
             stream.append(bytes_of(content))
         stream.finish()
+
+
+def _largest_items_first(named: tuple[str, Any]) -> tuple[int, str]:
+    """Return by what tensors are ordered, so that all are aligned; what is none comes as it may, and is refused."""
+    name, tensor = named
+    return -tensor.element_size() if isinstance(tensor, torch.Tensor) else 0, name
 
 
 def load_tensors(
