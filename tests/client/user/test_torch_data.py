@@ -9,8 +9,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install emberfs[torch]")
 
 from emberfs.ffrecord import DamagedRecordError, RecordWriter
+from emberfs.pack import pack_folder
 from emberfs.posix import PosixClient
-from emberfs.torch.datasets import ArrayDataset, FilesDataset, RecordDataset, RecordStream
+from emberfs.torch.datasets import (
+    ArrayDataset,
+    FilesDataset,
+    PackedDataset,
+    RecordDataset,
+    RecordStream,
+)
 from emberfs.torch.loader import BlockSampler, ResumableLoader
 from emberfs.torch.memory import stack_neighbours
 from torch.utils.data import DataLoader
@@ -79,6 +86,46 @@ def test_workers_of_every_start_method(records, method):
     loader = DataLoader(dataset, batch_size=10, shuffle=True, **options)
     for _ in range(2):
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_files_of_a_packed_folder_are_samples_and_its_index_is_none(tmp_path, method):
+    for number in range(5):
+        (tmp_path / "folder" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / f"{number % 2}" / f"{number}").write_bytes(bytes([number]) * 3)
+    pack_folder(tmp_path / "folder", tmp_path / "f.ffr")
+    dataset = PackedDataset(tmp_path / "f.ffr")
+    assert len(RecordDataset(tmp_path / "f.ffr")) == 6
+    assert dataset.names == ["0/0", "0/2", "0/4", "1/1", "1/3"]
+    assert repr(dataset) == f"<PackedDataset of 5 files: '{tmp_path}/f.ffr'>"
+    assert dataset[3].tolist() == [1, 1, 1]
+    with pytest.raises(IndexError, match=r"no sample 5: .*has 5"):
+        dataset[5]
+    sampler = BlockSampler(len(dataset), batch_size=2)
+    loader = ResumableLoader(
+        dataset,
+        batch_sampler=sampler,
+        num_workers=1,
+        collate_fn=as_list,
+        multiprocessing_context=method,
+    )
+    found = sorted(sample.tolist() for batch in loader for sample in batch)
+    assert found == [[number] * 3 for number in range(5)]
+    with RecordWriter(tmp_path / "other.ffr", 0):
+        pass
+    with pytest.raises(DamagedRecordError):
+        PackedDataset(tmp_path / "other.ffr")
+
+
+def test_what_is_shown_of_data_sets(records, tmp_path):
+    (tmp_path / "f").write_bytes(bytes(8))
+    files = f"<RecordReader of {COUNT} samples: '{records}/a.ffr' and 1 more>"
+    assert repr(RecordDataset(records)) == f"<RecordDataset over {files}>"
+    assert repr(RecordStream(records)) == f"<RecordStream of rank 0 of 1 over {files}>"
+    assert repr(FilesDataset(tmp_path)) == f"<FilesDataset of 1 files: '{tmp_path}/f' ...>"
+    array = ArrayDataset(tmp_path / "f", (2,), torch.int32)
+    assert repr(array) == f"<ArrayDataset of 1 samples of (2,) torch.int32: '{tmp_path}/f'>"
+    assert repr(BlockSampler(9, batch_size=2)).startswith("<BlockSampler of rank 0: samples=9, ")
 
 
 def test_files_are_samples(tmp_path):

@@ -1,7 +1,19 @@
-"""`with` for whatever has `close`."""
+"""What all that has `close` has besides: `with`, and a line in place of an address where it is shown."""
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import NoReturn, Self
+
+
+def shown(thing: object, what: str, *, is_closed: bool) -> str:
+    """Return what `repr` says of a thing: its kind, what tells it from others of its kind, and whether it is of any use still."""
+    said = f"{type(thing).__name__} {what}".rstrip()
+    return f"<{said}, closed>" if is_closed else f"<{said}>"
+
+
+def in_use(size: int) -> BufferError:
+    """Return the error of memory that cannot be given back."""
+    what = "views of it, such as slices, arrays or tensors, are still in use: let go of them first"
+    return BufferError(f"{size} bytes of memory: {what}")
 
 
 class Closing(ABC):
@@ -18,3 +30,14 @@ class Closing(ABC):
 
     def __exit__(self, *details: object) -> None:
         self.close()
+
+
+class OfOneProcess(Closing):
+    """Has what other processes do not: descriptors, memory, places at the mount daemon.  Says so to who pickles it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is of this process alone: give another one the client, or a path, and make it anew there"
+        )

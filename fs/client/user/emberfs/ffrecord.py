@@ -38,7 +38,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .batch import BatchClient, BatchFile, Transfer
-from .closing import Closing
+from .closing import Closing, shown
 from .opening import Connect, connect_for
 from .publish import replaced
 from .rereading import Rereader
@@ -192,6 +192,10 @@ class RecordReader(Closing):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
+    def __repr__(self) -> str:
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"<RecordReader of {len(self)} samples: {self.paths[0]!r}{more}>"
+
     def place(self, index: int) -> Place:
         """Return where a sample lies.
 
@@ -315,6 +319,10 @@ class RecordWriter:
             self._client = stack.enter_context((connect or connect_for([self.path]))())
             self._file = stack.enter_context(self._client.open(beside, "x"))
             self._stack = stack.pop_all()
+
+    def __repr__(self) -> str:
+        what = f"of {self.path!r}: {len(self._checksums)} samples of {self._count}"
+        return shown(self, what, is_closed=not self._is_open)
 
     def write(self, sample: bytes | bytearray | memoryview) -> None:
         """Add a sample, a copy of it.

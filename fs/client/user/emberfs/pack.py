@@ -96,10 +96,18 @@ class PackedFolder(Closing):
             self.reader.close()
             raise
 
+    def __repr__(self) -> str:
+        return f"<PackedFolder of {len(self._numbers)} files: {self.reader.paths[0]!r}>"
+
     @property
     def names(self) -> list[str]:
         """Paths below the folder that was packed."""
         return list(self._numbers)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Which sample of `reader` each of `names` is."""
+        return list(self._numbers.values())
 
     def read(self, names: Iterable[str]) -> list[memoryview]:
         """Return the contents of files, read in one batch.

@@ -1,6 +1,7 @@
 """PyTorch data sets that fetch a whole batch in one call.
 
     RecordDataset   samples of FFRecord files, by number
+    PackedDataset   files of a folder that was packed into one FFRecord file
     FilesDataset    one file is one sample
     ArrayDataset    equal pieces of one flat file, such as tokens
     RecordStream    samples of FFRecord files as they come, in shuffled blocks, shared out over ranks and workers
@@ -31,7 +32,7 @@ from ..batch import BatchFile
 from ..ffrecord import RecordReader
 from ..opening import Connect, connect_for
 from ..order import EpochOrder, share
-from ..pack import files_below
+from ..pack import PackedFolder, files_below
 from ..rereading import Rereader
 from ..rows import Rows, read_rows
 from .memory import bytes_of, landing
@@ -119,8 +120,51 @@ class RecordDataset(_Samples):
     def __len__(self) -> int:
         return len(self.reader)
 
+    def __repr__(self) -> str:
+        return f"<RecordDataset over {self.reader!r}>"
+
     def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
         return _read_records(self.reader, indices)
+
+
+class PackedDataset(_Samples):
+    """Files of a packed folder (`emberfs.pack`): one is one sample, its path below the folder that was packed is in `names`.
+
+    Args:
+        path: the FFRecord file.
+        decode: makes a sample of its bytes.
+        connect: makes the client to read through; default: `connect_for` the file.
+        allow_pickle: as of `PackedFolder`.
+
+    Raises:
+        DamagedRecordError: no packed folder: `RecordDataset` reads other FFRecord files.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        decode: Decode | None = None,
+        connect: Connect | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> None:
+        folder = PackedFolder(path, connect, allow_pickle=allow_pickle)
+        self.reader = folder.reader
+        self.names = folder.names
+        self._numbers = folder.numbers
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<PackedDataset of {len(self)} files: {self.reader.paths[0]!r}>"
+
+    def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        for index in indices:
+            if not 0 <= index < len(self):  # behind them lies the index
+                raise IndexError(f"no sample {index}: {self.reader.paths[0]} has {len(self)}")
+        return _read_records(self.reader, [self._numbers[index] for index in indices])
 
 
 class FilesDataset(_Samples):
@@ -147,6 +191,9 @@ class FilesDataset(_Samples):
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"<FilesDataset of {len(self)} files: {self.paths[0]!r} ...>"
 
     def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
         paths = [self.paths[index] for index in indices]
@@ -218,6 +265,10 @@ class ArrayDataset(_Samples):
     def __len__(self) -> int:
         return self._count
 
+    def __repr__(self) -> str:
+        path, shape, dtype, _ = self._options
+        return f"<ArrayDataset of {len(self)} samples of {shape} {dtype}: {path!r}>"
+
     def _fetch(self, indices: Sequence[int]) -> list[torch.Tensor]:
         for index in indices:
             if not 0 <= index < self._count:
@@ -277,6 +328,9 @@ class RecordStream(IterableDataset[Any]):
     def __len__(self) -> int:
         """Return the samples of this rank per epoch with one worker; with more, up to workers-1 fewer."""
         return len(self.reader) // int(self.world)
+
+    def __repr__(self) -> str:
+        return f"<RecordStream of rank {self.rank} of {self.world} over {self.reader!r}>"
 
     def shape(self) -> dict[str, Any]:
         """Return what a position means nothing without."""

@@ -51,6 +51,10 @@ class BlockSampler(Sampler[list[int]]):
         self._drop_last = drop_last
         self._epoch = self._batches = 0
 
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value}" for name, value in self.shape().items())
+        return f"<BlockSampler of rank {self.rank}: {said}>"
+
     def __len__(self) -> int:
         """Return the batches of a whole epoch."""
         each = self._count // self.world
