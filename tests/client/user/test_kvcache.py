@@ -50,6 +50,33 @@ def segments(folder):
     return sorted(path for path in folder.iterdir() if path.name.startswith("segment-"))
 
 
+@pytest.mark.parametrize("block_bytes", [BLOCK, 1 << 20], ids=["small", "large"])
+def test_memory_of_any_type_and_shape_is_a_block_by_its_bytes(folder, block_bytes):
+    """As attention has it: numbers of two bytes, in several dimensions."""
+    made = random.Random(1).randbytes(block_bytes)
+    halves = memoryview(bytearray(made)).cast("H")
+    square = memoryview(bytearray(made)).cast("B", (2, block_bytes // 2))
+    with opened(folder, block_bytes=block_bytes, capacity_bytes=64 << 20) as cache:
+        assert cache.put([(b"halves", halves), (b"square", square)]) == 2
+        found = memoryview(bytearray(block_bytes)).cast("H")
+        shaped = memoryview(bytearray(block_bytes)).cast("B", (2, block_bytes // 2))
+        assert cache.get_into([b"square", b"halves"], [found, shaped]) == [True, True]
+        assert bytes(found) == bytes(shaped) == made
+        with pytest.raises(ValueError, match=f"has 2 bytes, a block has {block_bytes}"):
+            cache.put([(b"k", memoryview(b"ab"))])
+        with pytest.raises(ValueError, match="has gaps"):
+            cache.put([(b"k", memoryview(bytearray(2 * block_bytes))[::2])])
+
+
+def test_keys_are_bytes(folder):
+    with opened(folder) as cache:
+        for keys in (["text"], b"bytes, whose items are numbers", [7]):
+            with pytest.raises(TypeError, match=r"a key is (str|int), not bytes"):
+                cache.contains(keys)
+        assert repr(cache) == f"<KVCache '{folder}' of blocks of {BLOCK} bytes>"
+    assert repr(cache) == f"<KVCache '{folder}' of blocks of {BLOCK} bytes, closed>"
+
+
 def test_blocks_come_back_in_this_process_and_in_others(folder):
     clock = Clock()
     with opened(folder, clock=clock) as one, opened(folder, clock=clock) as other:

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from .batch import BatchClient, Iov, Transfer, need_view
-from .closing import Closing
+from .batch import BatchClient, Iov, Transfer, need_bytes, need_view
+from .closing import Closing, shown
 from .kvcache_folder import make_folder, open_folder
 from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
 from .kvcache_index import Limits, Place
@@ -184,6 +184,10 @@ class KVCache(Closing):
             self._begin()
         return self._opened
 
+    def __repr__(self) -> str:
+        what = f"{self._path!r} of blocks of {self.block_bytes} bytes"
+        return shown(self, what, is_closed=self._is_closed)
+
     @property
     def block_bytes(self) -> int:
         """The size of every block."""
@@ -265,9 +269,7 @@ class KVCache(Closing):
         Raises:
             OSError: a segment that is there cannot be read.
         """
-        for buffer in buffers:
-            self._check_size(buffer)
-        search = Search([key_digest(key) for key in keys], buffers)
+        search = Search([key_digest(key) for key in keys], list(map(self._block, buffers)))
         self._enter().do(lambda segments: self._search(segments, search))
         self._count(hit=search.found.count(True), miss=search.found.count(False))
         return search.found
@@ -311,8 +313,7 @@ class KVCache(Closing):
         """
         wanted: dict[bytes, memoryview] = {}
         for key, block in items:
-            self._check_size(block)
-            wanted.setdefault(key_digest(key), block)
+            wanted.setdefault(key_digest(key), self._block(block))
         written: set[bytes] = set()
         try:
             self._enter().do(lambda segments: self._put_new(segments, wanted, written), puts=True)
@@ -334,12 +335,16 @@ class KVCache(Closing):
             written.update(digest for digest, _ in some)
             start += count
 
-    def _check_size(self, block: memoryview) -> None:
-        need_view(self._path, block)
-        if block.nbytes != self.block_bytes or block.itemsize != 1 or not block.contiguous:
+    def _block(self, given: memoryview) -> memoryview:
+        """Return memory of a block as the bytes that it is, whatever the caller keeps there; raises TypeError, ValueError."""
+        need_view(self._path, given)
+        if given.nbytes != self.block_bytes:
             raise ValueError(
-                f"{block.nbytes} bytes, or not contiguous: a block has {self.block_bytes}"
+                f"a buffer for {self._path!r} has {given.nbytes} bytes, a block has {self.block_bytes}"
             )
+        block = given.cast("B") if given.c_contiguous else given
+        need_bytes(self._path, block)
+        return block
 
     def _reserve(self, segments: Segments, count: int) -> tuple[Own, int, int]:
         """Return the own segment, held, and so many of its slots as there are: (it, first, count)."""
@@ -409,7 +414,7 @@ class KVCache(Closing):
             some = blocks[begin : begin + each]
             piece = new_buffer(self._client, len(some) * self.block_bytes)
             for number, block in enumerate(some):
-                piece[number * self.block_bytes : (number + 1) * self.block_bytes] = block.cast("B")
+                piece[number * self.block_bytes : (number + 1) * self.block_bytes] = block
             pieces.append(piece)
         return pieces
 

@@ -43,10 +43,14 @@ _HEADER_NUMBER: Final = (1 << 64) - 1
 
 
 def key_digest(key: bytes) -> bytes:
-    """Return what stands for a key of any length; raises ValueError for none."""
+    """Return what stands for a key of any length; raises ValueError for an empty one, TypeError for what is no bytes."""
     if not key:
         raise ValueError("an empty key")
-    return blake2b(key, digest_size=DIGEST_BYTES).digest()
+    try:
+        return blake2b(key, digest_size=DIGEST_BYTES).digest()
+    except TypeError:
+        kind = type(key).__name__
+        raise TypeError(f"a key is {kind}, not bytes (and keys are a list of them)") from None
 
 
 def block_checksum(block: memoryview) -> int:
