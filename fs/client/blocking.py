@@ -69,6 +69,9 @@ class BlockingFile:
         self._owner = owner
         self._file = file
 
+    def __repr__(self) -> str:
+        return f"<BlockingFile {self._file.path!r}{', closed' if self._file.is_closed else ''}>"
+
     @property
     def length(self) -> int:
         """Bytes in the file."""
@@ -177,6 +180,9 @@ class BlockingFs:
             trio.from_thread.run_sync(stop.set, trio_token=token)
         self._thread.join()
 
+    def __repr__(self) -> str:
+        return f"<BlockingFs, {'connected' if self.is_usable else 'not connected'}>"
+
     @property
     def is_usable(self) -> bool:
         """False when it is closed, its event loop has failed, or this is the child of a fork."""
@@ -185,16 +191,20 @@ class BlockingFs:
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run an async function of the client on its event loop and return its result."""
         if self._token is None or os.getpid() != self._pid:
-            raise FsError(
-                Status.NOT_RUNNING,
-                "this client is closed or was made before a fork; connect in this process",
-            )
+            raise FsError(Status.NOT_RUNNING, self._why_not_usable())
         try:
             return trio.from_thread.run(function, trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
             raise FsError(
                 Status.NOT_RUNNING, f"this client's event loop has ended: {self._failure or error}"
             ) from self._failure
+
+    def _why_not_usable(self) -> str:
+        if os.getpid() != self._pid:
+            return "this client was made before a fork: connect in this process"
+        if not self._ready.is_set():
+            return "this client is not connected: it connects at the beginning of a `with` block"
+        return "this client is closed: connect again"
 
     @property
     def _native(self) -> EmberFs:

@@ -94,6 +94,14 @@ class FileContent:
         about = self._inode.inode_id, self.layout, self._dyn_stripe, self._part.finished_cut
         return FileRef(*about, self._truncate_ver)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r}{', closed' if self._is_closed else ''}>"
+
     def require_open(self) -> None:
         """Raise ValueError if the file was closed."""
         if self._is_closed:

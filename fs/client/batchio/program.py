@@ -315,7 +315,8 @@ class Program:
     async def _new_ring(self, request: Request, _: int) -> Answer:
         entry_count, depth = request.id, request.depth
         if not 1 <= entry_count <= ENTRY_COUNT_MAX:
-            raise Refusal(errno.EINVAL, f"a ring of {entry_count} entries")
+            possible = f"1 to {ENTRY_COUNT_MAX} are possible"
+            raise Refusal(errno.EINVAL, f"a ring of {entry_count} entries: {possible}")
         if abs(depth) > entry_count:
             raise Refusal(errno.EINVAL, f"depth {depth} on a ring of {entry_count} entries")
         if request.priority not in Priority.__members__.values():

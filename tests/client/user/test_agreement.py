@@ -2,6 +2,9 @@
 
 import errno
 import os
+import pickle
+import re
+from array import array
 from contextlib import suppress
 
 import pytest
@@ -92,6 +95,106 @@ def test_memory_has_a_size(at, size):
         at[0].allocate(size)
 
 
+def test_a_path_may_be_an_object(at):
+    """`pathlib.Path`, or whatever else has `__fspath__`; errors and `path` have its text."""
+
+    class Named:
+        def __init__(self, name):
+            self._name = name
+
+        def __fspath__(self):
+            return f"{folder}/{self._name}"
+
+    client, folder = at
+    made(client, Named("f")).close()
+    with client.open(Named("f")) as file:
+        assert file.path == f"{folder}/f"
+        assert client.read([Transfer(file, 8, memoryview(bytearray(4)))]) == [2]
+    with pytest.raises(FileNotFoundError) as failed:
+        client.open(Named("no"))
+    assert failed.value.filename == f"{folder}/no"
+
+
+def test_buffers_that_are_no_bytes_are_told_what_helps(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    numbers = memoryview(array("i", [0, 0]))
+    square = memoryview(bytearray(4)).cast("B", (2, 2))
+    with_gaps = memoryview(bytearray(4))[::2]
+    for buffer, says in (
+        (numbers, "has items of 4 bytes: view.cast('B') shows them as bytes"),
+        (square, "has 2 dimensions: view.cast('B') shows it as bytes"),
+        (with_gaps, "has gaps"),
+    ):
+        for call in (client.read, client.write):
+            with pytest.raises(ValueError, match=re.escape(says)) as failed:
+                call([Transfer(file, 0, buffer)])
+            assert f"{folder}/f" in str(failed.value)
+    assert client.read([Transfer(file, 0, numbers.cast("B"))]) == [8]
+    assert client.read([Transfer(file, 0, square.cast("B"))]) == [4]
+
+
+def test_what_is_shown_of_files_memory_and_clients(at):
+    """No addresses: what it is, which one, and whether it is of any use still."""
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    kind = type(file).__name__.removesuffix("File")
+    assert repr(file) == f"<{kind}File '{folder}/f'>"
+    file.close()
+    assert repr(file) == f"<{kind}File '{folder}/f', closed>"
+    with client.allocate(100) as iov:
+        assert repr(iov).endswith("Iov of 100 bytes>")
+    assert re.fullmatch("<[A-Z][a-z]+Iov( of 100 bytes)?, closed>", repr(iov))
+    assert re.fullmatch(f"<{kind}Client [^<>]+>", repr(client))
+    client.close()
+    assert re.fullmatch(f"<{kind}Client [^<>]+, closed>", repr(client))
+
+
+def test_what_is_no_transfer(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    buffer = memoryview(bytearray(1))
+    for call in (client.read, client.write):
+        for given in ([(file, 0, buffer)], Transfer(file, 0, buffer)):
+            with pytest.raises(TypeError, match=r"in place of a Transfer: .*Transfer\(file, "):
+                call(given)
+
+
+def test_a_file_that_was_opened_for_something_else(at):
+    client, folder = at
+    made(client, f"{folder}/f").close()
+    iov = client.allocate(8)
+    pieces = [iov.view[i : i + 1] for i in range(8)]
+    for mode, name in (("r", "write"), ("w", "read")):
+        with client.open(f"{folder}/f", mode) as file:
+            for some in (pieces, pieces[:1]):
+                with pytest.raises(OSError, match="was not opened for this") as failed:
+                    getattr(client, name)(
+                        [Transfer(file, i, piece) for i, piece in enumerate(some)]
+                    )
+                assert (failed.value.errno, failed.value.filename) == (errno.EBADF, f"{folder}/f")
+
+
+def test_what_belongs_to_one_process_is_not_pickled(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    for thing in (file, client.allocate(1)):
+        with pytest.raises(TypeError, match="of this process alone: give another one the client"):
+            pickle.dumps(thing)
+
+
+def test_memory_in_use_is_not_given_back(at):
+    iov = at[0].allocate(8)
+    piece = iov.view[:4]
+    with pytest.raises(BufferError, match=r"8 bytes of memory: views of it.* let go of them first"):
+        iov.close()
+    piece[:] = b"kept"
+    assert bytes(iov.view) == b"kept\0\0\0\0"
+    piece.release()
+    iov.close()
+    iov.close()
+
+
 def test_modes(at):
     with pytest.raises(ValueError, match="mode 'rb' is none of r, r\\+, w, x"):
         at[0].open(f"{at[1]}/f", "rb")
@@ -134,6 +237,46 @@ def test_a_client_that_was_closed(at):
         with pytest.raises(OSError, match="is closed") as failed:
             call()
         assert failed.value.errno == errno.EBADF
+
+
+@pytest.mark.mount
+@pytest.mark.skipif(*NEEDS_MOUNT[1].args, **NEEDS_MOUNT[1].kwargs)
+def test_a_client_says_that_a_file_is_of_another_mount(mount_point, tmp_path):
+    other = Server(tmp_path / "mnt")
+    try:
+        (other.mount_point / "f").write_bytes(b"x")
+        with RingClient(mount_point) as client:
+            with pytest.raises(OSError, match=f"on another mount than {mount_point}") as failed:
+                client.open(other.mount_point / "f")
+            assert failed.value.errno == errno.EXDEV
+            assert failed.value.filename == f"{other.mount_point}/f"
+    finally:
+        other.stop()
+        other.close()
+
+
+@pytest.mark.mount
+@pytest.mark.skipif(*NEEDS_MOUNT[1].args, **NEEDS_MOUNT[1].kwargs)
+def test_a_ring_says_what_it_does_not_take(mount_point):
+    path = mount_point / "ring"
+    path.write_bytes(b"0123456789")
+    with RingClient(mount_point) as client, client.ring(4) as ring, client.open(path) as file:
+        iov = client.allocate(8)
+        for op, offset, said in (("read", 0, "'read' of 8 bytes"), (Op.READ, -5, "8 bytes at -5")):
+            with pytest.raises(ValueError, match=f"no entry for '{path}'.*{said}"):
+                ring.prepare(op, file, offset, iov, 0, 8)
+        ring.prepare(Op.READ, file, 0, iov, 0, 8)
+        assert repr(ring) == "<Ior of 4 entries: 1 prepared, 0 under way>"
+        with pytest.raises(ValueError, match=r"1 results wanted of 0 .*1 are prepared: submit\(\)"):
+            ring.wait(1)
+        ring.submit()
+        assert [result.result for result in ring.wait(1)] == [8]
+        iov.close()
+        with pytest.raises(OSError, match="this memory is closed") as failed:
+            ring.prepare(Op.READ, file, 0, iov, 0, 8)
+        assert failed.value.errno == errno.EBADF
+        with pytest.raises(OSError, match="a ring of 65537 entries: 1 to 65536 are possible"):
+            client.ring(65537)
 
 
 @pytest.mark.mount

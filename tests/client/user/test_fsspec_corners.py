@@ -48,6 +48,35 @@ def fs(make):
     return make()
 
 
+def test_what_is_shown_of_a_file_system(make):
+    """Also before anybody has looked for a cluster; never what lets a user in."""
+    assert repr(make(token="ember-0-0123456789abcdef-x")) == "<EmberFileSystem of c>"
+    assert repr(EmberFileSystem(cluster="/no/such")) == "<EmberFileSystem of /no/such>"
+    assert repr(EmberFileSystem()) == "<EmberFileSystem of the cluster that runs here>"
+
+
+def test_a_client_for_threads_says_why_it_is_of_no_use(cluster):
+    """Among them the one that nobody has entered, which a shell invites to."""
+    runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
+
+    @asynccontextmanager
+    async def connected():
+        meta = PathMeta(cluster, "client")
+        yield EmberFs(meta, cluster.store(), runtime=runtime, identity=Identity(0, 0))
+
+    client = BlockingFs(connected)
+    with pytest.raises(FsError, match="connects at the beginning of a `with` block"):
+        client.stat("/")
+    assert repr(client) == "<BlockingFs, not connected>"
+    with client:
+        assert repr(client) == "<BlockingFs, connected>"
+        with client.create("/f") as file:
+            assert repr(file) == "<BlockingFile '/f'>"
+        assert repr(file) == "<BlockingFile '/f', closed>"
+    with pytest.raises(FsError, match="this client is closed: connect again"):
+        client.stat("/")
+
+
 LONGEST = ("x" * 255, "ä" * 127, "漢" * 85, "é" + "漢" * 84, os.fsdecode(b"\xff" * 255))
 
 

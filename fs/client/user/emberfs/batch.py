@@ -12,7 +12,9 @@ Invariants every implementation keeps:
 What this module does not do: anything but refuse what none of them takes; it declares.
 """
 
+import errno
 import operator
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, Self, SupportsIndex, get_args
@@ -50,6 +52,34 @@ def need_view(path: str, buffer: object) -> None:
         raise TypeError(
             f"a buffer for {path!r} is {kind}, not a memoryview: memoryview(...) makes one"
         )
+
+
+def need_bytes(path: str, view: memoryview) -> None:
+    """Raise ValueError for a view of anything but bytes that lie one after the other, and say what helps."""
+    if view.itemsize == 1 and view.ndim == 1 and view.contiguous:
+        return
+    if not view.c_contiguous:
+        what = "has gaps, or its bytes in another order: copy it into one that has not"
+    elif view.ndim == 1:
+        what = f"has items of {view.itemsize} bytes: view.cast('B') shows them as bytes"
+    else:
+        what = f"has {view.ndim} dimensions: view.cast('B') shows it as bytes"
+    raise ValueError(f"a buffer for {path!r} {what}")
+
+
+def no_transfer(given: object) -> TypeError:
+    """Return the error of what is given in place of a transfer."""
+    kind = type(given).__name__
+    return TypeError(
+        f"{kind} in place of a Transfer: calls take a list of Transfer(file, offset, buffer)"
+    )
+
+
+def transfer_error(number: int, path: str) -> OSError:
+    """Return the error of a transfer that ended with this errno."""
+    if number == errno.EBADF:
+        return OSError(number, "the file was not opened for this", path)
+    return OSError(number, os.strerror(number), path)
 
 
 class BatchFile(Protocol):
@@ -102,6 +132,10 @@ class Iov(Protocol):
         """
         ...
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *details: object) -> None: ...
+
 
 class Transfer(NamedTuple):
     """One read or write: `len(buffer)` bytes at `offset` of a file.
@@ -118,7 +152,7 @@ class Transfer(NamedTuple):
 class BatchClient(Protocol):
     """Opens files, hands out memory, moves batches."""
 
-    def open(self, path: str, mode: OpenMode = "r") -> BatchFile:
+    def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> BatchFile:
         """Open a file.
 
         Raises:
@@ -139,8 +173,8 @@ class BatchClient(Protocol):
         """Fill the buffers; return for each how many bytes were read: fewer than asked for only at the end of the file.
 
         Raises:
-            OSError: the first failure by position, with errno and the file's path.
-            TypeError, ValueError: a file of another client, a buffer or an offset that cannot be; nothing was done.
+            OSError: the first failure by position, with errno and the file's path; all others have been done.
+            TypeError, ValueError: no transfer, a file of another client, a buffer or an offset that cannot be; nothing was done.
         """
         ...
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
 
 _FDS_MAX = 2
-_GONE = "the mount daemon has ended this connection"
+_GONE = "the mount daemon has ended this connection: files are to be opened again, once the mount is served"
 
 
 class Answer(NamedTuple):
@@ -44,7 +44,8 @@ def socket_address(path: str) -> str | bytes:
             raise
         name = b""
     if not name:
-        raise OSError(errno.EOPNOTSUPP, "not on an EmberFS mount that serves batches", path)
+        what = "not on an EmberFS mount that serves batches (emberfs.opening.open_client takes any path)"
+        raise OSError(errno.EOPNOTSUPP, what, path)
     return b"\0" + name[1:] if name.startswith(b"@") else os.fsdecode(name)
 
 

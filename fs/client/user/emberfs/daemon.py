@@ -37,7 +37,8 @@ class Daemon:
         Raises:
             OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT, ECONNREFUSED and others.
         """
-        self._mount_path = mount_path
+        self.mount_path = mount_path
+        """By which the mount was found; named in errors."""
         self.lock = threading.RLock()
         self.generation = 1
         """Grows where a connection is given up; what was registered before is registered again."""
@@ -67,7 +68,7 @@ class Daemon:
             return connection
         with self.lock:
             if self.is_closed:
-                raise OSError(errno.EBADF, "this client is closed", self._mount_path)
+                raise OSError(errno.EBADF, "this client is closed", self.mount_path)
             if self._connection is not None and self._connection.has_ended:
                 self.forget(self._connection)
             if self._connection is None:
@@ -77,12 +78,12 @@ class Daemon:
     def _connect_again(self) -> Connection:
         """Connect to who serves the mount now."""
         try:
-            return Connection(self._mount_path)
+            return Connection(self.mount_path)
         except OSError as error:
             if error.errno not in _NOT_SERVED:
                 raise
             what = f"the mount is not served now: {error.strerror}"
-            raise OSError(errno.ENOTCONN, what, self._mount_path) from error
+            raise OSError(errno.ENOTCONN, what, self.mount_path) from error
 
     def forget(self, ended: Connection) -> None:
         """It has gone; the mount may be served by another one now, which knows of nothing."""

@@ -15,6 +15,7 @@ import mmap
 import os
 import select
 import socket
+import struct
 import sys
 import time
 import weakref
@@ -22,7 +23,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from .closing import Closing
+from .closing import OfOneProcess, shown
 from .connection import Connection
 from .daemon import Daemon
 from .iov import SharedIov
@@ -56,7 +57,7 @@ class Result(NamedTuple):
     """Bytes moved: fewer than asked for only at the end of the file; or a negative errno."""
 
 
-class Ior(Closing):
+class Ior(OfOneProcess):
     """See module head; made by `Rings.new`."""
 
     def __init__(
@@ -123,6 +124,11 @@ class Ior(Closing):
         """Whether `close` or `abandon` was called."""
         return self._memory.closed
 
+    def __repr__(self) -> str:
+        prepared = self._prepared - self._submitted
+        what = f"of {self.entry_count} entries: {prepared} prepared, {self.outstanding} under way"
+        return shown(self, what, is_closed=self.is_closed)
+
     def fileno(self) -> int:
         """Return what becomes readable when there are completions, for event loops."""
         return self._bell.fileno()
@@ -146,10 +152,15 @@ class Ior(Closing):
             OSError: EBADF: it was closed, or is of the process that this one was forked from; ENOTCONN: it is full, and the
                 mount daemon has gone.
             TypeError: file or memory of another client, whose ids mean others here.
+            ValueError: a number that no entry has.
         """
         if not file.daemon is iov.daemon is self._daemon:
             raise TypeError(f"{file.path!r}, or the memory, is of another client than the ring")
-        self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
+        try:
+            self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
+        except struct.error as error:
+            said = f"{op!r} of {length!r} bytes at {offset!r}, memory at {iov_offset!r}, user data {user_data!r}"
+            raise ValueError(f"no entry for {file.path!r}: {said}: {error}") from None
 
     def put(self, *fields: int) -> None:
         """Do what `prepare` does, with ids: the fields of `ENTRY` in their order."""
@@ -273,7 +284,7 @@ class Ior(Closing):
         most = self.entry_count if max_results is None else max_results
         wanted = min(min_results, most)
         if wanted > self.outstanding:
-            raise ValueError(f"{wanted} results wanted of {self.outstanding} under way")
+            raise ValueError(self._too_many(wanted))
         due_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if len(self._heard) >= wanted or due_s is not None:
@@ -286,6 +297,11 @@ class Ior(Closing):
             if not self._heard:  # what has come is not lost by what comes after
                 raise
         return self._take(most)
+
+    def _too_many(self, wanted: int) -> str:
+        waiting = self._prepared - self._submitted
+        what = f"{wanted} results wanted of {self.outstanding} under way"
+        return f"{what}; {waiting} are prepared: submit() hands them in" if waiting else what
 
     async def wait_async(self, min_results: int = 1) -> list[Result]:
         """Do what `wait` does in a coroutine of asyncio or trio."""
@@ -371,7 +387,7 @@ class Ior(Closing):
 
     def _gone(self) -> OSError:
         self._has_ended = True
-        what = "the mount daemon has ended this ring"
+        what = "the mount daemon has ended this ring: files are to be opened again, once the mount is served"
         return OSError(errno.ENOTCONN, what, self.connection.path)
 
 

@@ -4,13 +4,14 @@ Memory stays readable as long as it is referred to, also when its daemon has gon
 use there.
 """
 
+import errno
 import mmap
 import os
 from contextlib import suppress
 from typing import Final
 
 from .batch import need_size
-from .closing import Closing
+from .closing import OfOneProcess, in_use, shown
 from .daemon import Daemon
 from .memory import Region, Regions
 from .protocol import TICKET, Call
@@ -19,7 +20,7 @@ HUGE_BYTES: Final = 2 << 20
 """A huge page; what is smaller stays in small ones."""
 
 
-class SharedIov(Closing):
+class SharedIov(OfOneProcess):
     """See `Iov`."""
 
     def __init__(self, owner: "Iovs", mapping: mmap.mmap, region: Region) -> None:
@@ -41,8 +42,17 @@ class SharedIov(Closing):
 
     @property
     def id(self) -> int:
-        """At the daemon."""
+        """At the daemon.
+
+        Raises:
+            OSError: EBADF: it is closed, or its client is.
+        """
+        if self._mapping is None:
+            raise OSError(errno.EBADF, "this memory is closed", self.daemon.mount_path)
         return self._owner.region_id(self._region)
+
+    def __repr__(self) -> str:
+        return shown(self, f"of {self._region.size} bytes", is_closed=self._mapping is None)
 
     def close(self) -> None:
         """See `Iov`."""
@@ -55,7 +65,7 @@ class SharedIov(Closing):
         except BufferError:
             self._region.is_closing = False
             self._view = memoryview(self._mapping)
-            raise
+            raise in_use(self._region.size) from None
         self._mapping = None
         self._owner.drop_ended()
 

@@ -19,12 +19,22 @@ from fs.client.blocking import BlockingFile, BlockingFs
 from fs.client.entries import Identity
 from fs.schema.status import FsError
 
-from .batch import BatchFile, OpenMode, Transfer, need_mode, need_offset, need_size, need_view
-from .closing import Closing
+from .batch import (
+    BatchFile,
+    OpenMode,
+    Transfer,
+    need_bytes,
+    need_mode,
+    need_offset,
+    need_size,
+    need_view,
+    no_transfer,
+)
+from .closing import Closing, OfOneProcess, in_use, shown
 from .clusters import connection, find_place, os_error, os_errors, split_url
 
 
-class NativeFile(Closing):
+class NativeFile(OfOneProcess):
     """See `BatchFile`."""
 
     def __init__(self, client: "NativeClient", path: str, mode: OpenMode) -> None:
@@ -46,6 +56,9 @@ class NativeFile(Closing):
             if mode == "r+":
                 fs.stat(inner)  # which must be there; `create` would make it
             return fs.create(inner, exclusive=mode == "x", truncate=mode == "w")
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.path), is_closed=self._is_closed)
 
     def blocking(self) -> BlockingFile:
         """Return the file as this process has it open; raises OSError."""
@@ -78,12 +91,17 @@ class NativeFile(Closing):
                 self._file.close()
 
 
-class NativeIov:
+class NativeIov(OfOneProcess):
     """See `Iov`: plain memory, which every buffer is as good as here."""
 
     def __init__(self, size: int) -> None:
         self._mapping: mmap.mmap | None = mmap.mmap(-1, size)
         self.view = memoryview(self._mapping)
+
+    def __repr__(self) -> str:
+        is_closed = self._mapping is None
+        size = "" if is_closed else f"of {len(self.view)} bytes"
+        return shown(self, size, is_closed=is_closed)
 
     def close(self) -> None:
         """See `Iov`."""
@@ -94,7 +112,7 @@ class NativeIov:
             self._mapping.close()
         except BufferError:
             self.view = memoryview(self._mapping)
-            raise
+            raise in_use(len(self._mapping)) from None
         self._mapping = None
 
 
@@ -128,6 +146,9 @@ class NativeClient(Closing):
         self._files: set[NativeFile] = set()
         self.fs()
 
+    def __repr__(self) -> str:
+        return shown(self, f"of cluster {self._place.cluster_id}", is_closed=self._is_closed)
+
     @classmethod
     def of_url(cls, url: str) -> Self:
         """Connect to the cluster of `ember://[CLUSTER_ID@][HOST:PORT,...]/`; see `split_url`."""
@@ -143,8 +164,9 @@ class NativeClient(Closing):
         """A file was closed."""
         self._files.discard(file)
 
-    def open(self, path: str, mode: OpenMode = "r") -> NativeFile:
+    def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> NativeFile:
         """See `BatchClient`."""
+        path = os.fspath(path)
         need_mode(mode)
         if self._is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
@@ -229,11 +251,12 @@ def _own(file: BatchFile) -> NativeFile:
 
 
 def _checked(transfer: Transfer) -> Transfer:
+    if not isinstance(transfer, Transfer):
+        raise no_transfer(transfer)
     buffer, path = transfer.buffer, _own(transfer.file).path
     need_view(path, buffer)
     need_offset(path, transfer.offset)
-    if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-        raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
+    need_bytes(path, buffer)
     return transfer
 
 

@@ -10,12 +10,11 @@ Invariants:
 """
 
 import errno
-import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from .batch import Transfer
+from .batch import Transfer, transfer_error
 from .memory import Region
 from .protocol import LENGTH_MAX, EntryFlag, Op
 
@@ -144,8 +143,7 @@ class Plan:
         """
         if self._errors:
             index = min(self._errors)
-            number = self._errors[index]
-            raise OSError(number, os.strerror(number), self.transfers[index].file.path)
+            raise transfer_error(self._errors[index], self.transfers[index].file.path)
         counts = [0] * len(self.transfers)
         ended: set[int] = set()
         for (transfer, _, length, _, _), moved in zip(self.pieces, self.moved, strict=True):

@@ -22,8 +22,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .batch import BatchFile, OpenMode, Transfer, need_mode, need_offset, need_size, need_view
-from .closing import Closing
+from .batch import (
+    BatchFile,
+    OpenMode,
+    Transfer,
+    need_bytes,
+    need_mode,
+    need_offset,
+    need_size,
+    need_view,
+    no_transfer,
+    transfer_error,
+)
+from .closing import Closing, OfOneProcess, in_use, shown
 
 HELPERS_DEFAULT = 7
 PIECE_BYTES = 4 << 20
@@ -55,7 +66,7 @@ def close_descriptor(descriptor: int, path: str) -> None:
         raise OSError(error.errno, error.strerror, path) from None
 
 
-class PosixFile(Closing):
+class PosixFile(OfOneProcess):
     """An open descriptor; see `batch.BatchFile`."""
 
     def __init__(self, path: str, mode: OpenMode, forget: Callable[["PosixFile"], None]) -> None:
@@ -66,6 +77,9 @@ class PosixFile(Closing):
             os.close(self._descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._is_unsynced = mode in {"w", "x"}
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.path), is_closed=self._descriptor < 0)
 
     def descriptor(self) -> int:
         """Return the descriptor.
@@ -106,13 +120,18 @@ class PosixFile(Closing):
             close_descriptor(descriptor, self.path)
 
 
-class PosixIov(Closing):
+class PosixIov(OfOneProcess):
     """Memory of this process alone: a forked child has a copy of its own."""
 
     def __init__(self, size: int) -> None:
         need_size(size)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self._map)
+
+    def __repr__(self) -> str:
+        is_closed = self._map.closed
+        size = "" if is_closed else f"of {len(self.view)} bytes"
+        return shown(self, size, is_closed=is_closed)
 
     def close(self) -> None:
         """Give the memory back; twice is harmless.
@@ -127,7 +146,7 @@ class PosixIov(Closing):
             self._map.close()
         except BufferError:
             self.view = memoryview(self._map)
-            raise
+            raise in_use(len(self._map)) from None
 
 
 @dataclass(slots=True)
@@ -176,13 +195,18 @@ def _own(file: BatchFile) -> PosixFile:
     return file
 
 
+def _checked(transfer: Transfer) -> Transfer:
+    if not isinstance(transfer, Transfer):
+        raise no_transfer(transfer)
+    return transfer
+
+
 def _bytes_of(transfer: Transfer) -> memoryview:
-    buffer = transfer.buffer
+    buffer = _checked(transfer).buffer
     path = _own(transfer.file).path
     need_view(path, buffer)
     need_offset(path, transfer.offset)  # preadv and pwritev take -1 for where the descriptor stands
-    if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-        raise ValueError(f"a buffer for {path!r} is no contiguous view of bytes")
+    need_bytes(path, buffer)
     return buffer
 
 
@@ -249,7 +273,10 @@ class _Run:
                     self._waiting.extend(_single_parts(piece))
                 else:
                     ((index, _),) = piece.parts
-                    self.failures[index] = OSError(error.errno, error.strerror, piece.file.path)
+                    number = error.errno or errno.EIO
+                    is_ours = error.filename is not None  # such as of a file that was closed
+                    said = error if is_ours else transfer_error(number, piece.file.path)
+                    self.failures[index] = said
 
     def waiting(self) -> int:
         """Return how many pieces no thread has taken."""
@@ -273,13 +300,17 @@ class PosixClient(Closing):
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._is_closed = False
 
-    def open(self, path: str, mode: OpenMode = "r") -> PosixFile:
+    def __repr__(self) -> str:
+        return shown(self, f"with {self._helpers} helpers", is_closed=self._is_closed)
+
+    def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> PosixFile:
         """Open a file.
 
         Raises:
             OSError: as `open` of the standard library, with errno and path.
             ValueError: a mode that does not exist.
         """
+        path = os.fspath(path)
         if self._is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
         file = PosixFile(path, mode, self._files.discard)
@@ -319,7 +350,7 @@ class PosixClient(Closing):
         Raises:
             OSError: as `read`.
         """
-        files = {_own(transfer.file) for transfer in transfers}
+        files = {_own(_checked(transfer).file) for transfer in transfers}
         try:
             self._run(_write_piece, transfers)
         finally:

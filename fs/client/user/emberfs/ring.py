@@ -15,8 +15,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from .batch import OpenMode, Transfer
-from .closing import Closing
+from .batch import OpenMode, Transfer, transfer_error
+from .closing import Closing, shown
 from .daemon import Daemon
 from .ior import Ior, Rings
 from .iov import Iovs, SharedIov
@@ -61,12 +61,15 @@ class RingClient(Closing):
         self._iovs.regions.forget_ids()
         self._lanes = Lanes(self._rings, self._iovs)
 
+    def __repr__(self) -> str:
+        return shown(self, f"of {self._mount_path!r}", is_closed=self.daemon.is_closed)
+
     def __reduce__(self) -> tuple[type["RingClient"], tuple[str]]:
         return RingClient, (self._mount_path,)
 
-    def open(self, path: str, mode: OpenMode = "r") -> RingFile:
+    def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> RingFile:
         """See `BatchClient`."""
-        flags = open_flags(mode)
+        path, flags = os.fspath(path), open_flags(mode)
         if self.daemon.is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
         return self.adopt(path, os.open(path, flags, NEW_FILE_MODE))
@@ -152,7 +155,7 @@ class RingClient(Closing):
             raise
         self._lanes.keep(lane)
         if result < 0:
-            raise OSError(-result, os.strerror(-result), file.path)
+            raise transfer_error(-result, file.path)
         return result
 
     def _read_shared(self, rows: RingRows) -> list[int]:

@@ -6,15 +6,23 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 
-from .batch import OFFSET_MAX, BatchFile, Transfer, need_offset, need_view
-from .closing import Closing
+from .batch import (
+    OFFSET_MAX,
+    BatchFile,
+    Transfer,
+    need_bytes,
+    need_offset,
+    need_view,
+    no_transfer,
+)
+from .closing import OfOneProcess, shown
 from .connection import Connection
 from .daemon import Daemon
 from .posix import close_descriptor
 from .protocol import IOCTL_TICKET, TICKET, Call, Op
 
 
-class RingFile(Closing):
+class RingFile(OfOneProcess):
     """See `BatchFile`.  Also an ordinary descriptor: `fileno`."""
 
     def __init__(
@@ -37,6 +45,9 @@ class RingFile(Closing):
     def fileno(self) -> int:
         """Return the descriptor; -1 when closed."""
         return self._fd
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self._path), is_closed=self._fd < 0)
 
     @property
     def id(self) -> int:
@@ -72,7 +83,17 @@ class RingFile(Closing):
             if stat.S_ISDIR(os.fstat(self._fd).st_mode):
                 number = errno.EISDIR
                 raise OSError(number, os.strerror(number), self._path) from error
+            if self._is_of_another_mount():
+                what = f"on another mount than {self.daemon.mount_path}: a client reaches the files of one"
+                raise OSError(errno.EXDEV, what, self._path) from error
             raise OSError(error.errno, error.strerror, self._path) from error
+
+    def _is_of_another_mount(self) -> bool:
+        try:
+            mount = os.stat(self.daemon.mount_path)  # noqa: PTH116 - compared with the other
+            return os.fstat(self._fd).st_dev != mount.st_dev
+        except OSError:  # the mount's path is gone: what the daemon has said is to be told
+            return False
 
     def after_fork(self) -> None:
         """In the child of a fork: what the parent registered is the parent's to drop."""
@@ -131,12 +152,15 @@ def checked_buffers(op: Op, transfers: Sequence[Transfer], daemon: Daemon) -> li
         TypeError, ValueError: a file, a buffer or an offset that cannot be.
     """
     buffers = []
-    for file, offset, buffer in transfers:
+    for transfer in transfers:
+        if not isinstance(transfer, Transfer):
+            raise no_transfer(transfer)
+        file, offset, buffer = transfer
         own_file(file, daemon)
         if type(buffer) is not memoryview:
             need_view(file.path, buffer)
         if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
-            raise ValueError(f"a buffer for {file.path!r} is no contiguous view of bytes")
+            need_bytes(file.path, buffer)
         if op is Op.READ and buffer.readonly:
             raise TypeError(f"a buffer for {file.path!r} is read-only")
         if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:

@@ -25,7 +25,7 @@ from itertools import accumulate
 from operator import add, eq
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from .batch import OFFSET_MAX, BatchClient, BatchFile, Transfer
+from .batch import OFFSET_MAX, BatchClient, BatchFile, Transfer, transfer_error
 from .daemon import Daemon
 from .iov import Iovs, SharedIov
 from .lanes import Lane
@@ -226,8 +226,7 @@ class RingRows:
                 results[index] = result
         if min(results) < 0:
             index = next(i for i, result in enumerate(results) if result < 0)
-            number = -results[index]
-            raise OSError(number, os.strerror(number), self._rows.files[index].path)
+            raise transfer_error(-results[index], self._rows.files[index].path)
         return results
 
     def _ids(self, lane: Lane) -> "array[int]":

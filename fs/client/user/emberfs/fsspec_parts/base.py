@@ -83,6 +83,11 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         )
         self._found: Place | None = None
 
+    def __repr__(self) -> str:
+        """Return a line without credentials, for which nobody is asked."""
+        found = self._found.cluster_id if self._found is not None else self._cluster_id
+        return f"<EmberFileSystem of {self._cluster or found or 'the cluster that runs here'}>"
+
     @property
     def connection(self) -> BlockingFs:
         """The native client, shared by all instances of this process that mean the same cluster and user.
