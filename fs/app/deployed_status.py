@@ -110,7 +110,7 @@ def render_deployed(status: dict[str, Any]) -> str:
                 for n in status["nodes"]
             ),
             "",
-            *chain_lines(status),
+            *chain_lines(status, has_nodes=True),
             *(f"mount: {m['mount_point']} on {m['host']}" for m in status["mounts"]),
             f"disks: {bytes_text(space['free_bytes'])} of {bytes_text(space['capacity_bytes'])} free, all copies counted",
             "what is wrong, and what to do: ember admin doctor",

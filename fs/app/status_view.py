@@ -8,6 +8,7 @@ import json
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -153,8 +154,8 @@ def _target(target: "Target", state: "PublicState") -> dict[str, Any]:
     }
 
 
-def target_text(target: dict[str, Any]) -> str:
-    """Return a chain's member as people say it: 1001 syncing (40%, 2m05s left)."""
+def target_text(target: dict[str, Any], *, has_node: bool = False) -> str:
+    """Return a chain's member as people say it: 1001 syncing (40%, 2m05s left); with its node 1001@1."""
     notes = []
     if resync := target["resync"]:
         unit = "bytes" if resync["bytes_total"] else "chunks"
@@ -167,7 +168,8 @@ def target_text(target: dict[str, Any]) -> str:
         notes.append("slow")
     if target["trouble"]:
         notes.append(target["trouble"])
-    text = f"{target['target_id']} {target['state']}"
+    where = f"@{target['node_id']}" if has_node else ""
+    text = f"{target['target_id']}{where} {target['state']}"
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
@@ -239,8 +241,9 @@ def render(status: dict[str, Any], now_s: float) -> str:
     return "\n".join(lines)
 
 
-def chain_lines(status: dict[str, Any]) -> list[str]:
-    """Return the lines about chains and moves, as `overview` tells them."""
+def chain_lines(status: dict[str, Any], *, has_nodes: bool = False) -> list[str]:
+    """Return the lines about chains and moves, as `overview` tells them; with the nodes that targets are on or without."""
+    text_of = partial(target_text, has_node=has_nodes)
     complete = sum(c["is_complete"] for c in status["chains"])
     problem = status["manager_problem"]
     head = f"{complete} of {len(status['chains'])} complete"
@@ -248,7 +251,7 @@ def chain_lines(status: dict[str, Any]) -> list[str]:
         f"chains: {f'the manager does not answer: {problem}' if problem else head}",
         *(
             f"  chain {c['chain_id']} v{c['chain_version']}: "
-            + ", ".join(map(target_text, c["targets"]))
+            + ", ".join(map(text_of, c["targets"]))
             for c in status["chains"]
         ),
         *slow_texts(status["chains"]),

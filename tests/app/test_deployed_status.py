@@ -28,7 +28,7 @@ def test_nodes_chains_mounts_and_space_are_shown():
     assert told["is_healthy"]
     assert "        13 storage      connected       2/2  h13" in text
     assert "         1 meta+mgmtd   connected         -  h1" in text
-    assert "chains: 2 of 2 complete" in text and "chain 1 v5: 1101 serving" in text
+    assert "chains: 2 of 2 complete" in text and "chain 1 v5: 1101@11 serving" in text
     assert "mount: /mnt/ember on trainer-7" in text and "trainer-8" not in text
     assert "disks: 1.5 KiB of 2.9 KiB free" in text
 

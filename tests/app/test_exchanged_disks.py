@@ -1,12 +1,16 @@
-"""A disk that is not in use is not taken for one that was exchanged."""
+"""Disks that are exchanged or emptied, and what an operator is told of it."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from fs.admin.facts import chain_rows
+from fs.app.admin import moves
+from fs.app.admin.chains import _members
 from fs.app.admin.disks import check_used
 from fs.app.admin.moves import spread_plan
 from fs.schema.ids import NodeId
+from fs.schema.proto import mgmtd_pb2
 from fs.schema.routing import Role
 from fs.schema.status import FsError, Status
 from tests.admin.test_doctor import STORAGE_IDS, node, routing, settings, space
@@ -30,3 +34,24 @@ def test_only_a_disk_that_is_in_use_is_used_again():
         with pytest.raises(FsError, match="does not use its disk") as caught:
             check_used(where, node_id, index)
         assert caught.value.status is Status.CONFLICTING_CHANGE
+
+
+def test_who_stops_waiting_is_told_that_the_drain_goes_on(monkeypatch, capsys):
+    """Was: interrupted, and nobody knew what of."""
+
+    def interrupt(_seconds):
+        raise KeyboardInterrupt
+
+    place = mgmtd_pb2.DrainPb(node_id=13)
+    drains = [mgmtd_pb2.DrainStatusPb(drain=place, target_count=2)]
+    where = SimpleNamespace(ask=lambda *_: mgmtd_pb2.ListMovesRsp(drains=drains))
+    monkeypatch.setattr(moves, "time", SimpleNamespace(sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        moves.wait_drained(where, place, 2)
+    assert "the drain goes on: ember admin move list" in capsys.readouterr().err
+
+
+def test_a_list_of_chains_says_where_targets_are():
+    """The number of a target that was made by a move does not tell: 13009 may be on node 14."""
+    (row, _) = chain_rows(routing())
+    assert _members(row["targets"]) == "1101@11 serving, 1201@12 serving, 1301@13 serving"

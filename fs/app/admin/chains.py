@@ -36,14 +36,14 @@ table = typer.Typer(help="Chain tables, which layouts of files refer to.", no_ar
 
 
 def _members(targets: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{t['target_id']} {t['state']}" for t in targets)
+    return ", ".join(f"{t['target_id']}@{t['node_id']} {t['state']}" for t in targets)
 
 
 @chain.command("list")
 def list_chains(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List all chains, the head of each first.
+    """List all chains, the head of each first; 11001@11 is target 11001 on node 11.
 
     Example: ember admin chain list
     """

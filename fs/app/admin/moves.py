@@ -5,6 +5,8 @@ Does not decide anything: fs/mgmtd does.
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
@@ -124,7 +126,7 @@ def wait_drained(where: Where, drain: pb.DrainPb, target_count: int) -> None:
         FsError: CONFLICTING_CHANGE when the drain is cancelled meanwhile; what the manager says.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns) as shown:
+    with Progress(*columns) as shown, _told_to_go_on():
         task = shown.add_task("targets moved", total=target_count)
         while left := _left(where, drain):
             shown.update(task, completed=target_count - left)
@@ -133,6 +135,19 @@ def wait_drained(where: Where, drain: pb.DrainPb, target_count: int) -> None:
             detail = f"node {drain.node_id} is not drained any more: somebody has cancelled it"
             raise FsError(Status.CONFLICTING_CHANGE, detail)
         shown.update(task, completed=target_count)
+
+
+@contextmanager
+def _told_to_go_on() -> Iterator[None]:
+    """Say to whoever interrupts the block what goes on without him."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            "the drain goes on: ember admin move list; the same command with --wait waits again, one with --cancel ends it",
+            err=True,
+        )
+        raise
 
 
 def _left(where: Where, drain: pb.DrainPb) -> int | None:
