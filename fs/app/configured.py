@@ -31,12 +31,12 @@ def configured_file() -> Path | None:
     named = os.environ.get(CONFIG_VARIABLE)
     if named:
         return Path(named)
-    if _has_local_cluster():
+    if has_local_cluster():
         return None
     return file_in(FOLDER)
 
 
-def _has_local_cluster() -> bool:
+def has_local_cluster() -> bool:
     """True if a cluster of `ember up` is where it usually is, or runs elsewhere on this machine."""
     usual = ClusterDir(default_directory())
     is_there = usual.record_path.exists() or usual.wiping_path.exists()

@@ -9,8 +9,8 @@ import typer
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
+from .options import running_cluster
 from .scraped import fetch
-from .which_cluster import chosen_directory
 
 metrics = typer.Typer(
     help="What the processes of a cluster measure.", no_args_is_help=True, add_completion=False
@@ -43,7 +43,7 @@ def targets_of(addresses: dict[str, str]) -> list[dict[str, Any]]:
 @metrics.command()
 def targets(directory: DirOption = None) -> None:
     """Print where all processes show their metrics, as Prometheus's file_sd_configs reads it."""
-    typer.echo(json.dumps(targets_of(shown(chosen_directory(directory))), indent=2))
+    typer.echo(json.dumps(targets_of(shown(running_cluster(directory))), indent=2))
 
 
 @metrics.command()
@@ -52,7 +52,7 @@ def show(
     directory: DirOption = None,
 ) -> None:
     """Print the metrics of one process."""
-    addresses = shown(chosen_directory(directory))
+    addresses = shown(running_cluster(directory))
     if name not in addresses:
         known = ", ".join(addresses) or "none does"
         raise FsError(Status.NOT_RUNNING, f"{name} shows no metrics; those that do: {known}")

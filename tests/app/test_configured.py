@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.app import configured, where
+from fs.app import configured, where, which_cluster
 from fs.app.configured import CONFIG_VARIABLE, configured_file, file_in
-from fs.app.options import store_of
+from fs.app.options import running_cluster, store_of
 from fs.app.where import Where, find
 from fs.rpc.credential_files import KEY_FILE_VARIABLE
 from fs.schema.status import FsError, Status
@@ -105,3 +105,18 @@ def test_a_store_that_its_manager_serves_to_nobody_is_told_of(machine, monkeypat
     with pytest.raises(FsError, match=r"--kv rocksdb:/var/kv; a kv process") as caught:
         store_of(None, None, "", path)
     assert caught.value.status is Status.NOT_SUPPORTED
+
+
+def test_what_is_for_local_clusters_alone_says_so(machine, tmp_path, monkeypatch):
+    """Was: no cluster runs; start it: ember up - on a server."""
+    path = write(machine, "mgmtd", MANAGERS)
+    with pytest.raises(FsError, match="ember admin doctor") as caught:
+        running_cluster(None)
+    assert caught.value.status is Status.NOT_SUPPORTED and str(path) in caught.value.detail
+    assert running_cluster(tmp_path).path == tmp_path
+    (tmp_path / "usual").mkdir()
+    (tmp_path / "usual/cluster.json").write_text("{}")
+    monkeypatch.setenv(CONFIG_VARIABLE, str(path))
+    monkeypatch.setattr(which_cluster, "default_directory", lambda: tmp_path / "usual")
+    monkeypatch.setattr(which_cluster, "cluster_directories", list)
+    assert running_cluster(None).path == tmp_path / "usual", "one that is here is meant"
