@@ -73,6 +73,7 @@ def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = F
     where = mount_of(paths, follow=follow)
     is_elsewhere = current_entry() != NO_ENTRY
     if is_elsewhere or (given is None and where is None and configured_file() is not None):
+        check_not_here(paths)
         return _connected_elsewhere(where)
     directory = meant_directory(given, where)
     if directory is None:
@@ -86,6 +87,20 @@ def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = F
     return connect_blocking(
         mgmtd_addresses(directory, record), record.cluster_id, key_file=key_file
     )
+
+
+def check_not_here(paths: Sequence[str]) -> None:
+    """Refuse paths of this machine that are on no mount: within a file system which nobody has named they would mean other files.
+
+    Raises:
+        FsError: INVALID_ARGUMENT.
+    """
+    for path in paths:
+        if os.path.abspath(path) != "/" and os.path.lexists(path):  # noqa: PTH100 - links are for the file system
+            detail = (
+                f"{path} is a path of this machine, on no mount of EmberFS: name one on a mount"
+            )
+            raise FsError(Status.INVALID_ARGUMENT, detail)
 
 
 def meant_directory(given: Path | None, where: OnMount | None) -> ClusterDir | None:

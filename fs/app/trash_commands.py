@@ -121,7 +121,13 @@ def restore(
         raise FsError(Status.INVALID_ARGUMENT, "--to takes a single name")
     with connected(directory, [to] if to else ()) as fs:
         for entry in _chosen(fs.trash(), names):
-            typer.echo(fs.restore(entry, path_inside(to) if to else ""))
+            try:
+                typer.echo(fs.restore(entry, path_inside(to) if to else ""))
+            except FsError as error:
+                if error.status is not Status.EXISTS:
+                    raise
+                detail = f"{to or entry.path}; nothing is replaced: restore it under another name by --to PATH"
+                raise FsError(Status.EXISTS, detail) from error
 
 
 @trash.command("empty")

@@ -1,0 +1,35 @@
+"""What `ember rm` and `ember trash` refuse, and how they say so."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from fs.app import quota_commands, trash_commands
+from fs.app.quota_commands import connected
+from fs.schema.status import FsError, Status
+
+
+def test_a_name_that_is_there_again_is_told_with_a_way_out(monkeypatch):
+    """Was: EXISTS (b'two')."""
+
+    def restore(_entry, _to):
+        raise FsError(Status.EXISTS, "b'two'")
+
+    entry = SimpleNamespace(name="two", path="/d/two")
+    fs = SimpleNamespace(trash=lambda: [entry], restore=restore)
+    monkeypatch.setattr(trash_commands, "connected", lambda *_: nullcontext(fs))
+    with pytest.raises(FsError, match=r"/d/two; nothing is replaced: .* --to PATH"):
+        trash_commands.restore(["two"])
+
+
+def test_a_path_of_the_machine_is_none_of_a_cluster_that_nobody_named(tmp_path, monkeypatch):
+    """`ember rm /home/x` on a server means that machine's /home/x, not what the file system calls so."""
+    monkeypatch.setattr(quota_commands, "configured_file", lambda: tmp_path / "mgmtd.toml")
+    monkeypatch.setattr(quota_commands, "_connected_elsewhere", lambda where: where)
+    (tmp_path / "file").touch()
+    with pytest.raises(FsError, match="path of this machine") as caught:
+        connected(None, [str(tmp_path / "file")])
+    assert caught.value.status is Status.INVALID_ARGUMENT
+    for path in ("/", str(tmp_path / "only-there")):
+        assert connected(None, [path]) is None
