@@ -24,6 +24,7 @@ import trio
 
 from ..runtime import readiness
 from ..runtime.ports import Buffer, OnBytes, Stream, StreamHandler
+from ..schema.lacks import is_lack, lacking
 from ..schema.status import FsError, Status
 from .api import ConnectionRefused
 from .peer_memory import UnixPeerMemory, memory_behind
@@ -261,7 +262,7 @@ class SocketNetwork:
         """Connect to an address.
 
         Raises:
-            FsError: RPC_CONNECT_FAILED; `ConnectionRefused` when nobody listens there.
+            FsError: RPC_CONNECT_FAILED; `ConnectionRefused` when nobody listens there; OUT_OF_RESOURCES of this process.
         """
         failure: FsError | None = None
         with trio.move_on_after(CONNECT_TIMEOUT_S):
@@ -271,6 +272,8 @@ class SocketNetwork:
                 except (ConnectionRefusedError, FileNotFoundError) as error:
                     failure = ConnectionRefused(f"{address}: connection refused: {error.strerror}")
                 except OSError as error:
+                    if is_lack(error):  # which says nothing of the peer
+                        raise lacking(address, error) from error
                     failure = FsError(Status.RPC_CONNECT_FAILED, f"{address}: {error.strerror}")
         raise failure or FsError(Status.RPC_CONNECT_FAILED, f"{address}: no answer in time")
 

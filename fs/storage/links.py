@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from ..rpc.free_way import is_way_free
 from ..schema.ids import TargetId
 from ..schema.routing import PublicState
 from ..schema.status import FsError
@@ -147,10 +148,8 @@ class Links:
         """Try a connection of its own to a target's node: only a free way carries one, both ways."""
         try:
             node = self._context.routing.info.node_of_target(target_id)
-            with trio.move_on_after(CONNECT_TIMEOUT_S):
-                stream = await self._context.runtime.network.connect(node.address)
-                await stream.aclose()
-                return True
+            network = self._context.runtime.network
+            return await is_way_free(network, node.address, CONNECT_TIMEOUT_S)
         except FsError as error:
             log.info("target %d: no connection: %s", target_id, error)
         return False
