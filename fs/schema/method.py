@@ -39,6 +39,8 @@ class Method(Generic[ReqT, RspT]):
     """No peer of an older protocol version understands the request as this release makes it."""
     is_payload_checked: bool = False
     """The payload of a request is not used before it matches a checksum of the message."""
+    is_relayed: bool = False
+    """A storage node passes it on to another one for a client that does not reach that one."""
 
     def __str__(self) -> str:
         return f"{self.service_name}.{self.name}"
@@ -67,4 +69,5 @@ def method(
         Access(rule.access),
         rule.version_min,
         rule.checked_payload,
+        rule.relayed,
     )

@@ -216,6 +216,9 @@ STORAGE_WRITE_RANGES: Final[Method[storage.UpdateReq, storage.UpdateRsp]] = meth
 STORAGE_UPDATE_RANGES: Final[Method[storage.UpdateReq, storage.UpdateRsp]] = method(
     _STORAGE, "UpdateRanges", storage.UpdateReq, storage.UpdateRsp
 )
+STORAGE_RELAY: Final[Method[storage.RelayReq, storage.RelayRsp]] = method(
+    _STORAGE, "Relay", storage.RelayReq, storage.RelayRsp
+)
 
 _META = meta.DESCRIPTOR.services_by_name["Meta"]
 META_STAT_FS: Final[Method[meta.StatFsReq, meta.StatFsRsp]] = method(

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from google.protobuf.message import Message
 
-from ..rpc.api import Begin, Call, Identity, Later, Quick, Reply, check_client_id
+from ..rpc.api import Begin, Call, Identity, Later, Quick, Reply
 from ..schema.ids import TargetId
 from ..schema.proto import storage_pb2
 from ..schema.read_columns import from_rows, to_rows
@@ -26,6 +26,7 @@ from .lone_update import LoneUpdates
 from .on_disk import note_offline
 from .read_one import read_one
 from .read_path import read_batch, read_packed
+from .relay import Relays, check_names, check_rights
 from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
 from .target_changes import TargetChanges
 from .targets import Place
@@ -48,19 +49,19 @@ class StorageService:
     def __init__(self, context: StorageContext, changes: TargetChanges, lone: LoneUpdates) -> None:
         self._context = context
         self._changes = changes
+        self.relays = Relays(context)
         self.quick_batch_read: Quick = partial(read_one, context)
         """One small read."""
         self.begin_write: Begin = partial(lone.begin, is_from_client=True)
         """One small write; so the next."""
         self.begin_update: Begin = partial(lone.begin, is_from_client=False)
 
-    def admit(self, _user: User, peer: Identity, request: Message) -> None:
-        """Let a user's client take no channel but its own; raises FsError(RPC_NOT_ALLOWED)."""
-        if isinstance(request, storage_pb2.UpdateReq):
-            check_client_id(request.tag.client_id, peer)
-        elif isinstance(request, storage_pb2.UpdateGroupReq):
-            for update in request.updates:
-                check_client_id(update.tag.client_id, peer)
+    def admit(self, user: User, peer: Identity, request: Message) -> None:
+        """Let a user's client take no channel but its own, also by way of others; raises FsError(RPC_NOT_ALLOWED)."""
+        if isinstance(request, storage_pb2.RelayReq):
+            check_rights(user, peer, request)
+        else:
+            check_names(peer, request)
 
     def packed_batch_read(
         self, call: Call, message: bytes
@@ -288,6 +289,10 @@ class StorageService:
         """Hand over a version of a chunk, from a target in whatever state."""
         data = await read_copy(self._context.targets.target(request.target_id), request)
         return Reply(storage_pb2.FetchCopyRsp(), [data] if data else ())
+
+    async def relay(self, call: Call, request: storage_pb2.RelayReq) -> Reply[storage_pb2.RelayRsp]:
+        """Pass a request on to another node, which its client does not reach."""
+        return await self.relays.relay(call, request)
 
     async def _syncing_place(self, chain_id: int, chain_version: int, target_id: int) -> Place:
         self._context.check_lease()

@@ -27,6 +27,7 @@ from fs.schema.config import RpcSection
 from fs.schema.method import Access, Method
 from fs.schema.proto.common_pb2 import CallerPb, NodeRole
 from fs.schema.proto.mgmtd_pb2 import TokenPb, UserPb
+from fs.schema.proto.storage_pb2 import RelayReq
 from fs.schema.status import FsError, Status
 from fs.storage.service import StorageService
 from tests.rpc.peer import request_frame
@@ -43,6 +44,7 @@ FOR_USERS = {
     "Mgmtd.GetPrimary", "Mgmtd.GetRoutingInfo", "Mgmtd.ReportUnreachable",
     "Mgmtd.ExtendClientSession", "Mgmtd.CloseClientSession", "Mgmtd.GetSettings",
     "Storage.BatchRead", "Storage.Write", "Storage.WriteGroup", "Storage.WriteRanges", "Storage.QueryLastChunk", "Storage.SyncChains",
+    "Storage.Relay",
 }  # fmt: skip
 FOR_SERVICES = {
     "Kv.Read", "Kv.Commit", "Kv.Sync", "Mgmtd.Heartbeat", "Mgmtd.FindTokens",
@@ -167,8 +169,12 @@ def request_of(method, *, uid=0, client_id=""):
 
 
 async def status_of(channel, method, request):
+    return await _status(channel.call(method, request))
+
+
+async def _status(call):
     try:
-        await channel.call(method, request)
+        await call
     except FsError as error:
         return error.status
     return Status.OK
@@ -281,6 +287,39 @@ async def test_no_token_speaks_for_another(autojump_clock, caplog):
         assert found == {Status.OK}
     for method in named:
         assert told(caplog, f": {method}: RPC_NOT_ALLOWED")
+
+
+async def test_no_token_gets_further_by_having_its_requests_passed_on(autojump_clock, caplog):
+    """Neither to what is for others, nor in another's name."""
+    own = f"{client_prefix(ADMIN.secret.key_id)}1"
+
+    def passed(method, client_id):
+        return RelayReq(
+            node_id=9,
+            service_number=method.service_number,
+            method_number=method.number,
+            message=request_of(method, client_id=client_id).SerializeToString(),
+        )
+
+    async with closed_server() as cluster, cluster.channels(ADMIN.secret) as channels:
+        channel = channels.get(cluster.address)
+        for method, client_id, status in (
+            (services.STORAGE_REMOVE_CHUNKS, own, Status.RPC_NOT_ALLOWED),
+            (services.STORAGE_WRITE, "another", Status.RPC_NOT_ALLOWED),
+            (services.STORAGE_WRITE_RANGES, "another", Status.RPC_NOT_ALLOWED),
+            (services.STORAGE_WRITE, own, Status.OK),
+            (services.STORAGE_SPACE_INFO, own, Status.OK),
+        ):
+            request = passed(method, client_id)
+            found = await _status(channel.call(services.STORAGE_RELAY, request))
+            assert found is status, method
+        assert [name for name, _ in cluster.calls] == ["Storage.Relay"] * 2
+    async with closed_server() as cluster, cluster.channels(ALICE.secret) as channels:
+        request = passed(services.STORAGE_SPACE_INFO, own)
+        call = channels.get(cluster.address).call(services.STORAGE_RELAY, request)
+        assert await _status(call) is Status.RPC_NOT_ALLOWED
+        assert not cluster.calls
+    assert told(caplog, "Storage.Relay: RPC_NOT_ALLOWED")
 
 
 async def test_refusals_do_not_fill_the_log(autojump_clock, caplog):

@@ -93,6 +93,7 @@ class GetInfoRsp(_message.Message):
     MGMTD_ADDRESSES_FIELD_NUMBER: _builtins.int
     LEASE_MARGIN_S_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
+    RELAYED_LINKS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     incarnation: _builtins.str
@@ -111,6 +112,10 @@ class GetInfoRsp(_message.Message):
     def mgmtd_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """the managers that it is configured with; none: an older release"""
 
+    @_builtins.property
+    def relayed_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___RelayedLinkPb]:
+        """of a storage node"""
+
     def __init__(
         self,
         *,
@@ -125,14 +130,52 @@ class GetInfoRsp(_message.Message):
         mgmtd_addresses: _abc.Iterable[_builtins.str] | None = ...,
         lease_margin_s: _builtins.float = ...,
         lease_s: _builtins.float = ...,
+        relayed_links: _abc.Iterable[Global___RelayedLinkPb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "lease_margin_s", b"lease_margin_s", "lease_s", b"lease_s", "mgmtd_addresses", b"mgmtd_addresses", "node_id", b"node_id", "pid", b"pid", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "lease_margin_s", b"lease_margin_s", "lease_s", b"lease_s", "mgmtd_addresses", b"mgmtd_addresses", "node_id", b"node_id", "pid", b"pid", "relayed_links", b"relayed_links", "release", b"release", "services", b"services", "uptime_s", b"uptime_s", "wall_ns", b"wall_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetInfoRsp: _TypeAlias = GetInfoRsp  # noqa: Y015
+
+@_typing.final
+class RelayedLinkPb(_message.Message):
+    """Somebody does not reach a storage node, and has had requests passed on to it here within the last minute."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CALLER_NODE_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    """of whoever asked"""
+    caller_node_id: _builtins.int
+    """of a metadata service; 0: it is none"""
+    node_id: _builtins.int
+    """whom it does not reach"""
+    since_s: _builtins.float
+    """so long ago the first request came"""
+    request_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+        caller_node_id: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        since_s: _builtins.float = ...,
+        request_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_node_id", b"caller_node_id", "client_id", b"client_id", "node_id", b"node_id", "request_count", b"request_count", "since_s", b"since_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayedLinkPb: _TypeAlias = RelayedLinkPb  # noqa: Y015
 
 @_typing.final
 class GetSpansReq(_message.Message):

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nrule.proto\x12\x05\x65mber\x1a google/protobuf/descriptor.proto\"\xaf\x01\n\nMethodRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\nidempotent\x18\x02 \x01(\x08\x12\x17\n\x0frequest_payload\x18\x03 \x01(\x08\x12\x15\n\rreply_payload\x18\x04 \x01(\x08\x12\x1f\n\x06\x61\x63\x63\x65ss\x18\x05 \x01(\x0e\x32\x0f.ember.AccessPb\x12\x17\n\x0f\x63hecked_payload\x18\x07 \x01(\x08\x12\x13\n\x0bversion_min\x18\x06 \x01(\r*R\n\x08\x41\x63\x63\x65ssPb\x12\x0f\n\x0b\x41\x43\x43\x45SS_NONE\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_USER\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_ADMIN\x10\x02\x12\x12\n\x0e\x41\x43\x43\x45SS_SERVICE\x10\x03:A\n\x04rule\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\x0b\x32\x11.ember.MethodRule:9\n\x0eservice_number\x12\x1f.google.protobuf.ServiceOptions\x18\xba\x8e\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nrule.proto\x12\x05\x65mber\x1a google/protobuf/descriptor.proto\"\xc0\x01\n\nMethodRule\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x12\n\nidempotent\x18\x02 \x01(\x08\x12\x17\n\x0frequest_payload\x18\x03 \x01(\x08\x12\x15\n\rreply_payload\x18\x04 \x01(\x08\x12\x1f\n\x06\x61\x63\x63\x65ss\x18\x05 \x01(\x0e\x32\x0f.ember.AccessPb\x12\x17\n\x0f\x63hecked_payload\x18\x07 \x01(\x08\x12\x0f\n\x07relayed\x18\x08 \x01(\x08\x12\x13\n\x0bversion_min\x18\x06 \x01(\r*R\n\x08\x41\x63\x63\x65ssPb\x12\x0f\n\x0b\x41\x43\x43\x45SS_NONE\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_USER\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_ADMIN\x10\x02\x12\x12\n\x0e\x41\x43\x43\x45SS_SERVICE\x10\x03:A\n\x04rule\x12\x1e.google.protobuf.MethodOptions\x18\xb9\x8e\x03 \x01(\x0b\x32\x11.ember.MethodRule:9\n\x0eservice_number\x12\x1f.google.protobuf.ServiceOptions\x18\xba\x8e\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rule_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSPB']._serialized_start=233
-  _globals['_ACCESSPB']._serialized_end=315
+  _globals['_ACCESSPB']._serialized_start=250
+  _globals['_ACCESSPB']._serialized_end=332
   _globals['_METHODRULE']._serialized_start=56
-  _globals['_METHODRULE']._serialized_end=231
+  _globals['_METHODRULE']._serialized_end=248
 # @@protoc_insertion_point(module_scope)

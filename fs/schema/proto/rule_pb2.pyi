@@ -55,6 +55,7 @@ class MethodRule(_message.Message):
     REPLY_PAYLOAD_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
     CHECKED_PAYLOAD_FIELD_NUMBER: _builtins.int
+    RELAYED_FIELD_NUMBER: _builtins.int
     VERSION_MIN_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """within its service, 1..65535; never reused"""
@@ -68,6 +69,8 @@ class MethodRule(_message.Message):
     """every method says it"""
     checked_payload: _builtins.bool
     """a request's payload is not used before it matches a checksum of the message: it may be lent"""
+    relayed: _builtins.bool
+    """a storage node passes it on to another one for a client that does not reach that one"""
     version_min: _builtins.int
     """protocol version since which a caller sends what it sends; what came before may be served on"""
     def __init__(
@@ -79,11 +82,12 @@ class MethodRule(_message.Message):
         reply_payload: _builtins.bool = ...,
         access: Global___AccessPb.ValueType = ...,
         checked_payload: _builtins.bool = ...,
+        relayed: _builtins.bool = ...,
         version_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "checked_payload", b"checked_payload", "idempotent", b"idempotent", "number", b"number", "reply_payload", b"reply_payload", "request_payload", b"request_payload", "version_min", b"version_min"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "checked_payload", b"checked_payload", "idempotent", b"idempotent", "number", b"number", "relayed", b"relayed", "reply_payload", b"reply_payload", "request_payload", b"request_payload", "version_min", b"version_min"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

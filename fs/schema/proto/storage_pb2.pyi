@@ -41,6 +41,70 @@ EXTEND: UpdateTypePb.ValueType  # 4
 Global___UpdateTypePb: _TypeAlias = UpdateTypePb  # noqa: Y015
 
 @_typing.final
+class RelayReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SERVICE_NUMBER_FIELD_NUMBER: _builtins.int
+    METHOD_NUMBER_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    """whom it is for"""
+    service_number: _builtins.int
+    method_number: _builtins.int
+    """what it calls, of those whose rule says `relayed`"""
+    message: _builtins.bytes
+    """as that method takes it"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        service_number: _builtins.int = ...,
+        method_number: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "method_number", b"method_number", "node_id", b"node_id", "service_number", b"service_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayReq: _TypeAlias = RelayReq  # noqa: Y015
+
+@_typing.final
+class RelayRsp(_message.Message):
+    """A status of the reply's frame is about the passing on: nobody else has seen the request then."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    IS_SILENT_FIELD_NUMBER: _builtins.int
+    status: _builtins.int
+    detail: _builtins.str
+    """what the call has ended with, 0: well"""
+    message: _builtins.bytes
+    """then: as that method answers"""
+    is_silent: _builtins.bool
+    """the node was not reached from here either, and has said nothing"""
+    def __init__(
+        self,
+        *,
+        status: _builtins.int = ...,
+        detail: _builtins.str = ...,
+        message: _builtins.bytes = ...,
+        is_silent: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "is_silent", b"is_silent", "message", b"message", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayRsp: _TypeAlias = RelayRsp  # noqa: Y015
+
+@_typing.final
 class ReadIoPb(_message.Message):
     """As peers ask that know of no columns; answered by `results`."""
 
