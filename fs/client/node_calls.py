@@ -12,7 +12,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -20,7 +20,7 @@ import trio
 
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels, ConnectionRefused, Into, Lending, OnReply, Received, UnderWay
-from ..runtime.ports import Buffer
+from ..runtime.ports import Buffer, Runtime
 from ..runtime.quick_semaphore import QuickSemaphore
 from ..schema import services
 from ..schema.config import ClientSection
@@ -30,6 +30,8 @@ from ..schema.proto import mgmtd_pb2
 from ..schema.routing import Node, NodeState, RoutingInfo
 from ..schema.status import FsError, Status
 from .patience import Patience
+from .reach import Process, Reach, process_of
+from .relay_channel import RelayChannel
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +64,25 @@ class NodeCalls:
         routing: RoutingView,
         mgmtd: MgmtdCaller,
         section: ClientSection,
+        runtime: Runtime,
     ) -> None:
         self._channels = channels
         self._routing = routing
         self._mgmtd = mgmtd
         self._section = section
-        self._patience = Patience(channels, section)
+        self._reach = Reach(channels, routing, runtime)
+        self._patience = Patience(channels, section, self._reach.detour)
         self._limiters: dict[tuple[NodeId, str], QuickSemaphore] = {}
         self._reported: set[tuple[NodeId, str]] = set()
-        self._under_way: dict[tuple[NodeId, str], set[UnderWay]] = {}
-        """By node and incarnation."""
+        self._under_way: dict[Process, set[UnderWay]] = {}
+        """Straight to a node."""
+        self._relayed: dict[tuple[Process, Process], set[UnderWay]] = {}
+        """By whom they are sent to, and for whom."""
+
+    @property
+    def unreached(self) -> AbstractSet[NodeId]:
+        """The nodes that are cut off from here: what others can do as well, others should do."""
+        return self._reach.unreached
 
     def adopt(self, section: ClientSection) -> None:
         """Go on with other settings; calls that wait for their turn or are under way still count by the old ones."""
@@ -80,27 +91,59 @@ class NodeCalls:
         self._limiters.clear()
 
     async def run(self) -> None:
-        """End the calls to nodes that are judged failed, and ask whether the others live that keep one, until cancelled."""
+        """End the calls to nodes that are judged failed, and look after the others that keep one, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._patience.watch, self._calls_under_way)
+            nursery.start_soon(self._patience.watch, self._calls_by_callee)
+            nursery.start_soon(
+                self._reach.watch,
+                self._calls_by_link,
+                lambda: self._section.call_timeout_s,
+                self._end_to_unreached,
+            )
             await self._end_to_failed()
 
-    def _calls_under_way(self) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
+    def _calls_by_callee(self) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
+        """Return who is to answer, with the calls."""
+        return self._known(
+            [*self._under_way.items(), *((to, c) for (_, to), c in self._relayed.items())]
+        )
+
+    def _calls_by_link(self) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
+        """Return who has been sent something, with the calls."""
+        return self._known(
+            [*self._under_way.items(), *((at, c) for (at, _), c in self._relayed.items())]
+        )
+
+    def _known(
+        self, found: Sequence[tuple[Process, AbstractSet[UnderWay]]]
+    ) -> Iterator[tuple[Node, AbstractSet[UnderWay]]]:
         nodes = self._routing.info.nodes
-        for (node_id, incarnation), under_way in self._under_way.items():
-            node = nodes.get(node_id)
-            if node is not None and node.incarnation == incarnation and under_way:
+        for process, under_way in found:
+            node = nodes.get(process[0])
+            if node is not None and node.incarnation == process[1] and under_way:
                 yield node, under_way
 
     async def _end_to_failed(self) -> None:
         while True:
             info = self._routing.info
-            for node_id, incarnation in list(self._under_way):
-                if _is_gone(info, node_id, incarnation):
-                    detail = f"node {node_id} was judged failed"
-                    for call in list(self._under_way.pop((node_id, incarnation))):
-                        call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
+            for process in list(self._under_way):
+                if _is_gone(info, process):
+                    _end(self._under_way.pop(process), f"node {process[0]} was judged failed")
+            for link in list(self._relayed):
+                gone = [process for process in link if _is_gone(info, process)]
+                if gone:
+                    _end(self._relayed.pop(link), f"node {gone[0][0]} was judged failed")
             await self._routing.wait_newer(info.routing_version)
+
+    async def _end_to_unreached(self, node: Node) -> None:
+        """End what a node that is cut off has been sent, and connections that may stay stuck when the way is free again."""
+        process, detail = process_of(node), f"node {node.node_id} is not reached from here"
+        _end(self._under_way.get(process, ()), detail)
+        for (at, _), calls in list(self._relayed.items()):
+            if at == process:
+                _end(calls, detail)
+        for node_id in (node.node_id, 0):
+            await self._channels.get(node.address, node_id=node_id).aclose()
 
     async def call(
         self,
@@ -146,7 +189,7 @@ class NodeCalls:
     ) -> UnderWay | None:
         """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
         node = self._routing.info.nodes.get(node_id)
-        if node is None or node.state is NodeState.FAILED:
+        if node is None or node.state is NodeState.FAILED or node_id in self._reach.unreached:
             return None
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
         if not limiter.take_now():
@@ -190,8 +233,14 @@ class NodeCalls:
         *,
         may_be_lent: int,
     ) -> Received[RspT]:
-        key = node.node_id, node.incarnation
-        under_way = self._under_way.setdefault(key, set())
+        way: RelayChannel | None = None
+        if self._reach.unreached and method.is_relayed:
+            way = self._reach.detour(node)
+        if way is None:
+            under_way = self._under_way.setdefault(process_of(node), set())
+        else:
+            link = process_of(way.relay), process_of(node)
+            under_way = self._relayed.setdefault(link, set())
         try:
             return await self._patience.call(
                 node,
@@ -202,9 +251,13 @@ class NodeCalls:
                 under_way=under_way,
                 on_slow=place.give_back,
                 may_be_lent=may_be_lent,
+                way=way,
             )
-        except ConnectionRefused:
-            await self._report_unreachable(node)
+        except FsError as error:
+            if way is None and error.status is Status.RPC_CONNECT_FAILED:
+                self._reach.doubt(node)
+                if isinstance(error, ConnectionRefused):
+                    await self._report_unreachable(node)
             raise
 
     async def _report_unreachable(self, node: Node) -> None:
@@ -221,9 +274,14 @@ class NodeCalls:
             )
 
 
-def _is_gone(info: RoutingInfo, node_id: NodeId, incarnation: str) -> bool:
+def _end(calls: Iterable[UnderWay], detail: str) -> None:
+    for call in list(calls):
+        call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
+
+
+def _is_gone(info: RoutingInfo, process: Process) -> bool:
     """Tell whether the process that was called serves no chain any more."""
-    node = info.nodes.get(node_id)
-    if node is None or node.incarnation != incarnation:
+    node = info.nodes.get(process[0])
+    if node is None or node.incarnation != process[1]:
         return True
     return node.state is NodeState.FAILED

@@ -24,7 +24,7 @@ from typing import Final
 
 import trio
 
-from ..rpc.api import Channels, Into, Lending, Received, UnderWay
+from ..rpc.api import Channel, Channels, Into, Lending, Received, UnderWay
 from ..runtime.background import open_background
 from ..runtime.ports import Buffer
 from ..runtime.readiness import current_time
@@ -67,8 +67,8 @@ def same_error(error: FsError) -> FsError:
     return kind(error.status, error.detail)
 
 
-def _let_lack_pass(node: Node, error: Exception) -> None:
-    """Tell what was lacking to ask a node; raises any other error."""
+def let_lack_pass(node: Node, error: Exception) -> None:
+    """Tell what was lacking to ask, or to try, a node; raises any other error."""
     if lack_among(error) is None:
         raise error
     log.warning("node %d is not asked whether it lives: %r", node.node_id, error)
@@ -88,9 +88,16 @@ class _Asked:
 class Patience:
     """Which peers of one process are slow at what."""
 
-    def __init__(self, channels: Channels, section: ClientSection) -> None:
+    def __init__(
+        self,
+        channels: Channels,
+        section: ClientSection,
+        detour: Callable[[Node], Channel | None] = lambda _node: None,
+    ) -> None:
+        """Ask nodes by `channels`; `detour` returns the way to one that is cut off from here, which is asked on that way."""
         self._channels = channels
         self._section = section
+        self._detour = detour
         self._slow_until_s: dict[tuple[NodeId, str, str], float] = {}
         """Of node, incarnation and method; trio time."""
         self._asked: dict[tuple[NodeId, str], _Asked] = {}
@@ -111,19 +118,22 @@ class Patience:
         under_way: set[UnderWay],
         on_slow: Callable[[], None] = lambda: None,
         may_be_lent: int = Lending.NOT,
+        way: Channel | None = None,
     ) -> Received[RspT]:
         """Call a node; `on_slow` is told when a call has waited for its limit, and the node lives and goes on with it.
+
+        `way`: another way to it than straight.
 
         Raises:
             FsError: what the channel raises; a `SlowPeerError` if the node lives and needed too long.
         """
         limit_s, began_s = self._section.call_timeout_s, current_time()
-        channel = self._channels.get(node.address, node_id=node.node_id)
+        channel = way or self._channels.get(node.address, node_id=node.node_id)
         key = node.node_id, node.incarnation, method.name
         try:
             if self._slow_until_s and self._slow_until_s.get(key, 0.0) > began_s:
                 return await self._call_patiently(
-                    node, method, request, payload, into, under_way, on_slow
+                    node, method, request, payload, into, under_way, on_slow, channel=channel
                 )
             return await channel.call(
                 method,
@@ -160,12 +170,14 @@ class Patience:
         into: Into | None,
         under_way: set[UnderWay],
         on_slow: Callable[[], None],
+        *,
+        channel: Channel,
     ) -> Received[RspT]:
         """As `call`, of a node that is known to be slow."""
         began_s = current_time()
         async with open_background() as nursery:
             nursery.start_soon(self._watch, node, nursery.cancel_scope, on_slow)
-            return await self._channels.get(node.address, node_id=node.node_id).call(
+            return await channel.call(
                 method,
                 request,
                 payload=payload,
@@ -235,14 +247,14 @@ class Patience:
             nursery.start_soon(self._ask_alone, node, asked)
         except Exception as error:  # noqa: BLE001 - raised again if it is a bug
             asked.done.set()  # else who wants to know would wait for good
-            _let_lack_pass(node, error)
+            let_lack_pass(node, error)
         return asked
 
     async def _ask_alone(self, node: Node, asked: _Asked) -> None:
         try:
             await self._ask(node, asked)
         except Exception as error:  # noqa: BLE001 - raised again if it is a bug
-            _let_lack_pass(node, error)
+            let_lack_pass(node, error)
 
     async def _ask(self, node: Node, asked: _Asked) -> None:
         try:
@@ -252,10 +264,9 @@ class Patience:
 
     async def _is_there(self, node: Node) -> bool:
         """Ask a node, on another connection than that of calls, who it is."""
+        channel = self._detour(node) or self._channels.get(node.address, node_id=0)
         try:
-            received = await self._channels.get(node.address, node_id=0).call(
-                services.CORE_GET_INFO, GetInfoReq(), timeout_s=ASK_S
-            )
+            received = await channel.call(services.CORE_GET_INFO, GetInfoReq(), timeout_s=ASK_S)
         except FsError as error:
             log.info("node %d does not say that it lives: %s", node.node_id, error)
             return False

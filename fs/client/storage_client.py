@@ -15,8 +15,9 @@ import trio
 from ..node.api import MgmtdCaller, RoutingView
 from ..rpc.api import Channels
 from ..rpc.frame import decode_error
+from ..runtime.figures import Figures
 from ..runtime.ports import Buffer, Runtime
-from ..schema import services
+from ..schema import metrics, services
 from ..schema.config import ClientSection
 from ..schema.ids import ChainId, ClientId, NodeId
 from ..schema.layout import FileRef, chain_of_chunk, chunk_count
@@ -75,7 +76,9 @@ class StorageClient:
         self._routing = routing
         self._runtime = runtime
         self._section = section
-        self._nodes = NodeCalls(channels=channels, routing=routing, mgmtd=mgmtd, section=section)
+        self._nodes = NodeCalls(
+            channels=channels, routing=routing, mgmtd=mgmtd, section=section, runtime=runtime
+        )
         self._reads = StorageReads(self._nodes, routing=routing, runtime=runtime, section=section)
         self.begin_read = self._reads.begin
         """See `ChunkStore.begin_read`."""
@@ -109,6 +112,10 @@ class StorageClient:
         """Let calls to failed nodes end early, until cancelled; see fs/client/node_calls.py."""
         task_status.started()
         await self._nodes.run()
+
+    def say(self, figures: Figures) -> None:
+        """Say whom this client, of a mount, does not reach."""
+        figures.note(metrics.MOUNT_UNREACHED, len(self._nodes.unreached))
 
     async def read(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
         """See `ChunkStore.read`."""

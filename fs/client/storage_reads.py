@@ -3,7 +3,8 @@
 Invariants:
     - Bytes reach the user's buffers straight from the connection; they count only once their checksum
       (client.verify_reads) has been checked.
-    - Of a node that kept a begun read for a call's whole limit others are asked for a while, if they have the same.
+    - Of a node that kept a begun read for a call's whole limit others are asked for a while, if they have the same; of one that is cut off from
+      here, for as long as it is.
     - A chunk, or the part of one, that was never written reads as zeros; a damaged or unreachable copy
       never does: it is read elsewhere, or the read fails.
 """
@@ -141,7 +142,7 @@ class StorageReads:
         if table is None:
             pieces = cut_reads(self._routing.info, reads)
             is_ahead = all(read.is_ahead for read in reads)
-            if self._silent_until_s:
+            if self._silent_until_s or self._nodes.unreached:
                 avoid = self._silent_targets(pieces)
         else:
             failures, unjoined = await self._run_table(table, requests, is_relaxed)
@@ -160,7 +161,8 @@ class StorageReads:
         """Return a table and what is asked for it, where that can be planned by rows."""
         if self._silent_until_s and not self._silent_nodes():
             self._silent_until_s.clear()
-        if isinstance(reads, ReadTable) and not self._silent_until_s:
+        is_anybody_silent = self._silent_until_s or self._nodes.unreached
+        if isinstance(reads, ReadTable) and not is_anybody_silent:
             self._start += 1
             requests = self._plans.plan(self._routing.info, reads, self._start, self._section)
             if requests is not None:
@@ -169,7 +171,8 @@ class StorageReads:
 
     def _silent_nodes(self) -> set[NodeId]:
         now_s = current_time()
-        return {node for node, until_s in self._silent_until_s.items() if now_s < until_s}
+        silent = {node for node, until_s in self._silent_until_s.items() if now_s < until_s}
+        return silent.union(self._nodes.unreached)
 
     def _silent_targets(self, pieces: Sequence[Piece]) -> set[tuple[TargetId, int]]:
         """Return what is to be avoided, as of `readable_targets`, because its node is silent."""
@@ -263,7 +266,8 @@ class StorageReads:
         if requests is None or len(requests) != 1:
             return None
         (one,) = requests
-        if self._silent_until_s and one.node_id in self._silent_nodes():
+        is_anybody_silent = self._silent_until_s or self._nodes.unreached
+        if is_anybody_silent and one.node_id in self._silent_nodes():
             self._begun_left = 0  # the next one begins at another
             return None
 

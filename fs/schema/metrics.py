@@ -276,6 +276,13 @@ TARGET_SCRUB_BYTES: Final = counter(
     "ember_storage_scrub_read_bytes_total", _STORAGE, "Read by the scrub from a target.", "target"
 )
 
+RELAYED_LINKS: Final = gauge(
+    "ember_storage_relayed_links",
+    _STORAGE,
+    "Clients, and metadata services, that do not reach another storage node, counted for each: this one has passed requests on to it within the last"
+    " minute. How many requests say the metrics of remote calls, by the method Storage.Relay.",
+)
+
 # ---- meta ------------------------------------------------------------------------------------------
 
 _META: Final = Shower.META
@@ -446,6 +453,11 @@ MOUNT_DIRTY_MAX: Final = gauge(
 )  # fmt: skip
 MOUNT_READAHEAD: Final = gauge(
     "ember_mount_readahead_bytes", _MOUNT, "Fetched ahead of readers, or on their way."
+)
+MOUNT_UNREACHED: Final = gauge(
+    "ember_mount_unreached_nodes",
+    _MOUNT,
+    "Storage nodes that cannot be connected to from here though the manager hears them; others pass requests on to them.",
 )
 MOUNT_OPEN: Final = gauge(
     "ember_mount_open_inodes", _MOUNT, "Files that are open, or were and still have bytes to send."

@@ -1,17 +1,19 @@
-"""What a storage process says of its disks and targets when its metrics are read."""
+"""What a storage process says of its disks and targets, and of what it passes on, when its metrics are read."""
 
 from ..runtime.figures import Figures
 from ..schema import metrics
 from ..schema.routing import LocalState
 from .context import StorageContext
 from .disk import Disk
+from .relay import Relays
 from .target import LocalTarget
 
 
-def say(context: StorageContext, figures: Figures) -> None:
-    """Say everything that this process knows of its disks and targets, as last measured."""
+def say(context: StorageContext, relays: Relays, figures: Figures) -> None:
+    """Say everything that this process knows of its disks and targets, as last measured, and for how many it passes requests on."""
     figures.note(metrics.STORAGE_BUFFERS_USED, context.buffers.used_bytes)
     figures.note(metrics.STORAGE_BUFFERS_IDLE, context.buffers.idle_bytes)
+    figures.note(metrics.RELAYED_LINKS, len(relays.told()))
     for disk in context.targets.disks:
         _say_disk(disk, figures)
     known = context.routing.info.targets

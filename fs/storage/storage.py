@@ -186,7 +186,7 @@ class Storage:
 
     def say(self, figures: Figures) -> None:
         """Say what this process measures."""
-        say(self._context, figures)
+        say(self._context, self.service.relays, figures)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the loops until cancelled."""

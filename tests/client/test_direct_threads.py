@@ -147,6 +147,7 @@ class Node:
         self.disk = disk
         self.spoil = spoil
         self.asked = []
+        self.unreached = frozenset()
 
     async def call(self, _node_id, _method, request, *, into, may_be_lent):
         self.asked.append(may_be_lent)

@@ -11,6 +11,8 @@ from fs.client.node_calls import NodeCalls
 from fs.client.patience import SlowPeerError
 from fs.rpc.api import ConnectionRefused, Received
 from fs.rpc.call_under_way import CallUnderWay
+from fs.rpc.transport_memory import MemoryNetwork
+from fs.runtime.simulated import simulated_runtime
 from fs.schema import services
 from fs.schema.config import ClientSection
 from fs.schema.ids import NodeId
@@ -70,7 +72,14 @@ class Peers:
 
 
 def calls(routing, peers, **section):
-    return NodeCalls(channels=peers, routing=routing, mgmtd=peers, section=ClientSection(**section))
+    network = MemoryNetwork(seed=1)
+    return NodeCalls(
+        channels=peers,
+        routing=routing,
+        mgmtd=peers,
+        section=ClientSection(**section),
+        runtime=simulated_runtime(network.endpoint("client"), 1),
+    )
 
 
 @pytest.mark.parametrize("change", [{"state": NodeState.FAILED}, {"incarnation": "second"}])

@@ -66,6 +66,7 @@ class Nodes:
 
     def __init__(self, spoil=None):
         self.spoil = spoil
+        self.unreached = frozenset()
         self.asked = []
         self.lent = []
 
@@ -291,6 +292,7 @@ class Begun:
     """Nodes that are asked without waiting; each request is told of by its message, and what is called with the reply."""
 
     def __init__(self):
+        self.unreached = frozenset()
         self.asked, self.node_ids = [], []
 
     def begin(self, node_id, _method, message, on_end, *, is_packed, reply_bytes_max):

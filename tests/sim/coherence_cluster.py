@@ -47,6 +47,7 @@ KIND_COUNT: Final = 8
 LEFT_OUT: Final = frozenset(
     {
         "cut_all",
+        "cut_clients",
         "full_disk",
         "kill_client",
         "kill_head_and_clients",

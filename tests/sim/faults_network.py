@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import trio
 
 from fs.rpc.transport_memory import DelayRange
-from fs.schema.routing import PublicState
+from fs.schema.routing import PublicState, Role
 
 from .workload import REGISTER_CLIENT
 from .world import World, network_fault
@@ -76,6 +76,29 @@ async def cut_link(world: World) -> None:
     for other in others:
         _block(world, alone, other)
     await trio.sleep(source.choice(BLOCKED_S))
+
+
+@network_fault(0)
+async def cut_clients(world: World) -> None:
+    """Cut clients, or the metadata services, off from one or two storage nodes that all others reach; by name only.
+
+    For longer than they take to find it out: what is for those nodes goes there by way of others.
+    """
+    source, cluster = world.network_random, world.cluster
+    callers = world.client_names()
+    if not callers or source.random() < 0.2:
+        callers = [name for name, roles in cluster.shape.roles.items() if Role.META in roles]
+    chosen = source.sample(callers, source.randint(1, len(callers)))
+    nodes = source.sample(cluster.storages, source.choice([1, 1, 2]))
+    way = source.choice(["both", "to", "from"])
+    cluster.trace.add("cut clients", f"{chosen} {nodes} {way}")
+    for caller in chosen:
+        for node in nodes:
+            if way != "from":
+                cluster.network.block(caller, node)
+            if way != "to":
+                cluster.network.block(node, caller)
+    await trio.sleep(source.choice([1.0, 5.0, 15.0, 25.0]))
 
 
 @network_fault(2)

@@ -1,0 +1,474 @@
+# ruff: noqa: ARG001 - a test that waits names the clock it wants
+"""Who is cut off is found out by a connection of its own, asked through others meanwhile, and straight again afterwards."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import trio
+
+from fs.client.node_calls import NodeCalls
+from fs.client.patience import PATIENT_S
+from fs.client.reach import ANSWER_S, SHUN_S, TRY_AGAIN_S, TRY_S, relays_to
+from fs.rpc.api import ConnectionRefused, Received
+from fs.rpc.call_under_way import CallUnderWay, TimeUpError
+from fs.rpc.transport_memory import MemoryNetwork
+from fs.runtime.simulated import simulated_runtime
+from fs.schema import services
+from fs.schema.config import ClientSection
+from fs.schema.ids import ChainId, NodeId, TargetId
+from fs.schema.proto import storage_pb2 as pb
+from fs.schema.proto.core_pb2 import GetInfoRsp
+from fs.schema.routing import (
+    Chain,
+    ChainTarget,
+    Node,
+    NodeState,
+    PublicState,
+    Role,
+    RoutingInfo,
+    Target,
+)
+from fs.schema.status import FsError, Status
+
+SECTION = ClientSection()
+FOUND_OUT_S = ANSWER_S + TRY_S
+
+
+def chain(number, *node_ids):
+    members = [ChainTarget(TargetId(n * 1000 + number), PublicState.SERVING) for n in node_ids]
+    return Chain(ChainId(number), 1, tuple(members))
+
+
+def info_of(states, chains=()):
+    nodes = {
+        NodeId(n): Node(NodeId(n), frozenset({Role.STORAGE}), f"mem:{n}", "first", state)
+        for n, state in states.items()
+    }
+    targets = {
+        member.target_id: Target(
+            member.target_id, one.chain_id, NodeId(member.target_id // 1000), 0
+        )
+        for one in chains
+        for member in one.targets
+    }
+    return RoutingInfo(1, nodes=nodes, targets=targets, chains={c.chain_id: c for c in chains})
+
+
+UP = NodeState.CONNECTED
+CHAINS = (chain(1, 1, 2), chain(2, 1, 2), chain(3, 1, 3))
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_who_shares_most_chains_comes_first(start):
+    info = info_of(dict.fromkeys((1, 2, 3, 4), UP), CHAINS)
+    assert [node.node_id for node in relays_to(info, NodeId(1), start)] == [2, 3, 4]
+
+
+def test_equals_take_turns():
+    info = info_of(dict.fromkeys((1, 2, 3, 4), UP))
+    firsts = [relays_to(info, NodeId(1), start)[0].node_id for start in range(6)]
+    assert firsts == [2, 3, 4, 2, 3, 4]
+
+
+def test_who_is_not_there_passes_nothing_on():
+    info = info_of({1: UP, 2: NodeState.FAILED, 3: NodeState.DISABLED, 4: NodeState.STARTING})
+    nodes = {**info.nodes, NodeId(5): Node(NodeId(5), frozenset({Role.META}), "mem:5", "")}
+    found = relays_to(replace(info, nodes=nodes), NodeId(1), 0)
+    assert [node.node_id for node in found] == [4]
+    assert relays_to(info_of({1: UP}), NodeId(1), 7) == []
+
+
+class Routing:
+    def __init__(self, info):
+        self.info = info
+        self._changed = trio.Event()
+
+    def publish(self, node_id, **changes):
+        nodes = dict(self.info.nodes)
+        nodes[NodeId(node_id)] = replace(nodes[NodeId(node_id)], **changes)
+        self.info = replace(self.info, nodes=nodes, routing_version=self.info.routing_version + 1)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_newer(self, routing_version):
+        while self.info.routing_version <= routing_version:
+            await self._changed.wait()
+        return self.info
+
+
+class Cluster:
+    """Nodes 1 to 3 as a client sees them: channels to them, over a network that may be cut."""
+
+    def __init__(self):
+        self.network = MemoryNetwork(seed=1)
+        self.routing = Routing(info_of(dict.fromkeys((1, 2, 3), UP), CHAINS))
+        self.took_s = {1: 0.01, 2: 0.01, 3: 0.01}
+        self.cut = set()
+        """Pairs that do not reach each other."""
+        self.unable = set()
+        self.sent = []
+        """Whom each request was sent to, and for whom."""
+        self.closed = []
+        self.reported = []
+        self.asked = []
+        """Who was asked whether somebody lives."""
+        self.lack = False
+        endpoint = self.network.endpoint("client")
+        runtime = simulated_runtime(endpoint, 1)
+        self.tried = []
+        self._endpoint = endpoint
+        self.nodes = NodeCalls(
+            channels=self,
+            routing=self.routing,
+            mgmtd=self,
+            section=SECTION,
+            runtime=replace(runtime, network=self),
+        )
+
+    async def connect(self, address):
+        self.tried.append(address)
+        if self.lack:
+            raise FsError(Status.OUT_OF_RESOURCES, "no descriptor")
+        return await self._endpoint.connect(address)
+
+    async def listen(self, nursery):
+        async def handle(stream):
+            await stream.receive_into(memoryview(bytearray(1)))
+
+        for n in (1, 2, 3):
+            await nursery.start(self.network.endpoint(f"node-{n}").serve, f"mem:{n}", handle)
+
+    def block(self, one, two):
+        self.cut.add((one, two))
+        self.network.partition([f"{'node-' if one else 'client'}{one or ''}"], [f"node-{two}"])
+
+    def heal(self):
+        self.cut.clear()
+        self.network.heal()
+
+    def get(self, address, *, node_id):
+        return ToNode(self, int(address.removeprefix("mem:")), is_aside=not node_id)
+
+    async def call(self, method, request, **_options):
+        self.reported.append(request.node_id)
+        return method.reply_type()
+
+    async def ask(self, node_id=1, method=services.STORAGE_SYNC_CHAINS):
+        await self.nodes.call(NodeId(node_id), method, method.request_type())
+
+
+class ToNode:
+    def __init__(self, cluster, node_id, *, is_aside):
+        self._cluster = cluster
+        self._node_id = node_id
+        self._is_aside = is_aside
+
+    async def aclose(self):
+        self._cluster.closed.append((self._node_id, self._is_aside))
+
+    async def call(self, method, request, *, timeout_s, under_way=None, **_options):
+        call = CallUnderWay(trio.current_time() + timeout_s)
+        under_way = set() if under_way is None else under_way
+        under_way.add(call)
+        try:
+            return await call.within(self._answer(method, request, timeout_s))
+        except TimeUpError:
+            raise FsError(Status.RPC_TIMEOUT, "no reply") from None
+        finally:
+            under_way.discard(call)
+
+    async def _answer(self, method, request, timeout_s):
+        cluster, here = self._cluster, self._node_id
+        is_relayed = method is services.STORAGE_RELAY
+        number = request.service_number if is_relayed else method.service_number
+        if number == services.CORE_GET_INFO.service_number:
+            cluster.asked.append(here)
+        else:
+            cluster.sent.append((here, request.node_id if is_relayed else here))
+        await self._way(0, here)
+        if here in cluster.unable and is_relayed:
+            raise FsError(Status.RPC_UNKNOWN_METHOD, "service 3 method 21")
+        if not is_relayed:
+            return Received(await self._reply(here, method))
+        if (here, request.node_id) in cluster.cut:
+            await trio.sleep(2.5)
+            return Received(pb.RelayRsp(status=Status.RPC_CONNECTION_LOST, is_silent=True))
+        inner = services.CORE_GET_INFO
+        if request.service_number != inner.service_number:
+            inner = services.STORAGE_SYNC_CHAINS
+        with trio.move_on_after(0.95 * timeout_s):
+            reply = await self._reply(request.node_id, inner)
+            return Received(pb.RelayRsp(message=reply.SerializeToString()))
+        return Received(pb.RelayRsp(status=Status.RPC_TIMEOUT))
+
+    async def _way(self, one, two):
+        if (one, two) in self._cluster.cut:
+            await trio.sleep_forever()
+
+    async def _reply(self, node_id, method):
+        if method is services.CORE_GET_INFO:
+            return GetInfoRsp(incarnation="first")
+        took_s = self._cluster.took_s[node_id]
+        if isinstance(took_s, FsError):
+            raise took_s
+        await trio.sleep(took_s)
+        return method.reply_type()
+
+
+@pytest.fixture
+async def cluster(nursery, autojump_clock):
+    made = Cluster()
+    await made.listen(nursery)
+    nursery.start_soon(made.nodes.run)
+    await trio.sleep(0.1)
+    return made
+
+
+async def ask_again(cluster, node_id=1):
+    """As whoever repeats what fails; return for how long."""
+    began_s = trio.current_time()
+    while True:
+        try:
+            await cluster.ask(node_id)
+            return trio.current_time() - began_s
+        except FsError as error:
+            told = str(error)
+        assert "\n" not in told
+        await trio.sleep(0.02)
+
+
+async def cut_off(cluster, one=0, two=1):
+    cluster.block(one, two)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    cluster.sent.clear()
+
+
+async def test_nobody_is_tried_while_calls_end_soon(autojump_clock, cluster):
+    for _ in range(30):
+        await cluster.ask()
+    assert not cluster.tried
+    assert not cluster.nodes.unreached
+
+
+async def test_who_is_cut_off_is_asked_through_another(autojump_clock, cluster):
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    assert cluster.nodes.unreached == {1}
+    assert cluster.closed == [(1, False), (1, True)]
+    assert cluster.sent == [(1, 1), (2, 1)]
+    for _ in range(5):
+        assert await ask_again(cluster) < 0.1  # nothing has to be found out again
+    await cluster.ask(3)
+    assert cluster.sent[2:] == [(2, 1)] * 5 + [(3, 3)]
+
+
+async def test_all_calls_to_it_end_at_once(autojump_clock, cluster, nursery):
+    cluster.block(0, 1)
+    took = []
+
+    async def one(after_s):
+        await trio.sleep(after_s)
+        took.append(await ask_again(cluster))
+
+    async with trio.open_nursery() as several:
+        for after_s in (0.0, 1.0, 2.0, 3.0, 3.9):
+            several.start_soon(one, after_s)
+    assert max(took) < FOUND_OUT_S + 0.3
+    assert cluster.tried == ["mem:1"]
+
+
+async def test_what_is_begun_without_a_task_ends_as_well(autojump_clock, cluster):
+    assert cluster.nodes.begin(NodeId(9), services.STORAGE_SYNC_CHAINS, b"", print) is None
+    await cut_off(cluster)
+    assert cluster.nodes.begin(NodeId(1), services.STORAGE_SYNC_CHAINS, b"", print) is None
+    assert not cluster.sent
+
+
+@pytest.mark.parametrize("took_s", [ANSWER_S + 1.0, 9.0])
+async def test_who_is_slow_is_not_cut_off(autojump_clock, cluster, took_s):
+    cluster.took_s[1] = took_s
+    for _ in range(4):
+        await cluster.ask()
+    assert not cluster.nodes.unreached
+    assert cluster.sent == [(1, 1)] * 4
+    assert 0 < len(cluster.tried) <= 4 * (took_s // TRY_AGAIN_S + 1)
+
+
+async def test_who_answers_something_meanwhile_is_not_cut_off(autojump_clock, cluster, nursery):
+    """Its packets get lost, and so have those of the connection that was to try it."""
+    cluster.took_s[1] = 3.5
+    cluster.network.partition(["client"], ["node-1"])  # new connections alone
+    await cluster.ask()
+    await trio.sleep(5.0)
+    assert cluster.tried == ["mem:1"] and not cluster.nodes.unreached
+
+
+async def test_straight_again_when_the_way_is_free(autojump_clock, cluster):
+    await cut_off(cluster)
+    await trio.sleep(40.0)
+    assert cluster.nodes.unreached == {1}
+    cluster.heal()
+    await trio.sleep(TRY_AGAIN_S + ANSWER_S)
+    assert not cluster.nodes.unreached
+    await cluster.ask()
+    assert cluster.sent == [(1, 1)]
+    cluster.tried.clear()
+    await trio.sleep(60.0)
+    assert not cluster.tried
+
+
+async def test_of_two_ways_that_are_cut_the_second_is_found_out_soon_as_well(
+    autojump_clock, cluster
+):
+    await cut_off(cluster)
+    cluster.block(0, 2)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    assert cluster.nodes.unreached == {1, 2}
+    assert cluster.sent == [(2, 1), (3, 1)]
+
+
+async def test_a_relay_that_does_not_reach_it_either_is_not_asked_again(autojump_clock, cluster):
+    cluster.block(2, 1)
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < 9.0
+    assert cluster.sent == [(1, 1), (2, 1), (3, 1)]
+    await ask_again(cluster)
+    assert cluster.sent[3:] == [(3, 1)]
+    await trio.sleep(SHUN_S)
+    cluster.heal()
+    cluster.network.partition(["client"], ["node-1"])
+    cluster.cut.add((0, 1))
+    await ask_again(cluster)
+    assert cluster.sent[4:] == [(2, 1)]
+
+
+async def test_a_relay_of_an_earlier_release_is_never_asked_again(autojump_clock, cluster):
+    cluster.unable = {2}
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    await trio.sleep(2 * SHUN_S)
+    await ask_again(cluster)
+    assert cluster.sent == [(1, 1), (2, 1), (3, 1), (3, 1)]
+    cluster.routing.publish(2, incarnation="upgraded")
+    cluster.unable.clear()
+    await ask_again(cluster)
+    assert cluster.sent[4:] == [(2, 1)]
+
+
+async def test_with_nobody_to_pass_on_the_node_itself_is_called(autojump_clock, cluster):
+    cluster.unable = {2, 3}
+    cluster.block(0, 1)
+    with trio.move_on_after(30.0):
+        await ask_again(cluster)
+    assert [one for one in cluster.sent if one[0] != 1] == [(2, 1), (3, 1)]
+    assert 1 < cluster.sent.count((1, 1)) < 6  # each waits for its limit
+    cluster.heal()
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+
+
+async def test_who_reaches_nobody_asks_no_more_often_than_before(autojump_clock, cluster):
+    for n in (1, 2, 3):
+        cluster.block(0, n)
+    with trio.move_on_after(60.0):
+        async with trio.open_nursery() as several:
+            for n in (1, 2, 3):
+                several.start_soon(ask_again, cluster, n)
+    assert cluster.nodes.unreached == {1, 2, 3}
+    assert len(cluster.sent) < 3 * 10
+    assert len(cluster.tried) < 3 * (60 / TRY_AGAIN_S + 2)
+    cluster.heal()
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+
+
+@pytest.mark.parametrize("judged", [1, 2])
+async def test_what_is_passed_on_ends_when_either_is_judged(
+    autojump_clock, cluster, nursery, judged
+):
+    await cut_off(cluster)
+    cluster.took_s[1] = math.inf
+    errors = []
+
+    async def one():
+        with pytest.raises(FsError) as caught:
+            await cluster.ask()
+        errors.append((trio.current_time(), caught.value))
+
+    nursery.start_soon(one)
+    await trio.sleep(1.0)
+    began_s = trio.current_time()
+    cluster.routing.publish(judged, state=NodeState.FAILED)
+    await trio.sleep(0.1)
+    ((ended_s, error),) = errors
+    assert ended_s - began_s < 0.01
+    assert error.status is Status.RPC_CONNECTION_LOST and f"node {judged} was judged" in str(error)
+
+
+async def test_who_is_judged_is_not_cut_off_any_more(autojump_clock, cluster):
+    await cut_off(cluster)
+    cluster.heal()
+    cluster.routing.publish(1, incarnation="second")
+    await cluster.ask()
+    assert cluster.sent == [(1, 1)]
+    await trio.sleep(ANSWER_S + 0.1)
+    assert not cluster.nodes.unreached
+
+
+async def test_a_slow_node_is_waited_for_through_another(autojump_clock, cluster):
+    """What it is busy with takes longer than a call has: it lives, which is asked on the same way."""
+    await cut_off(cluster)
+    cluster.took_s[1] = 3.5 * SECTION.call_timeout_s
+    took_s = await ask_again(cluster)
+    assert took_s < 5 * SECTION.call_timeout_s < PATIENT_S
+    assert len(cluster.asked) > 2
+    assert {*cluster.asked, *(at for at, _ in cluster.sent)} == {2}
+
+
+async def test_who_has_no_descriptor_to_try_with_cuts_nobody_off(autojump_clock, cluster):
+    cluster.lack = True
+    cluster.took_s[1] = 9.0
+    await cluster.ask()
+    assert cluster.tried and not cluster.nodes.unreached
+    cluster.lack, cluster.took_s[1] = False, 0.01
+    await trio.sleep(TRY_AGAIN_S)
+    await cut_off(cluster)
+
+
+async def test_who_refuses_though_it_lives_is_cut_off(autojump_clock, cluster):
+    """A packet filter may say so in its place; the manager, who is told, finds that it lives."""
+    cluster.took_s[1] = ConnectionRefused("mem:1: connection refused")
+    cluster.network.kill("node-1")
+    began_s = trio.current_time()
+    while not cluster.nodes.unreached:
+        with pytest.raises(ConnectionRefused):
+            await cluster.ask()
+        await trio.sleep(0.1)
+    assert trio.current_time() - began_s < FOUND_OUT_S
+    assert cluster.reported == [1]
+    cluster.took_s[1] = 0.01
+    cluster.sent.clear()
+    await cluster.ask()
+    assert cluster.sent == [(2, 1)]
+
+
+async def test_a_process_that_is_started_again_is_not_cut_off(autojump_clock, cluster):
+    cluster.took_s[1] = ConnectionRefused("mem:1: connection refused")
+    with pytest.raises(ConnectionRefused):
+        await cluster.ask()
+    cluster.took_s[1] = 0.01
+    await trio.sleep(TRY_AGAIN_S)
+    assert cluster.tried == ["mem:1"] and not cluster.nodes.unreached
+    await cluster.ask()
+    assert cluster.sent == [(1, 1)] * 2
+
+
+async def test_what_nobody_passes_on_is_asked_straight(autojump_clock, cluster, nursery):
+    await cut_off(cluster)
+    nursery.start_soon(ask_method, cluster, services.STORAGE_LIST_CHUNKS)
+    await trio.sleep(1.0)
+    assert cluster.sent == [(1, 1)]
+
+
+async def ask_method(cluster, method):
+    with pytest.raises(FsError):
+        await cluster.ask(1, method)
