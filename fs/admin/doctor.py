@@ -87,6 +87,8 @@ class Snapshot:
     """Of files whose bytes are in the metadata store; 0 also if no metadata service tells."""
     kept: mgmtd_pb2.ListSettingsRsp = field(default_factory=mgmtd_pb2.ListSettingsRsp)
     """Which settings are kept for roles, and how far nodes are with them."""
+    clients: Mapping[str, str] = field(default_factory=dict)
+    """For people: who those clients are that do not reach a node, by client id."""
 
 
 def diagnose(now: Snapshot, before: Snapshot | None = None) -> list[Finding]:
@@ -461,6 +463,22 @@ def _stuck(before: Snapshot, now: Snapshot) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _links(now: Snapshot) -> Iterator[Finding]:
+    for relay_id, answer in now.answers.items():
+        for link in answer.info.relayed_links:
+            caller = now.clients.get(link.client_id, f"client {link.client_id}")
+            if link.caller_node_id:
+                caller = f"node {link.caller_node_id}"
+            node = now.routing.nodes.get(NodeId(link.node_id))
+            address = node.address if node is not None else "its address"
+            yield Finding(
+                "link-cut", Severity.WARNING, f"{caller} and node {link.node_id}",
+                f"it cannot connect to that node, which the manager hears: node {relay_id} passes its requests on"
+                f" ({link.request_count} in {link.since_s:.0f} s), which costs both nodes more than straight ones",
+                f"look at the network between the two: routes, packet filters, switches on the way to {address}",
+            )  # fmt: skip
+
+
 CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _nodes,
     _managers,
@@ -471,6 +489,7 @@ CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (
     _space,
     _clocks,
     _leases,
+    _links,
     _releases,
     _settings,
     _inline,

@@ -29,7 +29,7 @@ from ..node.membership import Membership
 from ..node.user_guard import UserGuard
 from ..rpc.api import Identity
 from ..rpc.channel import ChannelPool, open_channels
-from ..rpc.core_service import CoreService
+from ..rpc.core_service import CoreService, RelayedLinks
 from ..rpc.credential_files import configured_secrets, read_keys
 from ..rpc.credentials import Secret, new_client_id
 from ..rpc.observer import RpcObserver
@@ -91,6 +91,8 @@ class Process:
     """What says the metrics of this process; parts add to it as they are made."""
     margins_s: list[Callable[[], float]] = field(default_factory=list)
     """What tells the seconds left of the leases of this process; parts add to it as they are made."""
+    relayed_links: list[RelayedLinks] = field(default_factory=list)
+    """What tells for whom this process passes requests on; parts add to it as they are made."""
     metrics_address: str = ""
     """Where the metrics are served; empty: nowhere."""
     documents: dict[str, Document] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class Process:
                 self.config,
                 changeable=self.kept,
                 margins_s=self.margins_s,
+                relayed_links=self.relayed_links,
                 spans=SpanKeeper(self.tracer) if self.tracer else None,
             ),
         )

@@ -46,6 +46,7 @@ async def run(process: Process) -> None:
         process.follow(lambda new: client.adopt(new.client))
         process.follow(lambda new: vfs.adopt(new.client))
         vfs.tell_settings(partial(_settings, process))
+        process.sources.append(client.chunks.say)
         await _serve(process, vfs, await _root(client, config.client.subdir))
 
 

@@ -189,6 +189,7 @@ async def serve_storage(
     process.join(membership)
     process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
+    process.relayed_links.append(storage.service.relays.told)
     server = process.server({"Storage": storage.service}, shelf)
     for its_calls in calls:
         its_calls.on_hang.append(lambda _error: server.pool.disown())

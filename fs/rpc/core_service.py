@@ -20,6 +20,9 @@ SPANS_BYTES_MAX = 1024 * 1024
 """Of one answer."""
 
 
+RelayedLinks = Callable[[], Sequence[core.RelayedLinkPb]]
+
+
 class ChangeableSettings(Protocol):
     """The settings of a process that administrators may change while it runs."""
 
@@ -42,6 +45,7 @@ class CoreService:
         *,
         changeable: ChangeableSettings | None = None,
         margins_s: Sequence[Callable[[], float]] = (),
+        relayed_links: Sequence[RelayedLinks] = (),
         spans: SpanKeeper | None = None,
     ) -> None:
         """Answer for the process `identity`, which offers `service_names` besides Core.
@@ -53,9 +57,11 @@ class CoreService:
             config: its settings, if they do not change.
             changeable: else.
             margins_s: tell the seconds left of its leases; more may be added meanwhile.
+            relayed_links: tell for whom it passes requests on; more may be added meanwhile.
             spans: keeps those of its tracer.
         """
         self._spans = spans
+        self._relayed_links = relayed_links
         self._margins_s = margins_s
         self._settings = changeable.settings if changeable else Settings(config or ProcessConfig())
         self._changeable = changeable
@@ -92,6 +98,7 @@ class CoreService:
             mgmtd_addresses=self._settings.config.process.mgmtd_addresses,
             lease_margin_s=min((margin_s() for margin_s in self._margins_s), default=0.0),
             lease_s=self._settings.config.mgmtd.node_lease_s if self._margins_s else 0.0,
+            relayed_links=[link for tell in self._relayed_links for link in tell()],
         )
 
     async def get_spans(self, _call: Call, request: core.GetSpansReq) -> core.GetSpansRsp:

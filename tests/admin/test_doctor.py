@@ -78,6 +78,15 @@ def answer(release="1", skew_s=0.0, lease_margin_s=4.0, lease_s=4.8):
     return Answer(told, skew_s, 0.001)
 
 
+LINK = core_pb2.RelayedLinkPb(client_id="c1", node_id=12, since_s=20.0, request_count=7)
+
+
+def passing(link):
+    told = answer()
+    told.info.relayed_links.append(link)
+    return told
+
+
 def snapshot(info=None, **changes):
     info = info or routing()
     sound = Snapshot(
@@ -186,6 +195,7 @@ SICK = [
     (snapshot(answers={NodeId(11): answer(skew_s=-1.5)}), {"clock-skew"}),
     (snapshot(answers={NodeId(11): answer(lease_margin_s=1.4)}), {"lease-short"}),
     (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),  # an older release
+    (snapshot(answers={NodeId(11): passing(LINK)}), {"link-cut"}),
     (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
     (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
     (snapshot(moves=mgmtd_pb2.ListMovesRsp(store_trouble="the disk is full")), {"store-full"}),
@@ -231,6 +241,23 @@ def test_a_disk_out_of_use_is_found_also_when_nothing_is_missing_any_more(chain_
     rows = disk_rows(sick.routing, sick.spaces, sick.configs)
     told = [(r["node_id"], r["disk_index"], r["trouble"]) for r in rows if r["node_id"] == 13]
     assert told[:2] == [(13, 0, ""), (13, 1, "broken: EIO")]
+
+
+def test_a_cut_link_is_named_by_both_ends():
+    answers = {NodeId(11): passing(LINK)}
+    (found,) = diagnose(snapshot(answers=answers))
+    assert found.subject == "client c1 and node 12"
+    clients = {"c1": "mount /data on h7 (process 5)"}
+    (found,) = diagnose(snapshot(answers=answers, clients=clients))
+    assert found.subject == "mount /data on h7 (process 5) and node 12"
+    assert "node 11 passes its requests on (7 in 20 s)" in found.text
+    assert "10.0.0.12:4000" in found.remedy
+    LINK.caller_node_id = 2
+    try:
+        (found,) = diagnose(snapshot(answers={NodeId(11): passing(LINK)}))
+    finally:
+        LINK.caller_node_id = 0
+    assert found.subject == "node 2 and node 12"
 
 
 def test_the_last_replica_is_critical_and_comes_first():

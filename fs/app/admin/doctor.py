@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -75,8 +76,32 @@ async def look(mgmtd: MgmtdLink, channels: ChannelPool) -> Snapshot:
     spaces = await spaces_of(channels, info)
     kept = await kept_settings(mgmtd)
     inline_bytes = await _inline_bytes(channels, info)
+    clients = await _clients(mgmtd, answers)
     now_ns = RealClock().wall_ns()
-    return Snapshot(info, moves, spaces, answers, silent, configs, now_ns, inline_bytes, kept)
+    return Snapshot(
+        info,
+        moves,
+        spaces,
+        answers,
+        silent,
+        configs,
+        now_ns,
+        inline_bytes,
+        kept,
+        clients,
+    )
+
+
+async def _clients(mgmtd: MgmtdLink, answers: Mapping[NodeId, Answer]) -> dict[str, str]:
+    """Return what clients are that do not reach a node, for people."""
+    if not any(answer.info.relayed_links for answer in answers.values()):
+        return {}
+    request = mgmtd_pb2.ListClientSessionsReq()
+    found = await mgmtd.call(services.MGMTD_LIST_CLIENT_SESSIONS, request, timeout_s=TIMEOUT_S)
+    return {
+        one.client_id: f"{f'mount {one.mount_point}' if one.mount_point else 'a client'} on {one.host_name} (process {one.pid})"
+        for one in found.sessions
+    }
 
 
 async def _inline_bytes(channels: ChannelPool, info: RoutingInfo) -> int:
