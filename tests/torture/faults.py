@@ -116,6 +116,8 @@ class Faults:
         self._fleet.network.cut(fault.victim, fault.peer)
         self._end_network(fault)
 
+    _apart = _half
+
     def _loss(self, fault: Fault) -> None:
         self._fleet.network.lose(fault.victim, fault.amount)
         self._end_network(fault)

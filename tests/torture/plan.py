@@ -27,12 +27,14 @@ class Fault:
 
 
 KINDS: Final = (
-    "kill", "stop", "long_stop", "full", "flip", "isolate", "one_way", "half", "loss",
+    "kill", "stop", "long_stop", "full", "flip", "isolate", "one_way", "half", "apart", "loss",
     "narrow", "reset", "slow_disk", "wipe", "disk_error", "rolling",
 )  # fmt: skip
-NETWORK: Final = ("isolate", "one_way", "half", "loss", "narrow", "reset")
+NETWORK: Final = ("isolate", "one_way", "half", "apart", "loss", "narrow", "reset")
 DISK_OF_LOOP: Final = ("full", "slow_disk", "disk_error")
 """Kinds that need a disk of their own below the storage process."""
+OF_MOUNT: Final = ("apart",)
+"""Kinds that concern the mount daemon alone."""
 WEIGHTS: Final = {"kill": 5, "stop": 3, "flip": 2, "reset": 2}
 
 RANGES_S: Final = {
@@ -42,6 +44,7 @@ RANGES_S: Final = {
     "isolate": (2.0, 15.0),
     "one_way": (2.0, 15.0),
     "half": (2.0, 15.0),
+    "apart": (10.0, 40.0),
     "loss": (5.0, 15.0),
     "narrow": (5.0, 12.0),
     "slow_disk": (8.0, 15.0),
@@ -71,7 +74,11 @@ def draw(
         mount: name of the mount daemon, empty: it is spared.
         only: the kinds to choose from, empty: all.
     """
-    kinds = [k for k in only or KINDS if loop_node or k not in DISK_OF_LOOP]
+    kinds = [
+        k
+        for k in only or KINDS
+        if (loop_node or k not in DISK_OF_LOOP) and (mount or k not in OF_MOUNT)
+    ]
     kind = generator.choices(kinds, [WEIGHTS.get(k, 1) for k in kinds])[0]
     duration_s = generator.uniform(*RANGES_S[kind]) if kind in RANGES_S else 0.0
     amount, peer = 0, ""
@@ -84,6 +91,8 @@ def draw(
             victim = generator.choice(anybody)
         case "half":
             peer = generator.choice([name for name in anybody if name != victim])
+        case "apart":
+            peer = mount
         case "full" | "slow_disk" | "disk_error":
             victim = loop_node
         case "rolling":

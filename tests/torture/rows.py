@@ -20,6 +20,7 @@ from .plan import NETWORK, Fault, draw
 from .runner import Torture, TortureError, quantile
 
 STALL_S_MAX = 30.0
+APART_S = 40.0
 ONE_CHAIN = {"nodes": 3, "replicas": 3, "chains": 1}
 MANIFEST_LOADS = 4
 MANIFEST_TIMEOUT_S = 300.0
@@ -272,9 +273,26 @@ def partitions(run: Run) -> dict:
             kind = NETWORK[index % len(NETWORK)]
             it.round(
                 draw(it.generator, storages=it.fleet.storages, loop_node="",
-                     others=it.fleet.controls, only=[kind])
+                     others=it.fleet.controls, mount="mountd", only=[kind])
             )  # fmt: skip
         return it.finish()
+
+
+@row("apart")
+def mounts_apart(run: Run) -> dict:
+    """A mount daemon and one storage node that do not reach each other, while all others reach both: how long programs wait.
+
+    None of them runs in this process: what it starts to end the cut would first have to close the files of the mount that it inherits.
+    """
+    pauses: dict[str, list[float]] = defaultdict(list)
+    sizes = replace(run.sizes, **ONE_CHAIN, loop_mib=0)
+    with run.torture(sizes=sizes, loads=LIGHT_LOAD).running() as it:
+        for _ in run.times(3):
+            for position in ("head", "middle", "tail"):
+                done = it.round(Fault("apart", node_at(it, position), APART_S, peer="mountd"))
+                pauses[position].append(done.pause_s)
+        report = it.finish()
+    return report | {f"pause {kind}": spread(values) for kind, values in pauses.items()}
 
 
 @row("M5")
