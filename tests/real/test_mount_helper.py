@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import signal
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fs.app.helper_script import DEEDS, helper_path
+from fs.app.helper_script import DEEDS, FOLDER, helper_path
 from fs.client.vfs.mounted_tree import TREE_ATTRIBUTE
 from fs.runtime.config_file import read_config, write_config
 
@@ -30,20 +31,35 @@ pytestmark = [
 ]
 
 
+def is_locked_alone(folder):
+    """Take a folder for this process alone, unless another run of these tests has it."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @pytest.fixture(scope="module")
 def _helper():
-    """Install the helper; what stood there before is put back."""
+    """Install the helper; the last run that uses it removes it, and what stood there before is put back."""
     places = [Path(helper_path(deed)) for deed in DEEDS]
-    before = {place: place.read_bytes() for place in places if place.exists()}
-    for place in before:
-        place.unlink()
+    folder = os.open(FOLDER, os.O_RDONLY)
+    before = {}
+    if is_locked_alone(folder):
+        before = {place: place.read_bytes() for place in places if place.exists()}
+        for place in before:
+            place.unlink()
+    fcntl.flock(folder, fcntl.LOCK_SH)
     run(EMBER, "mount-helper", "install")
     yield
-    run(EMBER, "mount-helper", "remove")
-    assert not any(place.exists() for place in places)
-    for place, content in before.items():
-        place.write_bytes(content)
-        place.chmod(0o755)
+    if is_locked_alone(folder):
+        run(EMBER, "mount-helper", "remove")
+        assert not any(place.exists() for place in places)
+        for place, content in before.items():
+            place.write_bytes(content)
+            place.chmod(0o755)
+    os.close(folder)
 
 
 @pytest.fixture(scope="module")
