@@ -330,6 +330,8 @@ class ClientSection(Section, frozen=True):
     """Check the checksum of every read again on arrival."""
     max_background: Count = 64
     """READs of several pages of the page cache that storage is asked for at a time, but for small ones that are asked for together; further ones wait in the mount.  From three quarters of it on the kernel reads ahead less."""
+    atime: Annotated[str, Meta(pattern="^(relatime|noatime)$")] = "relatime"
+    """Which reads set the time of access: the first one after a change and the first one of a day (relatime), or none (noatime)."""
     fuse_frontend: Annotated[str, Meta(pattern="^(direct|libfuse)$")] = "direct"
     """Who talks to the kernel: EmberFS itself (direct), or pyfuse3 (libfuse), which is slower and knows fewer operations."""
     hf3fs_tree: bool = False

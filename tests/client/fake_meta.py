@@ -8,6 +8,7 @@ import trio
 
 from fs.meta import acl, file_locks
 from fs.meta.lock_cycles import CycleSearch, LockWait
+from fs.meta.ops.note_reads import time_noted
 from fs.schema.ids import InodeId
 from fs.schema.inode import (
     DirectoryPart,
@@ -297,6 +298,16 @@ class FakeMeta:
             if ended.inode_id in self.cluster.inodes:
                 await self.cluster.collect(self.cluster.get(ended.inode_id))
         return meta_pb2.PruneSessionsRsp()
+
+    async def note_reads(self, r):
+        c, times = self.cluster, []
+        for read in r.reads:
+            inode = c.inodes.get(read.inode_id)
+            if inode is not None:
+                atime_ns = time_noted(c.clock_ns(), inode.atime_ns, read)
+                inode = c.inodes[read.inode_id] = replace(inode, atime_ns=atime_ns)
+            times.append(0 if inode is None else inode.atime_ns)
+        return meta_pb2.NoteReadsRsp(atimes_ns=times)
 
     async def list(self, r):
         c = self.cluster

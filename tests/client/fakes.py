@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from fs.client.noted_reads import NotedReads, ReadTimes
 from fs.client.vfs.changing_attributes import mode_after_write
 from fs.client.vfs.ports import Caller
 from fs.meta.lock_cycles import LockWait
@@ -55,6 +56,13 @@ class FakeClock:
 
 async def run_inline(function, /, *args):
     return function(*args)
+
+
+def no_reads() -> NotedReads:
+    """What notes no read."""
+    clock = FakeClock()
+    times = ReadTimes(clock.wall_ns, clock.monotonic_s, 0.0, lambda *_: None)
+    return NotedReads(FakeCluster(clock).meta(), Caller(0, 0).to_pb, times, is_off=True)
 
 
 class FakeCluster:

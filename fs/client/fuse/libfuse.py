@@ -14,6 +14,7 @@ from ...schema.ids import InodeId
 from ...schema.status import FsError, Status
 from ..vfs.vfs import Vfs
 from .frontend import ATTRIBUTES_ALONE, KernelNotifier
+from .mount_options import generic_options
 from .mount_point import common_options
 from .tree_operations import operations_of
 
@@ -35,7 +36,7 @@ class LibfuseFrontend:
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
         self.kernel_cache = KernelNotifier(_invalidate, runtime, _invalidate_name)
         self._operations = operations_of(vfs, runtime)
-        self._generic = vfs.section.mount_options
+        self._generic = generic_options(vfs.section)
         self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
 
     def mount(self, mount_point: Path, source: str) -> None:

@@ -23,6 +23,7 @@ from ..vfs.ports import Caller
 from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
+from .mount_options import counted_reads
 from .mount_point import check_mount_point, mark_mount_point, set_read_ahead, umount
 from .mounted_paths import MountedPaths
 
@@ -60,6 +61,7 @@ async def run_mount(
     """
     frontend = _frontend(vfs, runtime, section, root)
     vfs.connect_kernel(frontend.kernel_cache)
+    vfs.count_reads(*counted_reads(section))
     tree = MountedTree(cluster_id, section.subdir)
     vfs.announce_tree(tree.words.encode())
     told: list[Source] = [] if sources is None else sources

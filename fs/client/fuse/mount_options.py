@@ -6,8 +6,9 @@ Invariants:
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
+from ...schema.config import ClientSection
 from ...schema.status import FsError, Status
 
 RDONLY: Final = 1
@@ -53,6 +54,25 @@ FLAGS: Final[dict[str, tuple[int, int]]] = {
     "nolazytime": (0, _LAZYTIME),
 }
 """What each option sets and clears."""
+
+
+class CountedReads(NamedTuple):
+    """Which reads set times of access."""
+
+    of_files: bool
+    of_directories: bool
+
+
+def generic_options(section: ClientSection) -> list[str]:
+    """Return what the kernel is told of a mount as of one of any type, and shows in lists of mounts."""
+    return [*section.mount_options, *(["noatime"] if section.atime == "noatime" else [])]
+
+
+def counted_reads(section: ClientSection) -> CountedReads:
+    """Return which reads of a mount may count, by the options that it was made with."""
+    flags = flags_of(generic_options(section))
+    of_files = not flags & (RDONLY | _NOATIME)
+    return CountedReads(of_files, of_files and not flags & _NODIRATIME)
 
 
 def flags_of(options: Iterable[str], flags: int = DEFAULT_FLAGS) -> int:

@@ -14,6 +14,7 @@ from ...runtime.ports import Buffer, Runtime
 from ...schema.ids import InodeId
 from ...schema.inode import NAME_BYTES_MAX, Inode
 from ...schema.status import FsError, Status
+from ..vfs.access_times import with_reads
 from ..vfs.creating import Opened
 from ..vfs.vfs import Vfs
 from .answers import BLOCK_BYTES, errno_of
@@ -94,7 +95,7 @@ class Operations(pyfuse3.Operations):
         self.killed = KilledCallers(runtime.clock.monotonic_s)
 
     def _entry(self, inode: Inode, age_s: float = 0.0) -> pyfuse3.EntryAttributes:
-        return entry_attributes(inode, self._vfs.section, age_s)
+        return entry_attributes(with_reads(self._vfs.reads, inode), self._vfs.section, age_s)
 
     # -- names and attributes ---------------------------------------------------------------------
 

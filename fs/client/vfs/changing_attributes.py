@@ -43,6 +43,11 @@ class AttrChange(NamedTuple):
         return has_value or self.atime_now or self.mtime_now
 
     @property
+    def sets_atime(self) -> bool:
+        """True when the time of access is set, to a value or to now."""
+        return self.atime_ns is not None or self.atime_now
+
+    @property
     def is_times_only(self) -> bool:
         """True when nothing but times changes."""
         return self.mode is None and self.uid is None and self.gid is None and self.length is None
@@ -85,6 +90,20 @@ class ChangingAttributes(LookingUp):
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
     ) -> Inode:
         """Change attributes; a length change comes after everything written before it."""
+        if not change.sets_atime:
+            return await self._changed(inode_id, change, handle_id, caller)
+        reads, is_set = self._core.reads, False
+        await reads.wait_setting(inode_id)
+        try:
+            inode = await self._changed(inode_id, change, handle_id, caller)
+            is_set = True
+        finally:
+            reads.end_setting(inode_id, is_set=is_set)
+        return inode
+
+    async def _changed(
+        self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
+    ) -> Inode:
         self._core.told.note_changed(inode_id)
         try:
             inode = await self._setattr(inode_id, change, handle_id, caller)
@@ -132,7 +151,7 @@ class ChangingAttributes(LookingUp):
         if state is None:
             return None
         if change.is_values_only:
-            is_kept = self._keep_times(state, change, caller)
+            is_kept = self._keep_times_now(state, change, caller)
         else:
             asked = AskedOwner(change.mode, change.uid, change.gid)
             is_kept = change.is_owner_only and self._core.keep_owner(
@@ -162,6 +181,17 @@ class ChangingAttributes(LookingUp):
         self._core.note_changed(inode_id)
         return True
 
+    def _keep_times_now(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:
+        """As `_keep_times`, where no read of the file is on its way to meta."""
+        if not change.sets_atime:
+            return self._keep_times(state, change, caller)
+        reads = self._core.reads
+        if not reads.begin_setting(state.inode_id):
+            return False
+        is_kept = self._keep_times(state, change, caller)
+        reads.end_setting(state.inode_id, is_set=is_kept)
+        return is_kept
+
     def _keep_times(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:
         times = SetTimes(change.atime_ns, change.mtime_ns, self._core.runtime.clock.wall_ns())
         return self._core.keep_times(state, caller, times)
@@ -179,6 +209,9 @@ class ChangingAttributes(LookingUp):
             state is not None
             and (change.has_times or _sets_id(change, state) or state.set_owner is not None)
         ):
+            return False
+        sets_atime, reads = change.sets_atime, core.reads
+        if sets_atime and not reads.begin_setting(inode_id):
             return False
         request = self._setattr_request(inode_id, change, caller)
         self.listed.expect(request)
@@ -198,13 +231,18 @@ class ChangingAttributes(LookingUp):
             return inode
 
         def ended(inode: "Inode | None", error: "Exception | None") -> None:
+            if sets_atime:
+                reads.end_setting(inode_id, is_set=error is None)
             if change.is_times_only and isinstance(error, FsError):
                 error = TakesTaskError() if error.status is Status.NOT_PERMITTED else error
             on_end(inode, error)
 
         asked = Change(services.META_SET_ATTR, request, take, failed)
         core.told.note_changed(inode_id)
-        return begin(core, asked, ended)
+        is_begun = begin(core, asked, ended)
+        if sets_atime and not is_begun:
+            reads.end_setting(inode_id, is_set=False)
+        return is_begun
 
     async def _take_learning(self, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
         """Take in what a change has told of a file whose length the chains have to tell, or that was changed since `mark`."""

@@ -43,6 +43,8 @@ class Closing(Handles):
         """
         handle = self.handle(handle_id)
         if not handle.can_write:
+            if handle.is_read_by_kernel:
+                self._note_unseen_read(handle)
             return
         state = handle.state
         if handle.is_dirty or state.is_space_unsure:
@@ -163,6 +165,8 @@ class Closing(Handles):
         """
         handle = self.handle(handle_id)
         if not handle.can_write:
+            if handle.is_read_by_kernel:
+                self._note_unseen_read(handle)
             return True
         state = handle.state
         if handle.is_dirty or state.is_space_unsure or _has_spare_promise(state):
@@ -244,6 +248,8 @@ class Closing(Handles):
         handle = self._handles.pop(handle_id, None)
         if handle is None:
             raise FsError(Status.BAD_FILE, f"no open file {handle_id}")
+        if handle.is_read_by_kernel:
+            self._note_unseen_read(handle)
         handle.maker_id = 0  # what it set is not its to hear of any more: nobody asks it again
         core, state = self._core, handle.state
         self._drop_readahead(handle)
@@ -271,6 +277,8 @@ class Closing(Handles):
         if handle is None:
             return False
         core, state, session = self._core, handle.state, handle.file_session
+        if handle.is_read_by_kernel:
+            self._note_unseen_read(handle)
         has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
         has_report = has_report or state.set_owner is not None
         if has_report or state.is_metered or state.keep_session is not None:

@@ -201,6 +201,7 @@ class Creating(Handles):
             file_session=FileSession(SessionId(session.session_id)) if session else None,
             is_direct=is_direct,
             is_run=bool(flags & FMODE_EXEC),
+            keeps_atime=bool(flags & os.O_NOATIME),
             seen_error_count=state.error_count,
         )
         if can_write:
@@ -212,6 +213,9 @@ class Creating(Handles):
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.note_foreign_content()
         state.cached_ver = data_ver
+        handle.is_read_by_kernel = keep_cache and not (can_write or is_direct)
+        if handle.is_run:
+            self._note_read(handle)
         opened = Opened(handle.handle_id, keep_cache, direct_io=is_direct)
         known = core.known.get(inode.inode_id)
         if known is None:

@@ -8,6 +8,7 @@ Cookie 0 is the beginning.  Only `rewind` forgets earlier cookies and the entrie
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -70,6 +71,8 @@ class _OpenDirectory:
     inode_id: InodeId
     caller: Caller
     moved: MovedNames
+    keeps_atime: bool = False
+    """As of a `FileHandle`."""
     names: CookieNames = field(default_factory=CookieNames)
     page: list[DirectoryEntry] = field(default_factory=list)
     mark: int = 0
@@ -95,12 +98,11 @@ class Directories:
         self._core = core
         self._open: dict[int, _OpenDirectory] = {}
 
-    def opendir(self, inode_id: InodeId, caller: Caller) -> int:
-        """Return the number of a new open directory; reading it checks permissions."""
-        handle_id = self._core.new_handle_id()
-        self._open[handle_id] = _OpenDirectory(
-            inode_id, caller, self._core.listings.begin(inode_id)
-        )
+    def opendir(self, inode_id: InodeId, caller: Caller, flags: int = 0) -> int:
+        """Return the number of a new open directory; reading it checks permissions.  Of the flags O_NOATIME counts."""
+        handle_id, moved = self._core.new_handle_id(), self._core.listings.begin(inode_id)
+        keeps_atime = bool(flags & os.O_NOATIME) or not self._core.reads.counts_listings
+        self._open[handle_id] = _OpenDirectory(inode_id, caller, moved, keeps_atime)
         return handle_id
 
     async def readdir(
@@ -286,8 +288,10 @@ class Directories:
             core.changes.mark(), core.now_s(), core.told.mark(), core.told.given_mark()
         )
 
-    def _note_told(self, reply: meta_pb2.ListRsp, asked: _AskedList) -> None:
-        """Take in what a reply tells of the directory itself.
+    def _note_told(
+        self, directory: _OpenDirectory, reply: meta_pb2.ListRsp, asked: _AskedList
+    ) -> None:
+        """Take in what a reply tells of the directory itself, which is being read from its beginning.
 
         The kernel asks for that as soon as it has read some of it, since it counts it as accessed.  What this mount has changed since, or
         given the kernel of any directory, may be newer.
@@ -296,6 +300,8 @@ class Directories:
         if not reply.HasField("directory") or not told.nlink:
             return
         core.leased.note_shown(told, asked.at_s)
+        if not directory.keeps_atime:
+            core.reads.note(directory.inode_id, told.atime_ns, told.mtime_ns, told.ctime_ns)
         if asked.mark == core.changes.mark() and asked.given_mark == core.told.given_mark():
             core.note_told((told,), asked.told_mark)
 
@@ -308,7 +314,8 @@ class Directories:
             asked = self._asked_now()
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
-            self._note_told(reply, asked)  # before anything is waited for: it grows older
+            # Before anything is waited for: it grows older.
+            self._note_told(directory, reply, asked)
             await self._fill_in(directory.caller, reply.entries)
             unsure = await self._look_again(directory, reply.entries, asked.mark)
             # From here on nothing is waited for.
@@ -352,7 +359,7 @@ class Directories:
                 page.append(DirectoryEntry(name, told, next(cookie_of), told_s))
         if (not page and reply.has_more) or not reply.parent_inode_id:
             raise TakesTaskError
-        self._note_told(reply, asked)
+        self._note_told(directory, reply, asked)
         return self._keep_page(directory, cookie, page, reply, asked)
 
     def _told(self, message: common_pb2.InodePb) -> Inode | ListedFile:

@@ -265,6 +265,7 @@ class Files(Creating, Reading, Writing, Closing):
             is_append=False,
             file_session=base.file_session,
             is_of_batch=True,
+            keeps_atime=base.keeps_atime,
             seen_error_count=base.state.error_count,
         )
         self._add_handle(handle)

@@ -34,10 +34,23 @@ class Handles:
     def readable(self, handle_id: int) -> FileHandle:
         """Return a handle that can read; raises FsError(BAD_FILE)."""
         handle = self._handles.get(handle_id) or self.handle(handle_id)  # mostly without a call
+        if handle.noted_seq != handle.state.content_seq:
+            self._note_read(handle)
         if not handle.can_read:
             inode_id = handle.state.inode_id
             raise FsError(Status.BAD_FILE, f"inode {inode_id} is open for writing only")
         return handle
+
+    def _note_read(self, handle: FileHandle) -> None:
+        """A read through a handle begins, the first one or the first since the file was written: it may count as an access."""
+        handle.noted_seq = handle.state.content_seq
+        if handle.can_read and not handle.keeps_atime:
+            self._core.note_read(handle.state)
+
+    def _note_unseen_read(self, handle: FileHandle) -> None:
+        """A file is closed that was opened for reading, and the kernel has asked for none of its bytes, of which it had all: it counts as read."""
+        if handle.noted_seq == -1 and handle.state.file.length:
+            self._note_read(handle)
 
     def writable(self, handle_id: int) -> FileHandle:
         """Return a handle that can write.

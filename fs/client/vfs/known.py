@@ -73,8 +73,8 @@ class Known(ToldLengths):
     """The (parent, name) of the last look-up that was answered while a directory was open, and when."""
     is_link_refused: bool = False
     """The last further name was refused since the listed one leads elsewhere; who asks again without a look-up means the open file."""
-    symlink_target: bytes = b""
-    """Of a symbolic link; it never changes."""
+    link: Inode | None = None
+    """The last attributes handed out of a symbolic link, whose target never changes."""
     no_acl_until_s: float = 0.0
     """Until then it counts as known that there is no access control list."""
     acl_unsure_until_s: float = 0.0

@@ -77,7 +77,7 @@ class LookingUp(ExtendedAttributes):
         if inode.file is not None:
             core.note_given(known, inode, left_s, asked_s, now_s)
         else:
-            known.symlink_target = inode.symlink_target
+            known.link = inode if inode.symlink_target else None
             core.told.forget(inode_id)
         known.note_lacks(inode, now_s, left_s)
         if not known.is_birth_told and inode_id not in core.states:
@@ -407,13 +407,14 @@ class LookingUp(ExtendedAttributes):
         """Return the target of a symbolic link."""
         self._core.given.forget(inode_id)  # the kernel counts it as read, and asks for its times
         known = self._core.known.get(inode_id)
-        if known is not None and known.symlink_target:
-            return known.symlink_target
-        request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
-        inode = inode_from_pb((await self._core.call(services.META_GET_ATTR, request)).inode)
-        if inode.type is not InodeType.SYMLINK:
+        link = None if known is None else known.link
+        if link is None:
+            request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+            link = inode_from_pb((await self._core.call(services.META_GET_ATTR, request)).inode)
+        if link.type is not InodeType.SYMLINK:
             raise FsError(Status.INVALID_ARGUMENT, f"inode {inode_id} is no symbolic link")
-        return inode.symlink_target
+        self._core.reads.note(inode_id, link.atime_ns, link.mtime_ns, link.ctime_ns)
+        return link.symlink_target
 
     async def access(self, inode_id: InodeId, mask: int, caller: Caller) -> None:
         """Raise ACCESS_DENIED unless the caller has all rights of the mask (R 4, W 2, X 1)."""

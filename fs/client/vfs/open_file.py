@@ -460,6 +460,12 @@ class FileHandle:
     """Nothing has been read through it past the page cache."""
     is_run: bool = False
     """The kernel opened it to run it, and keeps it until the program ends."""
+    keeps_atime: bool = False
+    """No read through it counts as an access: it was opened with O_NOATIME."""
+    is_read_by_kernel: bool = False
+    """Reads may be answered by the kernel alone, which was let keep its pages at the open."""
+    noted_seq: int = -1
+    """`content_seq` of the file when a read through it was last looked at as an access; -1: none was."""
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0

@@ -4,6 +4,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import trio
@@ -26,6 +27,7 @@ from ..ending import EndingSessions
 from ..file_read import FileRead
 from ..holes import CutMeanwhileError, may_be_inline
 from ..inline_report import InlineReport
+from ..noted_reads import NotedRead, NotedReads, ReadTimes
 from ..retry import longest_s
 from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
@@ -52,6 +54,9 @@ SEEN_COUNT_MAX = 65_536
 
 RIGHTS_COUNT_MAX = 1024
 """Different ones kept for many files."""
+
+READ_SHOWN_S = 1.0
+"""A read is shown for so much longer than attributes of before it may be kept: some were on their way when meta took it."""
 
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
@@ -120,6 +125,7 @@ class Shared:
         self.unsure_inline: dict[InodeId, InlineReport] = {}
         """By file, the report that asked meta to take all bytes, which may have done so, or do so yet, for all that is known."""
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
+        self.reads = self._noted_reads(section)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
         self.changes = Changes(self.given.forget)
@@ -153,6 +159,16 @@ class Shared:
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
         self._hole_told_s = -UNEXPECTED_HOLE_PAUSE_S
+
+    def _noted_reads(self, section: ClientSection) -> NotedReads:
+        times = ReadTimes(
+            self.runtime.clock.wall_ns,
+            self.now_s,
+            section.attr_timeout_s + READ_SHOWN_S,
+            self._note_read_stored,
+        )
+        is_off = section.atime == "noatime"
+        return NotedReads(self.meta, Caller(0, 0).to_pb, times, is_off=is_off)
 
     @property
     def has_room_together(self) -> bool:
@@ -328,6 +344,18 @@ class Shared:
             return inode
         self.note_inode(state, inode)
         return state.present(state.inode)
+
+    def note_read(self, state: InodeState) -> None:
+        """Note that an open file is read, if that counts by its times as this mount shows them."""
+        inode = state.inode
+        if state.is_dirty or state.has_unreported:
+            inode = state.present(inode)
+        self.reads.note(state.inode_id, inode.atime_ns, inode.mtime_ns, inode.ctime_ns)
+
+    def _note_read_stored(self, inode_id: InodeId, read: NotedRead, stored_ns: int) -> None:
+        state = self.states.get(inode_id)
+        if state is not None and state.inode.atime_ns == read.stored_ns:
+            state.inode = replace(state.inode, atime_ns=stored_ns)
 
     def forget_told(self, inode_id: InodeId) -> None:
         """Attributes may have been changed through this mount, and nobody tells to what."""

@@ -117,6 +117,8 @@ class Vfs:
         self.memory = self._core.memory
         self.tracer = tracer or Tracer(runtime.clock, runtime.random)
         self._core.spans = SpanKeeper(self.tracer)
+        self.reads = self._core.reads
+        """What was read: attributes are to be shown with it (`access_times`)."""
         self.files = Files(self._core)
         self.namespace = Namespace(self._core, self.files)
         self.tree = self._tree(runtime) if section.hf3fs_tree else None
@@ -147,6 +149,10 @@ class Vfs:
     def connect_kernel(self, kernel: KernelCache) -> None:
         """Say whose caches are to be kept honest; before the first operation."""
         self._core.connect_kernel(kernel)
+
+    def count_reads(self, of_files: bool, of_directories: bool) -> None:
+        """Say which reads may set times of access, before the first operation."""
+        self.reads.is_off, self.reads.counts_listings = not of_files, of_directories
 
     def tell_settings(self, tell: Callable[[], bytes]) -> None:
         """Set what gives the mount's settings as JSON; its own user and root read them as an attribute of it."""
@@ -192,6 +198,7 @@ class Vfs:
                 nursery.start_soon(self._settle_loop)
                 nursery.start_soon(self._space_loop)
                 nursery.start_soon(self._core.ending.run)
+                nursery.start_soon(self._core.reads.run)
                 nursery.start_soon(self.locks.run)
                 task_status.started()
                 await self._stop.wait()
@@ -214,6 +221,7 @@ class Vfs:
             await self.locks.release_all()
             await self.files.release_all()
             await self._core.ending.finish()
+            await self._core.reads.finish()
         self._stop.set()
         lost = [state for state, told in states if _is_unwritten(state, told)]
         if lost:

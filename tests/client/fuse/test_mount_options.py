@@ -2,7 +2,15 @@
 
 import pytest
 
-from fs.client.fuse.mount_options import DEFAULT_FLAGS, FLAGS, flags_of, options_of
+from fs.client.fuse.mount_options import (
+    DEFAULT_FLAGS,
+    FLAGS,
+    counted_reads,
+    flags_of,
+    generic_options,
+    options_of,
+)
+from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
 
 
@@ -36,3 +44,23 @@ def test_an_option_that_means_nothing_is_named():
     with pytest.raises(FsError, match="zorro") as caught:
         flags_of(["ro", "zorro"])
     assert caught.value.status is Status.BAD_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("atime", "options", "counted"),
+    [
+        ("relatime", [], (True, True)),
+        ("relatime", ["strictatime"], (True, True)),
+        ("relatime", ["noatime"], (False, False)),
+        ("relatime", ["noatime", "relatime"], (True, True)),
+        ("relatime", ["nodiratime"], (True, False)),
+        ("relatime", ["ro"], (False, False)),
+        ("noatime", [], (False, False)),
+        ("noatime", ["relatime"], (False, False)),
+    ],
+)
+def test_which_reads_count(atime, options, counted):
+    section = ClientSection(atime=atime, mount_options=options)
+    assert counted_reads(section) == counted
+    is_off = bool(flags_of(generic_options(section)) & (1024 | 1))
+    assert is_off is not counted[0]

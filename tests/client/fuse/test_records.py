@@ -9,6 +9,7 @@ from fs.client.fuse.direct import records
 from fs.schema.config import ClientSection
 from fs.schema.ids import InodeId
 from fs.schema.inode import Inode, InodeType
+from tests.client.fakes import no_reads
 
 FILE = Inode(InodeId(7), InodeType.FIFO, 0o640, 1, 2, 1, -1, 3 * 10**9 + 5, 6, 7, rdev=9)
 DIRECTORY = replace(FILE, inode_id=InodeId(8), type=InodeType.DIRECTORY)
@@ -21,11 +22,11 @@ def test_an_entry_with_attributes_is_that_of_a_look_up_and_one_without(inode, le
     section = ClientSection(
         attr_timeout_s=4.0, dir_entry_timeout_s=3.5, listed_timeout_s=3.0, entry_timeout_s=0.0
     )
-    times, name = records.Replies(section).listed_times(0.25), b"n" * length
+    times, name = records.Replies(section, no_reads()).listed_times(0.25), b"n" * length
     entry = records.direntplus(inode, 99, name, times, may_use=may_use)
     plain = records.dirent(inode.inode_id, 99, name, inode.st_mode)
     assert len(plain) == p.DIRENT.size + p.padded(length) and entry.endswith(plain)
-    looked_up = records.Replies(section).entry(inode)
+    looked_up = records.Replies(section, no_reads()).entry(inode)
     head = p.ENTRY_OUT.size
     assert entry[head : -len(plain)] == looked_up[head:]
     node_id, generation, *valid = p.ENTRY_OUT.unpack_from(entry)

@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="no /dev/fuse"),
 ]
 SPEC = Path(__file__).parents[3] / "specs" / "measurements" / "names.md"
-BY_ITSELF = {"StatFs", "PruneSessions"}
-"""Calls that no system call waits for: one every few seconds; one for all files closed within a moment."""
+BY_ITSELF = {"StatFs", "PruneSessions", "NoteReads"}
+"""Calls that no system call waits for: one every few seconds; one for all files closed, or read for the first time, within a moment."""
 
 
 RIGHTS = struct.pack("<IHHIHHIHHI", 2, 1, 6, 2**32 - 1, 4, 4, 2**32 - 1, 32, 4, 2**32 - 1)

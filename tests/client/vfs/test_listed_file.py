@@ -14,6 +14,7 @@ from fs.schema.config import ClientSection
 from fs.schema.ids import InodeId
 from fs.schema.inode import InodeType, inode_from_pb, inode_to_pb
 from fs.schema.proto import common_pb2 as pb
+from tests.client.fakes import no_reads
 
 from .conftest import ROOT, RW
 
@@ -54,7 +55,7 @@ def test_it_is_shown_as_its_inode_is(changes, may_use):
     assert told.inode == inode
     for name in (*SHOWN, "atime_ns", "has_acl", "is_bare"):
         assert getattr(told, name) == getattr(inode, name), name
-    times = records.Replies(ClientSection()).listed_times(0.25)
+    times = records.Replies(ClientSection(), no_reads()).listed_times(0.25)
     for name in (b"n" * length for length in range(1, 18)):
         entry = records.direntplus_of_file(told, 99, name, times, may_use=may_use)
         assert entry == records.direntplus(inode, 99, name, times, may_use=may_use)

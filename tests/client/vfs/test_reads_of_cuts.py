@@ -337,7 +337,7 @@ async def test_begun_reads_of_holes_ask_whether_they_are_holes_once(
 
 
 async def test_a_hole_is_asked_for_once_a_chunk(autojump_clock, mounts, monkeypatch):
-    async with mounts(2, readahead_bytes_max=0) as (here, there):
+    async with mounts(2, readahead_bytes_max=0, atime="noatime") as (here, there):
         handle_id = await there.create(b"f")
         await there.files.write(handle_id, 100, b"x")
         await there.names.setattr(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ....rpc.api import UnderWay
 from ....runtime.ports import Runtime
 from ....schema.ids import InodeId
+from ...vfs.access_times import with_reads
 from ...vfs.directory import DirectoryEntry
 from ...vfs.handles import TakesTaskError
 from ...vfs.listed_file import ListedFile
@@ -64,7 +65,8 @@ class DirectoryRequests(NameRequests):
 
     def _opendir_now(self, request: Request) -> Reply:
         inode_id = InodeId(request.node_id)
-        handle_id = self._directories.opendir(inode_id, self._caller(request))
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        handle_id = self._directories.opendir(inode_id, self._caller(request), flags)
         self._peeks.note_open(request.pid, inode_id, handle_id)
         return (p.OPEN_OUT.pack(handle_id, 0, 0),)
 
@@ -142,7 +144,7 @@ class DirectoryRequests(NameRequests):
         self._peeks.note_read(asked.handle_id, has_entries=bool(page))
         if not page:
             return parts
-        names = self._names
+        names, reads = self._names, self._vfs.reads
         # Nothing is waited for from here on.
         shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
         give_file, file_entry = names.give_listed_file, records.direntplus_of_file
@@ -159,6 +161,8 @@ class DirectoryRequests(NameRequests):
                 break
             if type(told) is ListedFile:
                 may_use = give_file((parent, name), told, shown, age_s=age_s, now_s=now_s)
+                if reads.found:
+                    told = with_reads(reads, told)
                 parts.append(file_entry(told, cookie, name, times, may_use=may_use))
                 continue
             inode = found.inode
@@ -166,6 +170,8 @@ class DirectoryRequests(NameRequests):
             names.give_listed(
                 parent, name, inode, age_s=age_s, shown=shown, may_use=may_use, now_s=now_s
             )
+            if reads.found:
+                inode = with_reads(reads, inode)
             parts.append(records.direntplus(inode, cookie, name, times, may_use=may_use))
         return parts
 

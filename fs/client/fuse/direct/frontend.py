@@ -10,6 +10,7 @@ from ....runtime.ports import Runtime
 from ....schema.ids import ROOT_INODE_ID, InodeId
 from ...vfs.vfs import Vfs
 from ..frontend import KernelNotifier
+from ..mount_options import generic_options
 from ..mount_point import common_options, umount
 from . import protocol as p
 from .device import Device, mount_device
@@ -37,7 +38,7 @@ class DirectFrontend:
     def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend."""
         options = [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
-        fd = mount_device(mount_point, options, source, self._vfs.section.mount_options)
+        fd = mount_device(mount_point, options, source, generic_options(self._vfs.section))
         make = Device if self._root == ROOT_INODE_ID else partial(SubtreeDevice, root=self._root)
         self._device = make(fd, WRITE_BYTES_MAX, self._vfs.memory)
         self._mount_point = mount_point

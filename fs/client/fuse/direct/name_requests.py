@@ -94,7 +94,7 @@ class NameRequests:
     def __init__(self, vfs: Vfs, runtime: Runtime) -> None:
         self._vfs = vfs
         self._names = vfs.namespace
-        self._replies = records.Replies(vfs.section)
+        self._replies = records.Replies(vfs.section, vfs.reads)
         self._callers = Callers(runtime.clock.monotonic_s)
         self._caller = self._callers.of
         self._purposes = Purposes()

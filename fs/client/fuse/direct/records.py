@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from ....schema.config import ClientSection
 from ....schema.inode import Inode
+from ...noted_reads import NotedReads
+from ...vfs.access_times import with_reads
 from ...vfs.changing_attributes import AttrChange
 from ...vfs.known import Shown
 from ...vfs.listed_file import ListedFile
@@ -58,10 +60,10 @@ class ListedTimes(NamedTuple):
 
 
 class Replies:
-    """Makes replies with the cache times of one mount."""
+    """Makes replies with the cache times of one mount, and the times of access that its reads have given."""
 
-    def __init__(self, section: ClientSection) -> None:
-        self._section = section
+    def __init__(self, section: ClientSection, reads: NotedReads) -> None:
+        self._section, self._reads = section, reads
         self._attr = _timeout(section.attr_timeout_s)
         self._directory = _timeout(section.dir_entry_timeout_s)
         self._name = _timeout(section.entry_timeout_s)
@@ -69,14 +71,16 @@ class Replies:
 
     def attr(self, inode: Inode) -> bytes:
         """Return the reply to GETATTR and SETATTR."""
-        return p.ATTR_OUT.pack(*self._attr, 0) + _attr(inode)
+        return p.ATTR_OUT.pack(*self._attr, 0) + self._attributes(inode)
 
     def told(self, inode: Inode, left_s: float) -> bytes:
         """Return the reply to GETATTR with attributes that may be used for `left_s`."""
-        return p.ATTR_OUT.pack(*_timeout(left_s), 0) + _attr(inode)
+        return p.ATTR_OUT.pack(*_timeout(left_s), 0) + self._attributes(inode)
 
     def statx(self, inode: Inode, left_s: float) -> bytes:
         """Return the reply to STATX with attributes that may be used for `left_s`."""
+        if self._reads.found:
+            inode = with_reads(self._reads, inode)
         return p.STATX_OUT.pack(*_timeout(left_s), 0) + _statx(inode)
 
     def entry(self, inode: Inode) -> bytes:
@@ -117,17 +121,19 @@ class Replies:
     ) -> bytes:
         (valid_s, valid_ns), (attr_s, attr_ns) = name_timeout, attr_timeout
         node_id = inode.inode_id
-        return p.ENTRY_OUT.pack(node_id, 0, valid_s, attr_s, valid_ns, attr_ns) + _attr(inode)
+        head = p.ENTRY_OUT.pack(node_id, 0, valid_s, attr_s, valid_ns, attr_ns)
+        return head + self._attributes(inode)
+
+    def _attributes(self, inode: Inode) -> bytes:
+        if self._reads.found:
+            inode = with_reads(self._reads, inode)
+        return p.ATTR.pack(*_attr_fields(inode))
 
     def no_entry(self) -> bytes:
         """Return the reply to LOOKUP that lets the kernel remember that a name is not there."""
         valid_s, valid_ns = self._negative
         head = p.ENTRY_OUT.pack(0, 0, valid_s, 0, valid_ns, 0)
         return head + bytes(p.ATTR.size)
-
-
-def _attr(inode: Inode) -> bytes:
-    return p.ATTR.pack(*_attr_fields(inode))
 
 
 def _attr_fields(inode: Inode) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ class TreeOperations(Operations):
         kept_nowhere = msgspec.structs.replace(
             vfs.section, attr_timeout_s=0.0, dir_entry_timeout_s=0.0, entry_timeout_s=0.0
         )
-        self._shown_once = records.Replies(kept_nowhere)
+        self._shown_once = records.Replies(kept_nowhere, vfs.reads)
         usual = self.handlers
         self._of_tree: dict[int, Callable[[Request], Reply]] = {
             Opcode.LOOKUP: self._lookup_there,

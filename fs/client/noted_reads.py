@@ -1,0 +1,238 @@
+"""When this client has read files, directories and links: noted here, and told to meta a moment later, many in one call.
+
+No program waits for it, and what is not told yet is lost with the client.
+
+Invariants:
+    - Whatever was noted is shown by this client until meta has it, and for as long again as older attributes may be kept: the time of access
+      of an inode does not go back here.  Only what somebody sets counts more than that.
+    - Meta is told which time of access the inode had, as far as this client knew.  So what another client has set since stays.
+    - While a program of this client sets that time, no read is on its way, and none goes: one that came later would undo what is set.
+    - At most FOUND_MAX inodes are remembered.  Reads of others are not noted where all of them wait for meta.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from ..schema import services
+from ..schema.ids import InodeId
+from ..schema.proto import common_pb2, meta_pb2
+from ..schema.status import FsError, Status
+from .api import MetaCaller
+from .relatime import is_due
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 2.0
+"""How long a read waits for others."""
+
+MANY: Final = 512
+"""So many wait for no more."""
+
+PER_CALL_MAX: Final = 256
+FOUND_MAX: Final = 16_384
+"""Each takes less than half a KiB."""
+
+AGAIN_S: Final = 600.0
+"""Until a service is asked again that knows nothing of such calls."""
+
+
+class NotedRead(NamedTuple):
+    """The last read of an inode that counted."""
+
+    base_ns: int
+    """The time of access that it had before, as far as this client knows; what is told of that, or of a later one, may be older than this read."""
+    stored_ns: int
+    """What meta has."""
+    atime_ns: int
+    """When it was read."""
+
+    def over(self, told_ns: int) -> int:
+        """Return the time of access to be shown of an inode of which another one was told."""
+        is_older = self.base_ns <= told_ns < self.atime_ns
+        return self.atime_ns if is_older or told_ns in (self.base_ns, self.stored_ns) else told_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTimes:
+    """What it takes to note reads of one client."""
+
+    wall_ns: Callable[[], int]
+    now_s: Callable[[], float]
+    shown_s: float
+    """For how long attributes may be kept that meta told before it had a read."""
+    on_stored: Callable[[InodeId, NotedRead, int], None]
+    """Called with a read that meta has, as this client knew it before, and the time of access of the inode then."""
+
+
+class NotedReads:
+    """See module head."""
+
+    def __init__(
+        self,
+        meta: MetaCaller,
+        caller: Callable[[], common_pb2.CallerPb],
+        times: ReadTimes,
+        *,
+        is_off: bool,
+    ) -> None:
+        """Note reads of one client, and tell meta by a caller whose client it is; `is_off`: none counts."""
+        self.found: dict[InodeId, NotedRead] = {}
+        """Empty mostly, where nothing was read for the first time: who shows attributes looks whether it is."""
+        self._meta, self._caller, self._times = meta, caller, times
+        self.is_off = is_off
+        """No read counts."""
+        self.counts_listings = True
+        """Those of directories may count, too."""
+        self._is_unknown = False
+        """Meta knew nothing of such calls when it was asked last."""
+        self._pending: dict[InodeId, None] = {}
+        self._sent: dict[InodeId, NotedRead] = {}
+        """What is on its way."""
+        self._setting: dict[InodeId, int] = {}
+        """Inodes whose time of access is being set, and by how many."""
+        self._stored: deque[tuple[float, InodeId, int]] = deque()
+        """Until when the reads are shown that meta has, and when they were."""
+        self._has_found, self._has_many, self._has_come = trio.Event(), trio.Event(), trio.Event()
+        self._lock = trio.Lock()
+
+    def note(self, inode_id: InodeId, atime_ns: int, mtime_ns: int, ctime_ns: int) -> None:
+        """Note that an inode with these times is being read, if that counts."""
+        if self.is_off or self._is_unknown:
+            return
+        before, now_ns = self.found.get(inode_id), self._times.wall_ns()
+        had_ns = atime_ns if before is None else before.over(atime_ns)
+        if not is_due(had_ns, mtime_ns, ctime_ns, now_ns):
+            return
+        if before is None and not self._has_room():
+            return
+        if before is None or had_ns == atime_ns != before.atime_ns:
+            read = NotedRead(atime_ns, atime_ns, now_ns)
+        else:
+            read = NotedRead(before.base_ns, before.stored_ns, now_ns)
+        self.found[inode_id] = read
+        if inode_id not in self._setting:
+            self._pending[inode_id] = None
+        self._has_found.set()
+        if len(self._pending) >= MANY:
+            self._has_many.set()
+
+    def _has_room(self) -> bool:
+        """Make room for one more, if all are not waiting for meta."""
+        while len(self.found) >= FOUND_MAX and self._stored:
+            self._show_no_longer()
+        return len(self.found) < FOUND_MAX
+
+    def shown_ns(self, inode_id: InodeId, told_ns: int) -> int:
+        """Return the time of access to be shown of an inode of which one was told."""
+        read = self.found.get(inode_id)
+        return told_ns if read is None else read.over(told_ns)
+
+    def begin_setting(self, inode_id: InodeId) -> bool:
+        """The time of access of an inode is about to be set; False: not yet, a read of it is on its way.  `end_setting` is to follow."""
+        if inode_id in self._sent:
+            return False
+        self._setting[inode_id] = self._setting.get(inode_id, 0) + 1
+        self._pending.pop(inode_id, None)
+        return True
+
+    async def wait_setting(self, inode_id: InodeId) -> None:
+        """As `begin_setting`, once it may be."""
+        while not self.begin_setting(inode_id):
+            await self._has_come.wait()
+
+    def end_setting(self, inode_id: InodeId, *, is_set: bool) -> None:
+        """The time of access was set, or could not be."""
+        self._setting[inode_id] -= 1
+        if not self._setting[inode_id]:
+            del self._setting[inode_id]
+        if is_set:
+            self.found.pop(inode_id, None)
+        elif inode_id in self.found and inode_id not in self._setting:
+            self._pending[inode_id] = None
+
+    async def run(self) -> None:
+        """Tell meta until cancelled; `finish` tells the rest."""
+        while True:
+            await self._has_found.wait()
+            with trio.move_on_after(PAUSE_S):
+                await self._has_many.wait()
+            await self.finish()
+            now_s = self._times.now_s()
+            while self._stored and self._stored[0][0] <= now_s:
+                self._show_no_longer()
+            if self._is_unknown:
+                await trio.sleep(AGAIN_S)
+                self._is_unknown = False
+            elif not self.found:
+                self._has_found = trio.Event()
+
+    async def finish(self) -> None:
+        """Tell meta of all that waits; what it does not take is forgotten."""
+        async with self._lock:
+            self._has_many = trio.Event()
+            while self._pending:
+                self._sent = self._next_batch()
+                try:
+                    await self._tell(self._sent)
+                finally:
+                    self._sent = {}
+                    come, self._has_come = self._has_come, trio.Event()
+                    come.set()
+
+    def _next_batch(self) -> dict[InodeId, NotedRead]:
+        batch = {}
+        for inode_id in list(self._pending)[:PER_CALL_MAX]:
+            del self._pending[inode_id]
+            batch[inode_id] = self.found[inode_id]
+        return batch
+
+    async def _tell(self, batch: dict[InodeId, NotedRead]) -> None:
+        request = meta_pb2.NoteReadsReq(caller=self._caller())
+        for inode_id, read in batch.items():
+            request.reads.add(
+                inode_id=inode_id, atime_ns=read.atime_ns, atime_seen_ns=read.stored_ns
+            )
+        try:
+            reply = await self._meta.call(services.META_NOTE_READS, request)
+        except FsError as error:
+            _log.warning("%d reads are not noted: %s", len(batch), error)
+            for inode_id, read in batch.items():
+                self._forget(inode_id, read)
+            if error.status is Status.RPC_UNKNOWN_METHOD:
+                self._is_unknown = True
+                self._pending.clear()
+                self.found.clear()
+            return
+        until_s = self._times.now_s() + self._times.shown_s
+        for (inode_id, read), stored_ns in zip(batch.items(), reply.atimes_ns, strict=False):
+            self._note_stored(inode_id, read, stored_ns, until_s)
+
+    def _note_stored(
+        self, inode_id: InodeId, sent: NotedRead, stored_ns: int, until_s: float
+    ) -> None:
+        """Take in what time of access an inode has now; another one than was noted, and no older one, somebody has set."""
+        self._times.on_stored(inode_id, sent, stored_ns)
+        read = self.found.get(inode_id)
+        if read is None:
+            return
+        if sent.over(stored_ns) != sent.atime_ns:
+            self._forget(inode_id, read)
+            return
+        self.found[inode_id] = read._replace(stored_ns=stored_ns)
+        self._stored.append((until_s, inode_id, read.atime_ns))
+
+    def _forget(self, inode_id: InodeId, read: NotedRead) -> None:
+        if self.found.get(inode_id) == read:
+            del self.found[inode_id]
+            self._pending.pop(inode_id, None)
+
+    def _show_no_longer(self) -> None:
+        _, inode_id, atime_ns = self._stored.popleft()
+        read = self.found.get(inode_id)
+        if read is not None and read.atime_ns == atime_ns and inode_id not in self._pending:
+            del self.found[inode_id]

@@ -1,0 +1,471 @@
+# ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
+"""Times of access: which reads count, when this mount and others see them, and what becomes of them when something goes wrong."""
+
+import os
+
+import pytest
+import trio
+
+from fs.client import noted_reads
+from fs.client.noted_reads import AGAIN_S, FOUND_MAX, MANY, PAUSE_S
+from fs.client.vfs.access_times import with_reads
+from fs.client.vfs.changing_attributes import AttrChange
+from fs.client.vfs.creating import FMODE_EXEC
+from fs.schema.inode import InodeType
+from fs.schema.proto import meta_pb2
+from fs.schema.status import FsError, Status
+
+from .conftest import ROOT, RW
+
+DAY_S = 86_400
+READ = os.O_RDONLY
+TOLD_S = PAUSE_S + 0.5
+
+
+def notes(cluster):
+    return cluster.calls.count("NoteReads")
+
+
+async def shown(m, name):
+    """The time of access that a program of a mount sees."""
+    return with_reads(m.vfs.reads, await m.stat(name)).atime_ns
+
+
+def stored(cluster, name):
+    return cluster.get(cluster.names[1][name]).atime_ns
+
+
+async def a_file(m, name=b"f", data=b"data"):
+    """A file of another mount's, as good as: nothing of it is kept here."""
+    await m.write_file(name, data)
+    await trio.sleep(2)
+    return await m.stat(name)
+
+
+async def test_a_first_read_counts_at_once_here_and_soon_everywhere(
+    autojump_clock, mounts, cluster
+):
+    async with mounts(2) as (m, other):
+        before = await a_file(other)
+        await m.read_file(b"f")
+        seen = await shown(m, b"f")
+        assert seen > before.atime_ns == stored(cluster, b"f") == await shown(other, b"f")
+        assert not notes(cluster)
+        await trio.sleep(TOLD_S)
+        assert await shown(other, b"f") == seen == stored(cluster, b"f")
+        after = await other.stat(b"f")
+        assert (after.mtime_ns, after.ctime_ns) == (before.mtime_ns, before.ctime_ns)
+        assert after.file == before.file
+        await trio.sleep(10)
+        assert not m.vfs.reads.found and await shown(m, b"f") == seen
+        await m.read_file(b"f")  # the second read of a day does not
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") == seen and notes(cluster) == 1
+        await trio.sleep(DAY_S)
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") > seen + (DAY_S - 10) * 10**9
+
+
+async def test_what_waits_goes_with_the_end_of_the_mount(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        await m.read_file(b"f")
+    assert stored(cluster, b"f") > before.atime_ns
+    assert notes(cluster) == 1
+
+
+async def test_many_go_together_and_at_once(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        for number in range(MANY + 1):
+            await m.write_file(b"%d" % number, b"x")
+        await trio.sleep(2)
+        for number in range(MANY + 1):
+            await m.read_file(b"%d" % number)
+        await trio.sleep(0.1)
+        assert notes(cluster) >= 2
+        await trio.sleep(TOLD_S)
+        assert notes(cluster) == 3
+        assert all(
+            cluster.get(i).atime_ns > cluster.get(i).mtime_ns for i in cluster.names[1].values()
+        )
+
+
+@pytest.mark.parametrize("way", ["now", "begun", "ahead", "copied"])
+async def test_every_way_to_read_counts(autojump_clock, mounts, cluster, way):
+    async with mounts() as m:
+        before = await a_file(m, data=b"x" * 100_000)
+        handle_id = (await m.open(b"f", READ)).handle_id
+        if way == "now":
+            m.files.read_now(handle_id, 0, 10)
+        elif way == "begun":
+            assert m.files.begin_read(handle_id, 0, 10) is not None
+        elif way == "ahead":
+            m.files.ahead_now(handle_id, 0, 10)
+        else:
+            target = await m.create(b"g")
+            await m.vfs.copying.copy(handle_id, 0, target, 0, 10)
+            await m.close(target)
+        assert await shown(m, b"f") > before.atime_ns
+        await m.close(handle_id)
+
+
+async def test_reads_by_batches_count(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m, data=b"x" * 1000)
+        handle_id = (await m.open(b"f", READ)).handle_id
+        share = m.files.share(handle_id)
+        m.files.readable(share)  # what the table of a batch asks for each file that it reads
+        assert await shown(m, b"f") > before.atime_ns
+        await m.close(share)
+        await m.close(handle_id)
+
+
+async def test_writing_and_opening_alone_do_not_count(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        await m.files.write(handle_id, 0, b"more")
+        await m.close(handle_id)
+        await m.close((await m.open(b"f", os.O_WRONLY)).handle_id)
+        m.files._core.seen.clear()  # the kernel has nothing of it
+        await m.close((await m.open(b"f", READ)).handle_id)
+        with pytest.raises(FsError):
+            m.files.readable(await m.create(b"g", os.O_WRONLY))
+        assert await shown(m, b"f") == before.atime_ns
+    assert not notes(cluster)
+
+
+async def test_what_the_kernel_may_have_read_by_itself_counts_at_the_close(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        before = await a_file(m)
+        opened = await m.open(b"f", READ)
+        assert opened.keep_cache
+        assert await shown(m, b"f") == before.atime_ns
+        await m.close(opened.handle_id)
+        assert await shown(m, b"f") > before.atime_ns
+        empty = await a_file(m, b"empty", b"")
+        opened = await m.open(b"empty", READ)
+        assert opened.keep_cache
+        await m.close(opened.handle_id)
+        assert await shown(m, b"empty") == empty.atime_ns
+
+
+async def test_each_change_makes_the_next_read_count(autojump_clock, mounts, cluster):
+    """Of a file that stays open, too: databases read and write by turns."""
+    async with mounts() as m:
+        await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        await m.files.read(handle_id, 0, 4)
+        first = await shown(m, b"f")
+        await trio.sleep(1)
+        await m.files.read(handle_id, 0, 4)
+        assert await shown(m, b"f") == first
+        await m.files.write(handle_id, 0, b"more")
+        assert await shown(m, b"f") == first
+        await trio.sleep(1)
+        await m.files.read(handle_id, 0, 4)
+        second = await shown(m, b"f")
+        assert second > first
+        await trio.sleep(100)
+        assert stored(cluster, b"f") == second
+        await m.files.write(handle_id, 0, b"again")
+        await m.files.read(handle_id, 0, 4)
+        await m.close(handle_id)
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") > second
+
+
+async def test_o_noatime_and_a_mount_with_noatime(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        handle_id = (await m.open(b"f", READ | os.O_NOATIME)).handle_id
+        await m.files.read(handle_id, 0, 4)
+        share = m.files.share(handle_id)
+        m.files.readable(share)
+        await m.close(share)
+        await m.close(handle_id)
+        assert await shown(m, b"f") == before.atime_ns
+    async with mounts(atime="noatime") as m:
+        await m.read_file(b"f")
+        assert await shown(m, b"f") == before.atime_ns
+    assert not notes(cluster)
+
+
+async def test_a_program_that_is_run_is_read_at_once(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        handle_id = (await m.open(b"f", READ | FMODE_EXEC)).handle_id
+        assert await shown(m, b"f") > before.atime_ns
+        await m.close(handle_id)
+
+
+async def listed(m, flags=0):
+    directories = m.vfs.directories
+    handle_id = directories.opendir(1, ROOT, flags)
+    assert await directories.readdir(handle_id, 0)
+    directories.releasedir(handle_id)
+
+
+async def root_atime(m):
+    return with_reads(m.vfs.reads, await m.names.getattr(1, ROOT)).atime_ns
+
+
+async def test_a_directory_that_is_listed(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await a_file(m)
+        before = await root_atime(m)
+        await listed(m, os.O_NOATIME)
+        m.vfs.directories.releasedir(m.vfs.directories.opendir(1, ROOT))
+        assert await root_atime(m) == before
+        await listed(m)
+        first = await root_atime(m)
+        assert first > before
+        await trio.sleep(TOLD_S)
+        await listed(m)
+        assert await root_atime(m) == first == cluster.get(1).atime_ns
+        await a_file(m, b"g")
+        await listed(m)
+        assert await root_atime(m) > first
+
+
+async def test_a_mount_with_nodiratime(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await a_file(m)
+        before = await root_atime(m)
+        m.vfs.count_reads(of_files=True, of_directories=False)
+        await listed(m)
+        await m.read_file(b"f")
+        assert await root_atime(m) == before
+        assert await shown(m, b"f") > before
+
+
+async def test_a_link_that_is_followed(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        link = await m.names.symlink(1, b"l", b"target", ROOT)
+        assert await m.names.readlink(link.inode_id, ROOT) == b"target"
+        first = await shown(m, b"l")
+        assert first > link.atime_ns
+        await m.names.readlink(link.inode_id, ROOT)
+        assert await shown(m, b"l") == first
+        m.names.forget(link.inode_id, 100)  # then it asks
+        await trio.sleep(TOLD_S)
+        assert await m.names.readlink(link.inode_id, ROOT) == b"target"
+        assert await shown(m, b"l") == first
+        pipe = await m.names.mknod(1, b"p", 0o010644, ROOT)
+        with pytest.raises(FsError):
+            await m.names.readlink(pipe.inode_id, ROOT)
+        assert pipe.type is InodeType.FIFO
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_time_that_is_set_counts_more(autojump_clock, mounts, cluster, is_open, is_begun):
+    """Also the very one that the file had before: backup programs set it back so."""
+    async with mounts() as m:
+        before = await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        await m.files.read(handle_id, 0, 4)
+        if not is_open:
+            await m.close(handle_id)
+        change = AttrChange(atime_ns=before.atime_ns, mtime_ns=before.mtime_ns)
+        await set_times(m, before.inode_id, change, is_begun=is_begun)
+        if is_open:
+            await m.close(handle_id)
+        assert await shown(m, b"f") == before.atime_ns
+        await trio.sleep(TOLD_S)
+        assert await shown(m, b"f") == before.atime_ns == stored(cluster, b"f")
+
+
+async def set_times(m, inode_id, change, *, is_begun):
+    """As the frontend does: at once if that may be, else begun, else in a task."""
+    if m.names.set_now(inode_id, change, ROOT, 0) is not None:
+        return
+    done = trio.Event()
+    errors = []
+
+    def end(_, error):
+        errors.append(error)
+        done.set()
+
+    if is_begun and m.names.begin_setattr(inode_id, change, ROOT, end):
+        await done.wait()
+        if errors[0] is None:
+            return
+    await m.names.setattr(inode_id, change, None, ROOT)
+
+
+async def test_a_time_is_set_only_behind_a_read_that_is_on_its_way(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        await m.read_file(b"f")
+        cluster.meta_gate = trio.Event()
+        await trio.sleep(TOLD_S)
+        assert notes(cluster) == 1
+        change = AttrChange(atime_ns=before.atime_ns)
+        assert not m.names.begin_setattr(before.inode_id, change, ROOT, None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(m.names.setattr, before.inode_id, change, None, ROOT)
+            await trio.sleep(1)
+            assert "SetAttr" not in cluster.calls
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        assert cluster.calls.index("SetAttr") > cluster.calls.index("NoteReads")
+        assert await shown(m, b"f") == before.atime_ns == stored(cluster, b"f")
+
+
+async def test_no_read_goes_while_a_time_is_being_set(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        before = await a_file(m)
+        await m.read_file(b"f")
+        cluster.meta_gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            change = AttrChange(atime_ns=before.atime_ns)
+            nursery.start_soon(m.names.setattr, before.inode_id, change, None, ROOT)
+            await trio.sleep(2 * TOLD_S)
+            assert not notes(cluster)
+            cluster.meta_gate.set()
+        cluster.meta_gate = None
+        await trio.sleep(TOLD_S)
+        assert not notes(cluster) and stored(cluster, b"f") == before.atime_ns
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_time_that_is_not_set_leaves_the_read(autojump_clock, mounts, cluster, is_begun):
+    async with mounts() as m:
+        before = await a_file(m)
+        await m.read_file(b"f")
+        seen = await shown(m, b"f")
+        cluster.meta_faults["SetAttr"] = [FsError(Status.ACCESS_DENIED, "no")] * 2
+        with pytest.raises(FsError):
+            await set_times(
+                m, before.inode_id, AttrChange(atime_ns=before.atime_ns), is_begun=is_begun
+            )
+        assert await shown(m, b"f") == seen
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") == seen
+
+
+async def test_what_another_mount_sets_stays(autojump_clock, mounts, cluster):
+    async with mounts(2) as (m, other):
+        before = await a_file(other)
+        await m.read_file(b"f")
+        await other.names.setattr(before.inode_id, AttrChange(atime_ns=5), None, ROOT)
+        assert await shown(m, b"f") == 5
+        await trio.sleep(TOLD_S)
+        assert await shown(m, b"f") == 5 == stored(cluster, b"f")
+        assert not m.vfs.reads.found
+
+
+async def test_what_was_kept_from_before_shows_the_read_all_the_same(
+    autojump_clock, mounts, cluster
+):
+    """Attributes of an open file are kept for a second: meta may have the read, and they not."""
+    async with mounts(attr_timeout_s=30.0) as m:
+        await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        inode, _ = m.names.told(m.files.open_state(handle_id).inode_id)
+        await m.files.read(handle_id, 0, 4)
+        seen = with_reads(m.vfs.reads, inode).atime_ns
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") == seen > inode.atime_ns
+        assert with_reads(m.vfs.reads, inode).atime_ns == seen
+        assert m.files.open_state(handle_id).inode.atime_ns == seen
+        await trio.sleep(40)
+        assert not m.vfs.reads.found
+        await m.close(handle_id)
+
+
+async def test_of_two_mounts_the_first_one_to_tell_counts(autojump_clock, mounts, cluster):
+    async with mounts(2) as (m, other):
+        await a_file(m)
+        await m.read_file(b"f")
+        await trio.sleep(0.5)
+        await other.read_file(b"f")
+        first, second = await shown(m, b"f"), await shown(other, b"f")
+        assert first < second
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") == first
+        assert await shown(other, b"f") == second  # here it does not go back
+        await trio.sleep(10)
+        assert await shown(other, b"f") == first
+
+
+async def test_removed_files_are_no_trouble(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await a_file(m)
+        await a_file(m, b"g")
+        await m.read_file(b"f")
+        await m.read_file(b"g")
+        await m.names.unlink(1, b"f", ROOT)
+        await m.names.rename((1, b"g"), (1, b"h"), ROOT)
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"h") > cluster.get(cluster.names[1][b"h"]).mtime_ns
+        assert not m.vfs.reads._pending
+
+
+async def test_a_service_that_knows_no_such_call_is_not_asked_again_soon(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        before = await a_file(m)
+        cluster.meta_faults["NoteReads"] = [FsError(Status.RPC_UNKNOWN_METHOD, "no")]
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert await shown(m, b"f") == before.atime_ns
+        await m.read_file(b"f")
+        await trio.sleep(AGAIN_S - 2 * TOLD_S)
+        assert notes(cluster) == 1 and not m.vfs.reads.found
+        await trio.sleep(2 * TOLD_S)
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert notes(cluster) == 2 and stored(cluster, b"f") > before.atime_ns
+
+
+@pytest.mark.parametrize("status", [Status.NO_SPACE, Status.KV_UNAVAILABLE])
+async def test_what_is_not_taken_is_forgotten(autojump_clock, mounts, cluster, status):
+    async with mounts() as m:
+        before = await a_file(m)
+        cluster.meta_faults["NoteReads"] = [FsError(status, "no")]
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert await shown(m, b"f") == before.atime_ns == stored(cluster, b"f")
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") > before.atime_ns
+
+
+async def test_no_more_is_remembered_than_there_is_room_for(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    monkeypatch.setattr(noted_reads, "FOUND_MAX", 8)
+    assert FOUND_MAX > MANY
+    async with mounts(attr_timeout_s=600.0) as m:
+        for number in range(12):
+            await m.write_file(b"%d" % number, b"x")
+        await trio.sleep(2)
+        reads = m.vfs.reads
+        for number in range(12):
+            await m.read_file(b"%d" % number)
+        assert len(reads.found) == len(reads._pending) == 8
+        await trio.sleep(TOLD_S)
+        assert len(reads.found) == 8 and not reads._pending  # shown for as long as others are kept
+        await m.read_file(b"11")
+        assert len(reads.found) == 8 and len(reads._pending) == 1
+
+
+async def test_a_reply_that_tells_of_nothing_forgets_the_read(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts() as m:
+        await a_file(m)
+        await m.read_file(b"f")
+
+        async def nothing(_self, request):
+            return meta_pb2.NoteReadsRsp(atimes_ns=[0] * len(request.reads))
+
+        monkeypatch.setattr("tests.client.fake_meta.FakeMeta.note_reads", nothing)
+        await trio.sleep(TOLD_S)
+        assert not m.vfs.reads.found
