@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from emberfs.batch import Transfer
+from emberfs.native import NativeClient
 from emberfs.posix import PosixClient
 from emberfs.protocol import Op
 from emberfs.ring import RingClient
@@ -148,6 +149,13 @@ def test_what_is_shown_of_files_memory_and_clients(at):
     assert re.fullmatch(f"<{kind}Client [^<>]+>", repr(client))
     client.close()
     assert re.fullmatch(f"<{kind}Client [^<>]+, closed>", repr(client))
+
+
+def test_urls_are_told_where_they_belong():
+    with pytest.raises(ValueError, match=r"ember:///d: is no path of a mount: open_client of"):
+        RingClient("ember:///d")
+    with pytest.raises(ValueError, match=r"cluster='ember:///d': is a URL.*open_client\(URL\)"):
+        NativeClient("ember:///d")
 
 
 def test_what_is_no_transfer(at):

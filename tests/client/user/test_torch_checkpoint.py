@@ -323,6 +323,8 @@ def test_a_url_is_not_taken_for_a_folder_of_this_one(tmp_path, monkeypatch):
             kind(url)
         with pytest.raises(ValueError, match=f"{url}: is written under a path of a mount"):
             kind("elsewhere").reset(url)
+        with pytest.raises(ValueError, match="ember:/run/step-1: is written under a path"):
+            kind(Path(url))
     assert not list(tmp_path.iterdir())
 
 

@@ -30,7 +30,7 @@ from fs.rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
 from fs.rpc.credentials import TOKEN_MARK, Token
 from fs.schema.status import FsError, Status
 
-from .urls import PROTOCOLS
+from .urls import PROTOCOLS, is_url
 
 _SECRET_IN_URL: Final = re.compile(rf"^[^/]*:[^/]*@|{TOKEN_MARK}-\d+-[0-9a-f]{{16}}-")
 """In what follows the `://`: user and password, or a token anywhere."""
@@ -137,6 +137,11 @@ def find_place(
         OSError: there is no such cluster, or no such file of a token.
         ValueError: arguments that do not go together.
     """
+    if cluster is not None and is_url(cluster):
+        raise ValueError(
+            f"cluster={os.fspath(cluster)!r}: is a URL, not the folder of a cluster: open_client(URL) of emberfs.opening,"
+            " or cluster_id=... and hosts=..."
+        )
     given = _given_token(token, token_file)
     if not token:
         token_file = token_file or os.environ.get(TOKEN_FILE_VARIABLE, "")

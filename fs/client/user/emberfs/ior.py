@@ -304,7 +304,7 @@ class Ior(OfOneProcess):
         return f"{what}; {waiting} are prepared: submit() hands them in" if waiting else what
 
     async def wait_async(self, min_results: int = 1) -> list[Result]:
-        """Do what `wait` does in a coroutine of asyncio or trio."""
+        """Do what `wait` does in a coroutine of asyncio or trio; where fewer are under way, wait for those."""
         return list(map(Result._make, await self.collect_async(min_results)))
 
     async def collect_async(self, min_results: int = 1) -> list[tuple[int, int]]:

@@ -25,13 +25,14 @@ from pathlib import Path
 
 from .mounted import require_mounted
 from .protocol import CHUNK_SIZE_ATTRIBUTE
-from .urls import is_url
+from .urls import PROTOCOLS, is_url
 
 PARTIAL = ".partial-"
 REMOVED = ".removed-"
 CHUNK_BYTES = 4 << 20
 """Of files in a folder that is published: written once, from end to end, by updates that cost nearly the same whatever their size."""
 
+_FOLDED_URLS = tuple(f"{protocol}:/" for protocol in PROTOCOLS)
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -43,8 +44,11 @@ def partial_name(path: str | os.PathLike[str]) -> str:
 
 
 def refuse_url(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for a URL, which must not be taken for a path: that would be one below the current folder."""
-    if is_url(path):
+    """Raise ValueError for a URL, which must not be taken for a path: that would be one below the current folder.
+
+    Also for what `pathlib.Path` makes of a URL, with one slash.
+    """
+    if is_url(path) or os.fspath(path).startswith(_FOLDED_URLS):
         raise ValueError(
             f"{path}: is written under a path of a mount, or with fsspec, not by its URL"
         )

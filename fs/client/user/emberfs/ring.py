@@ -26,6 +26,7 @@ from .posix import NEW_FILE_MODE, open_flags
 from .protocol import LENGTH_MAX, EntryFlag, Op, Priority
 from .ring_file import RingFile, checked_buffers, is_plain_read, own_file
 from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
+from .urls import is_url
 
 _ROWS_MIN: Final = 4
 """Columns do not pay for fewer."""
@@ -41,7 +42,12 @@ class RingClient(Closing):
 
         Raises:
             OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT, ECONNREFUSED and others.
+            ValueError: a URL.
         """
+        if is_url(mount_path):
+            raise ValueError(
+                f"{mount_path}: is no path of a mount: open_client of emberfs.opening takes URLs"
+            )
         self._mount_path = os.fspath(mount_path)
         self.daemon = Daemon(self._mount_path)
         """Who serves the mount; files, memory and rings of it are this client's."""
