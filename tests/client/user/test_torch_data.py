@@ -88,6 +88,17 @@ def test_workers_of_every_start_method(records, method):
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(COUNT))
 
 
+class Labelled(PackedDataset):
+    """As the guide has it."""
+
+    def __getitems__(self, indices):
+        samples = super().__getitems__(indices)
+        return [
+            (sample, self.names[index].split("/")[0])
+            for index, sample in zip(indices, samples, strict=True)
+        ]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_files_of_a_packed_folder_are_samples_and_its_index_is_none(tmp_path, method):
     for number in range(5):
@@ -101,6 +112,8 @@ def test_files_of_a_packed_folder_are_samples_and_its_index_is_none(tmp_path, me
     assert dataset[3].tolist() == [1, 1, 1]
     with pytest.raises(IndexError, match=r"no sample 5: .*has 5"):
         dataset[5]
+    labelled = Labelled(tmp_path / "f.ffr")
+    assert (labelled[2][1], labelled[3][1]) == ("0", "1")
     sampler = BlockSampler(len(dataset), batch_size=2)
     loader = ResumableLoader(
         dataset,

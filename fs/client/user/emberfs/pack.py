@@ -179,12 +179,19 @@ def unpack(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser("python -m emberfs.pack", description="Pack a folder.")
+    parser = argparse.ArgumentParser(
+        "python -m emberfs.pack",
+        description="Pack all regular files below a folder into one FFRecord file, FILE.ffr.",
+    )
     action = parser.add_mutually_exclusive_group()
-    for name in ("list", "check", "unpack"):
-        action.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("source")
-    parser.add_argument("target", nargs="?")
+    for name, what in (
+        ("list", "print the names of the files in FILE.ffr"),
+        ("check", "read all of FILE.ffr, and compare all checksums"),
+        ("unpack", "write the files in FILE.ffr below a folder"),
+    ):
+        action.add_argument(f"--{name}", action="store_true", help=what)
+    parser.add_argument("source", help="the folder; with one of the options FILE.ffr")
+    parser.add_argument("target", nargs="?", help="FILE.ffr; with --unpack the folder")
     chosen = parser.parse_args(arguments)
     if (chosen.target is None) != (chosen.list or chosen.check):
         parser.error("give FOLDER and FILE.ffr, or --list FILE.ffr, --check FILE.ffr")
