@@ -71,6 +71,19 @@ def test_the_newest_checkpoints_are_kept(tmp_path):
         CheckpointFolder(tmp_path, keep=0)
 
 
+def test_what_cannot_be_removed_does_not_hide_why_it_failed(tmp_path, monkeypatch):
+    """On a file system that has become read-only both fail; the caller knows `path` only."""
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS), "what unlink was given")
+
+    def unlink(*_, **__):
+        raise refused
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(OSError, match="No space") as failed, replaced(tmp_path / "f") as partial:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), partial)
+    assert failed.value.filename == f"{tmp_path}/f"
+
+
 def test_a_step_is_a_number_that_has_a_name(tmp_path):
     run = CheckpointFolder(tmp_path / "run")
     with pytest.raises(TypeError, match=r"not None .latest.. is None before the first checkpoint"):

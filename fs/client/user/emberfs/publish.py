@@ -89,7 +89,8 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
         yield partial
         Path(partial).replace(path)
     except BaseException as error:
-        with suppress(FileNotFoundError, NotADirectoryError):  # it was not made
+        # It may not have been made, or cannot go now: the first failure is the one to tell.
+        with suppress(OSError):
             Path(partial).unlink()
         if isinstance(error, OSError) and error.filename == partial:
             error.filename = os.fspath(path)  # the name that the caller knows
