@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -225,9 +226,9 @@ async def serve(
     supervisor = Supervisor(directory, restarts=restarts)
     path = directory.supervisor_socket
     path.unlink(missing_ok=True)
-    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    await listening.bind(str(path))
-    listening.listen(16)
+    # Without a checkpoint between name and readiness: whoever was refused there would take the supervisor for gone.
+    made = socket.create_server(str(path), family=socket.AF_UNIX, backlog=16)
+    listening = trio.socket.from_stdlib_socket(made)
 
     async def stop_at_signal() -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from functools import partial
@@ -371,6 +372,17 @@ async def test_a_process_that_cannot_be_looked_at_has_not_ended(directory, monke
         assert service(supervisor, "storage-1")["last_exit"] == "exit code 0"
         await supervisor.stop()
     assert max(gaps_s) < 1.0
+
+
+async def test_whoever_finds_its_socket_is_served(directory):
+    """Between its name and its readiness a caller was refused, which says that nobody serves."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, directory)
+        while not directory.supervisor_socket.exists():
+            await trio.lowlevel.checkpoint()
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(directory.supervisor_socket))
+            caller.send(b'{"command": "stop"}\n')
 
 
 async def test_no_line_of_the_socket_ends_it(directory):
