@@ -6,6 +6,7 @@ EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an 
 
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -31,6 +32,9 @@ AFTER_SHARED = pytest.StashKey[bool]()
 LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
 CLOCKS = {"mock_clock", "autojump_clock"}
+LEFT_OUT = re.compile(r"not \w+( and not \w+)*")
+"""Options `-m` by which a file is left out where one of the marks named is that of all its tests."""
+MARKS_OF_FILE = re.compile(r"^pytestmark = (.*?)(?=^[^\s\])}])", re.MULTILINE | re.DOTALL)
 GARBAGE_THRESHOLDS = (20_000, 10, 10)
 """Of objects, and of collections of younger ones: Python's own are 700, 10, 10."""
 
@@ -62,6 +66,23 @@ def pytest_collection():
         gc.enable()
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave files alone of which no test is wanted: each worker would import what they need, such as torch, for nothing."""
+    unwanted = config.option.markexpr
+    if collection_path.suffix != ".py" or not LEFT_OUT.fullmatch(unwanted):
+        return None
+    names = set(re.findall(r"not (\w+)", unwanted))
+    return True if names & marks_of_file(collection_path.read_text()) else None
+
+
+def marks_of_file(text):
+    """Return the marks that a file of tests gives all of them, whatever the circumstances."""
+    found = MARKS_OF_FILE.search(text)
+    if found is None or " if " in found[1]:
+        return set()
+    return set(re.findall(r"\bmark\.(\w+)", found[1]))
 
 
 def pytest_collection_modifyitems(config, items):
