@@ -1,6 +1,7 @@
 """Derived documents equal what their sources give: nothing drifts (tests/rpc/test_generate.py: the code)."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ PAGES = sorted(ROOT.glob("*.md")) + [
 ]
 
 
+@cache
 def headings(page):
     """Return what a link may say behind the name of a page: its headings, as they are turned into names of places."""
     found = re.findall(
@@ -50,22 +52,29 @@ def place(heading):
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(page):
-    for target, there in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        to = page.parent / target if target else page
-        assert to.exists(), f"{page.name} points to {target}"
-        assert not there or there in headings(to), f"{page.name} points to {target}#{there}"
+def test_links_between_documents_lead_somewhere():
+    lost = []
+    for page in PAGES:
+        for target, there in re.findall(
+            r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()
+        ):
+            to = page.parent / target if target else page
+            if not to.exists() or (there and there not in headings(to)):
+                lost.append(f"{page.relative_to(ROOT)} points to {target}#{there}")
+    assert not lost
 
 
 PRESENT = [p for p in PAGES if p.parent.name not in {"decisions", "measurements"}]
 """Those that say how it is, not how it was."""
 
 
-@pytest.mark.parametrize("page", PRESENT, ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_that_a_page_names_are_there(page):
-    named = re.findall(r"`((?:fs|tests|benchmarks|specs|deploy)/[\w./-]+)`", page.read_text())
-    assert not [path for path in named if "NAME" not in path and not (ROOT / path).exists()]
+def test_files_that_pages_name_are_there():
+    lost = []
+    for page in PRESENT:
+        named = re.findall(r"`((?:fs|tests|benchmarks|specs|deploy)/[\w./-]+)`", page.read_text())
+        missing = {path for path in named if "NAME" not in path and not (ROOT / path).exists()}
+        lost += [f"{page.relative_to(ROOT)} names {path}" for path in sorted(missing)]
+    assert not lost
 
 
 def test_the_first_page_leads_to_every_page():
