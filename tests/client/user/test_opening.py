@@ -1,5 +1,6 @@
 """Which client loaders take by themselves, and that all of them work with it on a mount."""
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -9,9 +10,11 @@ from emberfs.ffrecord import RecordReader, RecordWriter
 from emberfs.opening import PATHS_LOOKED_AT_MAX, connect_for, open_client
 from emberfs.pack import PackedFolder, pack_folder
 from emberfs.posix import PosixClient
+from emberfs.protocol import MOUNT_POINT_ATTRIBUTE
 from emberfs.publish import CheckpointFolder, make_partial_folder, publish_folder
 from emberfs.ring import RingClient
 
+from fs.client.fuse.mount_point import mark_mount_point
 from tests.client.user.serving import NEEDS_MOUNT
 
 SAMPLES = [b"first", b"", bytes(100_000), b"last"]
@@ -27,6 +30,17 @@ def test_files_elsewhere_are_reached_by_system_calls(tmp_path):
     ):
         with connect_for(paths)() as client:
             assert isinstance(client, PosixClient)
+
+
+def test_a_bare_mount_point_is_no_other_file_system(disk_path):
+    """Plain system calls would show an empty folder, or fill the disk beneath."""
+    mark_mount_point(disk_path, "any")
+    if MOUNT_POINT_ATTRIBUTE not in os.listxattr(disk_path):
+        pytest.skip("no attributes here")
+    for make in (open_client, RingClient):
+        with pytest.raises(OSError, match=f"EmberFS is not mounted at {disk_path}") as failed:
+            make(disk_path)
+        assert (failed.value.errno, failed.value.filename) == (errno.ENOTCONN, str(disk_path))
 
 
 def test_one_client_reaches_the_files_of_one_cluster():

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from .mounted import require_mounted
 from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
 
 _FDS_MAX = 2
@@ -35,7 +36,8 @@ def socket_address(path: str) -> str | bytes:
     """Return where the daemon of the mount that `path` is on listens.
 
     Raises:
-        OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT and others: as of stat(2).
+        OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted where it should be; ENOENT and
+            others: as of stat(2).
     """
     try:
         name = os.getxattr(path, SOCKET_ATTRIBUTE)
@@ -44,6 +46,7 @@ def socket_address(path: str) -> str | bytes:
             raise
         name = b""
     if not name:
+        require_mounted(path)
         what = "not on an EmberFS mount that serves batches (emberfs.opening.open_client takes any path)"
         raise OSError(errno.EOPNOTSUPP, what, path)
     return b"\0" + name[1:] if name.startswith(b"@") else os.fsdecode(name)

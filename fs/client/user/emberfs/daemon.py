@@ -20,7 +20,13 @@ from .connection import Connection
 
 T = TypeVar("T")
 
-_NOT_SERVED: Final = {errno.ENOENT, errno.EOPNOTSUPP, errno.ECONNREFUSED, errno.ENOTDIR}
+_NOT_SERVED: Final = {
+    errno.ENOENT,
+    errno.ENOTCONN,
+    errno.EOPNOTSUPP,
+    errno.ECONNREFUSED,
+    errno.ENOTDIR,
+}
 """What a mount point without a mount answers, or the address of a daemon that is no more."""
 
 

@@ -18,7 +18,7 @@ def require_mounted(path: str | os.PathLike[str]) -> None:
     absolute = Path(path).absolute()
     for place in (absolute, *absolute.parents):
         if is_bare(place):
-            what = f"EmberFS is not mounted at {place}, and what is written there would fill another disk"
+            what = f"EmberFS is not mounted at {place}: what is there is another disk"
             raise OSError(errno.ENOTCONN, what, str(path))
 
 

@@ -41,7 +41,8 @@ class RingClient(Closing):
         """Connect to the mount that a path is on.
 
         Raises:
-            OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT, ECONNREFUSED and others.
+            OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted where it should be; ENOENT,
+                ECONNREFUSED and others.
             ValueError: a URL.
         """
         if is_url(mount_path):
