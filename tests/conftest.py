@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -88,7 +89,8 @@ def marks_of_file(text):
 def pytest_collection_modifyitems(config, items):
     """Where several workers share the files, begin with those that take long: short ones are left for the end.
 
-    That ends the run for all workers at about the same time, which xdist's own order, by the number of tests, does not.
+    Long are those that a mark says so of; they stay in their order, since neighbours share clusters.  Of the others those with many tests
+    come first.  So all workers end at about the same time, which they do not in xdist's own order, by the number of tests alone.
     """
     _check_clocks(items)
     if not hasattr(config, "workerinput"):
@@ -97,7 +99,13 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         rank = next((n for n, mark in enumerate(LONG) if item.get_closest_marker(mark)), len(LONG))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
-    items.sort(key=lambda item: ranks[item.path])
+    counts = Counter(item.path for item in items)
+
+    def place(item):
+        rank = ranks[item.path]
+        return rank, -counts[item.path] if rank == len(LONG) else 0
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session):
