@@ -88,6 +88,8 @@ class NotedReads:
         """No read counts."""
         self.counts_listings = True
         """Those of directories may count, too."""
+        self._is_failing = False
+        """Meta has not taken what it was told last."""
         self._is_unknown = False
         """Meta knew nothing of such calls when it was asked last."""
         self._pending: dict[InodeId, None] = {}
@@ -200,7 +202,9 @@ class NotedReads:
         try:
             reply = await self._meta.call(services.META_NOTE_READS, request)
         except FsError as error:
-            _log.warning("%d reads are not noted: %s", len(batch), error)
+            if not self._is_failing:  # once, however often it is tried
+                _log.warning("%d reads are not noted: %s", len(batch), error)
+            self._is_failing = True
             for inode_id, read in batch.items():
                 self._forget(inode_id, read)
             if error.status is Status.RPC_UNKNOWN_METHOD:
@@ -208,6 +212,7 @@ class NotedReads:
                 self._pending.clear()
                 self.found.clear()
             return
+        self._is_failing = False
         until_s = self._times.now_s() + self._times.shown_s
         for (inode_id, read), stored_ns in zip(batch.items(), reply.atimes_ns, strict=False):
             self._note_stored(inode_id, read, stored_ns, until_s)

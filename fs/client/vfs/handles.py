@@ -2,7 +2,7 @@
 
 from ...schema.status import FsError, Status
 from .core import VfsCore
-from .open_file import FileHandle, InodeState
+from .open_file import NOT_READ, FileHandle, InodeState
 
 
 class TakesTaskError(Exception):
@@ -49,7 +49,7 @@ class Handles:
 
     def _note_unseen_read(self, handle: FileHandle) -> None:
         """A file is closed that was opened for reading, and the kernel has asked for none of its bytes, of which it had all: it counts as read."""
-        if handle.noted_seq == -1 and handle.state.file.length:
+        if handle.noted_seq == NOT_READ and handle.state.file.length:
             self._note_read(handle)
 
     def writable(self, handle_id: int) -> FileHandle:

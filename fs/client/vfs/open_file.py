@@ -32,6 +32,8 @@ from .unsent import AppendBuffer, Flush
 from .write_run import WriteRun, WriteStream
 
 SET_ID_BITS = 0o6000
+NOT_READ, READ_BEFORE = -1, -2
+"""In place of a `content_seq`, which is none of these."""
 INLINE_AGAIN = 8
 """Who syncs a file again and again sends all of it each time: with so many of the longest inline files it costs more than a chunk."""
 
@@ -231,6 +233,12 @@ class InodeState:
         is_mtime = report.HasField("mtime_seen_ns") and report.mtime_ns != inode.mtime_ns
         is_atime = report.HasField("atime_seen_ns") and report.atime_ns != inode.atime_ns
         return is_mtime or is_atime
+
+    def look_at_reads_again(self) -> None:
+        """The next read through each open file may count as an access: attributes have changed."""
+        for handle in self.handles.values():
+            if handle.noted_seq != NOT_READ:
+                handle.noted_seq = READ_BEFORE
 
     def note_foreign_content(self) -> None:
         """Others may have written: what was read is old, and whether all of it would survive a power loss is not known."""
@@ -464,8 +472,8 @@ class FileHandle:
     """No read through it counts as an access: it was opened with O_NOATIME."""
     is_read_by_kernel: bool = False
     """Reads may be answered by the kernel alone, which was let keep its pages at the open."""
-    noted_seq: int = -1
-    """`content_seq` of the file when a read through it was last looked at as an access; -1: none was."""
+    noted_seq: int = NOT_READ
+    """`content_seq` of the file when a read through it was last looked at as an access, or READ_BEFORE where the next one is to be looked at, too."""
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0

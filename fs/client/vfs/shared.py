@@ -431,6 +431,9 @@ class Shared:
         """
         self.told.note_changed(inode_id)
         self.changes.note_inode(inode_id)
+        state = self.states.get(inode_id)
+        if state is not None:
+            state.look_at_reads_again()
         known = self.known.get(inode_id)
         if is_given and known is not None:
             known.given_mark = self.changes.mark()

@@ -342,23 +342,56 @@ def test_what_the_kernel_reads_from_pages_it_kept_counts_at_the_close(server):
     assert os.stat(path).st_atime_ns > before
 
 
-def test_a_mount_without_times_of_access(tmp_path):
-    mount_point = tmp_path / "mnt"
-    mount_point.mkdir()
-    server = Server(mount_point, 'atime="noatime"')
-    try:
-        assert server.first_line == "ready"
-        lines = Path("/proc/mounts").read_text().splitlines()
-        (options,) = [line.split()[3] for line in lines if line.split()[1] == str(mount_point)]
-        assert {"noatime", "nosuid", "nodev"} <= set(options.split(","))
-        assert os.statvfs(mount_point).f_flag & os.ST_NOATIME
-        path = a_file(mount_point)
-        before = os.stat(path)
-        path.read_bytes()
-        os.listdir(mount_point)
-        assert os.stat(path) == before
-    finally:
+@pytest.fixture
+def served(tmp_path):
+    """Return a function that mounts with a setting."""
+    servers = []
+
+    def start(setting):
+        mount_point = tmp_path / f"mnt{len(servers)}"
+        mount_point.mkdir()
+        servers.append(Server(mount_point, setting))
+        assert servers[-1].first_line == "ready"
+        return mount_point
+
+    yield start
+    for server in servers:
         server.close()
+
+
+def options_of(mount_point):
+    fields = map(str.split, Path("/proc/mounts").read_text().splitlines())
+    (found,) = [options for _, place, _, options, *_ in fields if place == str(mount_point)]
+    return set(found.split(","))
+
+
+@pytest.mark.parametrize("setting", ['atime="noatime"', 'mount_options=["noatime"]'])
+def test_a_mount_without_times_of_access(served, setting):
+    mount_point = served(setting)
+    assert options_of(mount_point) >= {"noatime", "nosuid", "nodev"}
+    assert os.statvfs(mount_point).f_flag & os.ST_NOATIME
+    path = a_file(mount_point)
+    before = os.stat(path), os.stat(mount_point)
+    path.read_bytes()
+    os.listdir(mount_point)
+    assert (os.stat(path), os.stat(mount_point)) == before
+
+
+def test_a_mount_that_may_only_be_read(served):
+    mount_point = served('mount_options=["ro"]')
+    before = os.stat(mount_point)
+    os.listdir(mount_point)
+    assert os.stat(mount_point) == before
+
+
+def test_a_mount_without_those_of_directories(served):
+    mount_point = served('mount_options=["nodiratime"]')
+    path = a_file(mount_point)
+    before = os.stat(path), os.stat(mount_point)
+    path.read_bytes()
+    os.listdir(mount_point)
+    assert os.stat(mount_point) == before[1]
+    assert seen(path) > before[0].st_atime_ns
 
 
 def test_others_say_relatime(server):
