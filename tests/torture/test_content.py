@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from .content import BLOCK_BYTES, FileModel, block_bytes
-from .plan import DISK_OF_LOOP, KINDS, RANGES_S, draw
+from .plan import DISK_OF_LOOP, KINDS, OF_MOUNT, RANGES_S, draw
 
 pytestmark = pytest.mark.thorough
 
@@ -97,4 +97,6 @@ def test_faults_are_drawn_from_the_seed_within_their_ranges(seed, has_loop, only
 def test_every_kind_comes():
     generator = random.Random(1)
     shape = {"storages": ["storage-1"], "loop_node": "storage-1", "others": ["mgmtd"]}
+    assert {draw(generator, **shape).kind for _ in range(1000)} == set(KINDS) - set(OF_MOUNT)
+    shape["mount"] = "mount-1"
     assert {draw(generator, **shape).kind for _ in range(1000)} == set(KINDS)
