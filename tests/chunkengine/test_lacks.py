@@ -34,6 +34,8 @@ from fs.schema.status import FsError, Status
 
 from .test_engine import put
 
+pytestmark = pytest.mark.thorough
+
 CHUNK = (TargetId(1), ChunkId(InodeId(7), 0))
 OTHER = (TargetId(1), ChunkId(InodeId(7), 1))
 CONTENT = bytes(range(256)) * 40

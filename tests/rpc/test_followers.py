@@ -10,6 +10,8 @@ from fs.schema.proto import core_pb2 as core
 from fs.schema.services import CORE_ECHO as ECHO
 from fs.schema.status import FsError, Status
 
+pytestmark = pytest.mark.thorough
+
 
 class Service:
     """Answers after as many milliseconds as it is told."""

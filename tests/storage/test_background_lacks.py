@@ -13,6 +13,8 @@ from .test_failed_disks import empty, fill, wait_failed
 from .test_resync import assert_equal
 from .test_resync import fill as fill_chunks
 
+pytestmark = pytest.mark.thorough
+
 ERRORS = [MemoryError("injected"), RuntimeError("can't start new thread")]
 
 
