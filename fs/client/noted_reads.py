@@ -163,7 +163,11 @@ class NotedReads:
             await self._has_found.wait()
             with trio.move_on_after(PAUSE_S):
                 await self._has_many.wait()
-            await self.finish()
+            try:
+                await self.finish()
+            except MemoryError:
+                # What waits still is told later, and no mount ends for a time of access.
+                await trio.sleep(PAUSE_S)
             now_s = self._times.now_s()
             while self._stored and self._stored[0][0] <= now_s:
                 self._show_no_longer()
@@ -194,23 +198,23 @@ class NotedReads:
         return batch
 
     async def _tell(self, batch: dict[InodeId, NotedRead]) -> None:
-        request = meta_pb2.NoteReadsReq(caller=self._caller())
-        for inode_id, read in batch.items():
-            request.reads.add(
-                inode_id=inode_id, atime_ns=read.atime_ns, atime_seen_ns=read.stored_ns
-            )
         try:
+            request = meta_pb2.NoteReadsReq(caller=self._caller())
+            for inode_id, read in batch.items():
+                request.reads.add(
+                    inode_id=inode_id, atime_ns=read.atime_ns, atime_seen_ns=read.stored_ns
+                )
             reply = await self._meta.call(services.META_NOTE_READS, request)
-        except FsError as error:
-            if not self._is_failing:  # once, however often it is tried
-                _log.warning("%d reads are not noted: %s", len(batch), error)
-            self._is_failing = True
+        except (FsError, MemoryError) as error:
             for inode_id, read in batch.items():
                 self._forget(inode_id, read)
-            if error.status is Status.RPC_UNKNOWN_METHOD:
+            if isinstance(error, FsError) and error.status is Status.RPC_UNKNOWN_METHOD:
                 self._is_unknown = True
                 self._pending.clear()
                 self.found.clear()
+            has_failed, self._is_failing = self._is_failing, True
+            if not has_failed:  # once, however often it is tried
+                _log.warning("%d reads are not noted: %s", len(batch), error)
             return
         self._is_failing = False
         until_s = self._times.now_s() + self._times.shown_s

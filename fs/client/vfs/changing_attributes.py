@@ -188,8 +188,11 @@ class ChangingAttributes(LookingUp):
         reads = self._core.reads
         if not reads.begin_setting(state.inode_id):
             return False
-        is_kept = self._keep_times(state, change, caller)
-        reads.end_setting(state.inode_id, is_set=is_kept)
+        is_kept = False
+        try:
+            is_kept = self._keep_times(state, change, caller)
+        finally:
+            reads.end_setting(state.inode_id, is_set=is_kept)
         return is_kept
 
     def _keep_times(self, state: InodeState, change: AttrChange, caller: Caller) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from fs.client import noted_reads
-from fs.client.noted_reads import AGAIN_S, FOUND_MAX, MANY, PAUSE_S
+from fs.client.noted_reads import AGAIN_S, FOUND_MAX, MANY, PAUSE_S, NotedReads
 from fs.client.relatime import is_due
 from fs.client.vfs.access_times import with_reads
 from fs.client.vfs.changing_attributes import AttrChange
@@ -22,6 +22,10 @@ from .conftest import ROOT, RW
 DAY_S = 86_400
 READ = os.O_RDONLY
 TOLD_S = PAUSE_S + 0.5
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
 
 
 def notes(cluster):
@@ -426,12 +430,15 @@ async def test_a_service_that_knows_no_such_call_is_not_asked_again_soon(
         assert notes(cluster) == 2 and stored(cluster, b"f") > before.atime_ns
 
 
-@pytest.mark.parametrize("status", [Status.NO_SPACE, Status.KV_UNAVAILABLE])
-async def test_what_is_not_taken_is_forgotten(autojump_clock, mounts, cluster, status, caplog):
-    """The log says so once: a full store may stay full for long."""
+@pytest.mark.parametrize(
+    "error",
+    [FsError(Status.NO_SPACE, "no"), FsError(Status.KV_UNAVAILABLE, "no"), MemoryError("no")],
+)
+async def test_what_is_not_taken_is_forgotten(autojump_clock, mounts, cluster, error, caplog):
+    """The log says so once: a full store may stay full for long.  No mount ends for a lack of memory here."""
     async with mounts() as m:
         before = await a_file(m)
-        cluster.meta_faults["NoteReads"] = [FsError(status, "no")] * 3
+        cluster.meta_faults["NoteReads"] = [error] * 3
         for _ in range(3):
             await m.read_file(b"f")
             await trio.sleep(TOLD_S)
@@ -439,6 +446,19 @@ async def test_what_is_not_taken_is_forgotten(autojump_clock, mounts, cluster, s
         assert caplog.text.count("1 reads are not noted") == 1
         await m.read_file(b"f")
         await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") > before.atime_ns
+
+
+async def test_without_memory_to_begin_the_mount_goes_on_and_tells_later(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts() as m:
+        before = await a_file(m)
+        with monkeypatch.context() as patch:
+            patch.setattr(NotedReads, "_next_batch", no_memory)
+            await m.read_file(b"f")
+            await trio.sleep(TOLD_S)
+        await trio.sleep(2 * TOLD_S)
         assert stored(cluster, b"f") > before.atime_ns
 
 
