@@ -14,7 +14,7 @@ from ..schema.ids import NodeId
 from ..schema.proto.common_pb2 import SettingsReportPb, SettingsStatePb
 from ..schema.proto.mgmtd_pb2 import ClientSessionPb, ListSettingsRsp
 from ..schema.routing import Role, RoutingInfo
-from ..schema.stored_settings import LIVE, ROLE_NAMES
+from ..schema.stored_settings import DETECTION, LIVE, ROLE_NAMES
 
 Settings = Mapping[str, Any]
 """By `section.key`."""
@@ -41,18 +41,6 @@ SECTION_ROLES: Final[Mapping[str, Collection[Role]]] = {
     "client": (),
 }
 """Who uses a section; others: everybody.  Mounts, which use `client`, are no nodes."""
-
-EVERYBODYS: Final = frozenset(
-    f"mgmtd.{key}"
-    for key in (
-        "heartbeat_interval_s",
-        "node_lease_s",
-        "node_failed_after_s",
-        "primary_lease_s",
-        "primary_extend_interval_s",
-    )
-)
-"""The times that all processes have to see alike; the rest of [mgmtd] is the managers' alone, who alone are told what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,8 @@ def differences(info: RoutingInfo, configs: Mapping[NodeId, str]) -> list[Differ
 
 def _users(key: str) -> Collection[Role] | None:
     """Return whose setting it is; None: everybody's."""
-    if key.startswith("mgmtd.") and key not in EVERYBODYS:
+    # Of the rest of [mgmtd] the managers alone are told what is kept.
+    if key.startswith("mgmtd.") and key not in DETECTION:
         return (Role.MGMTD,)
     return SECTION_ROLES.get(key.partition(".")[0])
 

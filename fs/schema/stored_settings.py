@@ -113,7 +113,7 @@ _OWN: Final = frozenset(
     }
 )
 
-_DETECTION: Final = frozenset(
+DETECTION: Final = frozenset(
     f"mgmtd.{key}"
     for key in (
         "heartbeat_interval_s",
@@ -123,6 +123,7 @@ _DETECTION: Final = frozenset(
         "primary_extend_interval_s",
     )
 )
+"""The times by which deaths are told, which all processes have to see alike."""
 
 
 def refusal(role: Role, section: str, key: str) -> str:
@@ -132,7 +133,7 @@ def refusal(role: Role, section: str, key: str) -> str:
         return "a process needs it before it can be told anything; it stands in its own file"
     if name in _OWN:
         return "it makes a process itself, and stands in its own file"
-    if name in _DETECTION:
+    if name in DETECTION:
         return "all processes have to agree on it at every moment: it stands in their own files"
     if section not in SECTIONS[role]:
         used = ", ".join(SECTIONS[role])
