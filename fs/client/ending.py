@@ -101,9 +101,9 @@ class EndingSessions:
                 while self._unreported:
                     await self._end(self._unreported[:1], is_settled=False)
                     del self._unreported[:1]
-            except FsError as error:
+            except (FsError, MemoryError) as error:  # no mount ends for a lack of memory here
                 count = len(self._pending) + len(self._unreported)
-                _log.warning("%d file sessions are not ended yet: %s", count, error)
+                _log.warning("%d file sessions are not ended yet: %r", count, error)
 
     async def _end(self, batch: Sequence[tuple[InodeId, SessionId]], *, is_settled: bool) -> None:
         """End sessions, each by itself when meta refuses one of them; raises FsError when it does not answer."""

@@ -69,11 +69,11 @@ class Cluster:
         self.kill("control")
 
     def kill(self, service: str) -> None:
-        """Kill a process, and wait for its successor."""
+        """Kill a process, and wait for its successor; a mount daemon's has to detach what the dead one left, too."""
         pid = self.pid_of(service)
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
-        while self.pid_of(service) == pid:
+        while self.pid_of(service) == pid or not os.path.ismount(self.mount):
             assert time.monotonic() < deadline, f"{service} is not started anew"
             time.sleep(0.3)
 

@@ -213,9 +213,28 @@ class ChangingAttributes(LookingUp):
             and (change.has_times or _sets_id(change, state) or state.set_owner is not None)
         ):
             return False
-        sets_atime, reads = change.sets_atime, core.reads
-        if sets_atime and not reads.begin_setting(inode_id):
+        if not change.sets_atime:
+            return self._ask_for(inode_id, change, caller, on_end)
+        if not core.reads.begin_setting(inode_id):
             return False
+
+        def ended(inode: "Inode | None", error: "Exception | None") -> None:
+            core.reads.end_setting(inode_id, is_set=error is None)
+            on_end(inode, error)
+
+        is_begun = False
+        try:
+            is_begun = self._ask_for(inode_id, change, caller, ended)
+        finally:
+            if not is_begun:
+                core.reads.end_setting(inode_id, is_set=False)
+        return is_begun
+
+    def _ask_for(
+        self, inode_id: InodeId, change: AttrChange, caller: Caller, on_end: OnMade[Inode]
+    ) -> bool:
+        """Ask meta for a change of attributes; as `begin_setattr`."""
+        core = self._core
         request = self._setattr_request(inode_id, change, caller)
         self.listed.expect(request)
         mark = core.changes.mark()
@@ -234,18 +253,13 @@ class ChangingAttributes(LookingUp):
             return inode
 
         def ended(inode: "Inode | None", error: "Exception | None") -> None:
-            if sets_atime:
-                reads.end_setting(inode_id, is_set=error is None)
             if change.is_times_only and isinstance(error, FsError):
                 error = TakesTaskError() if error.status is Status.NOT_PERMITTED else error
             on_end(inode, error)
 
         asked = Change(services.META_SET_ATTR, request, take, failed)
         core.told.note_changed(inode_id)
-        is_begun = begin(core, asked, ended)
-        if sets_atime and not is_begun:
-            reads.end_setting(inode_id, is_set=False)
-        return is_begun
+        return begin(core, asked, ended)
 
     async def _take_learning(self, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
         """Take in what a change has told of a file whose length the chains have to tell, or that was changed since `mark`."""

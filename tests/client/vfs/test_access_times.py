@@ -322,6 +322,21 @@ async def test_a_time_is_set_only_behind_a_read_that_is_on_its_way(autojump_cloc
         assert await shown(m, b"f") == before.atime_ns == stored(cluster, b"f")
 
 
+async def test_a_setting_that_cannot_begin_keeps_no_read_from_being_told(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts() as m:
+        before = await a_file(m)
+        change = AttrChange(atime_ns=before.atime_ns)
+        with monkeypatch.context() as patch:
+            patch.setattr(m.names, "_setattr_request", no_memory)
+            with pytest.raises(MemoryError):
+                m.names.begin_setattr(before.inode_id, change, ROOT, None)
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert stored(cluster, b"f") > before.atime_ns
+
+
 async def test_no_read_goes_while_a_time_is_being_set(autojump_clock, mounts, cluster):
     async with mounts() as m:
         before = await a_file(m)

@@ -39,10 +39,13 @@ async def test_the_end_of_the_mount_ends_what_waits(autojump_clock, mounts, clus
     assert ends(cluster) == ["PruneSessions"]
 
 
-@pytest.mark.parametrize("status", [Status.KV_UNAVAILABLE, Status.NO_SPACE])
-async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster, status):  # noqa: ARG001
+@pytest.mark.parametrize(
+    "error",
+    [FsError(Status.KV_UNAVAILABLE, "no"), FsError(Status.NO_SPACE, "no"), MemoryError()],
+)
+async def test_who_gets_no_answer_waits_on(autojump_clock, mounts, cluster, error):  # noqa: ARG001
     async with mounts() as m:
-        cluster.meta_faults["PruneSessions"] = [FsError(status, "no")]
+        cluster.meta_faults["PruneSessions"] = [error]
         await m.close(await m.create(b"f"))
         await trio.sleep(2 * PAUSE_S)
         await m.close(await m.create(b"g"))
