@@ -2,8 +2,9 @@
 
     python setup.py build_ext --inplace
 
-They are of Python's stable interface, so one file serves every interpreter from 3.11 on.  Where there is no compiler, or no
-`xxhash.h` (libxxhash-dev), they are left out, and their twins in Python serve.
+They are of Python's stable interface, so one file serves every interpreter from 3.11
+on.  Where there is no compiler, or no `xxhash.h` (libxxhash-dev), they are left out,
+and their twins in Python serve.
 """
 
 from pathlib import Path
@@ -20,7 +21,8 @@ setup(
             [path.as_posix() for path in (source, *HASHING)],
             depends=[path.as_posix() for path in KERNELS.rglob("*.h")],
             define_macros=[("Py_LIMITED_API", "0x030b0000")],
-            # Without debug information the same source gives the same file in whatever folder it is built.
+            # Without debug information the same source gives the same file in
+            # whatever folder it is built.
             extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"],
             optional=True,
             py_limited_api=True,

@@ -1,8 +1,10 @@
-"""What people do with trees of small files, by the programs that they do it with: on the mount, and on the local disk.
+"""What people do with trees of small files, by the programs that they do it with:
+on the mount, and on the local disk.
 
-Each program works on a copy of this program's own sources.  Told are files per second, and for each file the processor time and
-what the mount was asked for by the kernel.  Closes are durable on the mount and not on the local disk.
-`--at DIRECTORY` instead: the same programs in a folder of their own there, which goes afterwards, on any mounted file system.
+Each program works on a copy of this program's own sources.  Told are files per second, and for each
+file the processor time and what the mount was asked for by the kernel.  Closes are durable on the
+mount and not on the local disk.  `--at DIRECTORY` instead: the same programs in a folder of their
+own there, which goes afterwards, on any mounted file system.
 """
 
 import os
@@ -163,7 +165,9 @@ def measure(file_count: int, parent: Path | None, progress: Progress) -> list[Ro
 
 
 def measure_at(file_count: int, mounted: Path, progress: Progress) -> list[Row]:
-    """Run each program on a mounted file system of any kind, in a folder of its own below `mounted`."""
+    """Run each program on a mounted file system of any kind,
+    in a folder of its own below `mounted`.
+    """
     rows = []
     with (
         tempfile.TemporaryDirectory(prefix="ember-apps-") as here,

@@ -1,16 +1,21 @@
-"""What moving the same bytes costs without a file system: bare processes that receive, verify, write and pass on blocks.
+"""What moving the same bytes costs without a file system:
+bare processes that receive, verify, write and pass on blocks.
 
-A program hands blocks of a MiB to the first of three processes in a row, as a client hands them to a chain of replicas: each
-receives a block, checks its checksum, passes it on, writes it past the page cache and says so when the next one has, and
-makes all of it durable in the end.  Reads: one process reads past the page cache, checks and gives, and the program checks again.
-Where these two fill the processors, no file system that keeps three checked copies does better, however quick the disk is.
+A program hands blocks of a MiB to the first of three processes in a row, as a client hands
+them to a chain of replicas: each receives a block, checks its checksum, passes it on, writes
+it past the page cache and says so when the next one has, and makes all of it durable in the
+end.  Reads: one process reads past the page cache, checks and gives, and the program checks
+again.  Where these two fill the processors, no file system that keeps three checked copies
+does better, however quick the disk is.
 
-They have what a storage process has: payloads that are read out of the memory of whoever has them (lent; where the kernel does not
-let them, over the socket), buffers of huge pages that were touched before, space claimed in front, several writes at once.  And they
-do less: a block is passed on before it is written, nobody keeps checksums of its parts, names, versions, order, or anything for failures.
+They have what a storage process has: payloads that are read out of the memory of whoever has
+them (lent; where the kernel does not let them, over the socket), buffers of huge pages that
+were touched before, space claimed in front, several writes at once.  And they do less: a
+block is passed on before it is written, nobody keeps checksums of its parts, names, versions,
+order, or anything for failures.
 
-`python -m benchmarks.bare write FILE COUNT UP [DOWN]` and `python -m benchmarks.bare read FILE UP` are such processes; UP and DOWN
-are sockets that they inherit.
+`python -m benchmarks.bare write FILE COUNT UP [DOWN]` and `python -m benchmarks.bare read FILE UP`
+are such processes; UP and DOWN are sockets that they inherit.
 """
 
 import os
@@ -133,7 +138,8 @@ class Giver:
 def bare_writes(
     folder: Path, count: int, *, may_borrow: bool = True, is_over: bool = False
 ) -> Bare:
-    """Have three processes in a row write so many blocks durably, to files in `folder` that go with them.
+    """Have three processes in a row write so many blocks durably,
+    to files in `folder` that go with them.
 
     Args:
         folder: on the disk that is meant.
@@ -189,7 +195,9 @@ def bare_reads(path: Path, count: int, *, may_borrow: bool = True) -> Bare:
 
 
 def write_row(local: Path, mib: int, limit: float, *, is_over: bool = False) -> Row:
-    """Return what bare processes write next to `local`, to new files or over others; `limit` in MiB/s is what a third of its disk takes of that."""
+    """Return what bare processes write next to `local`, to new files or over others;
+    `limit` in MiB/s is what a third of its disk takes of that.
+    """
     found = bare_writes(local.parent, mib, is_over=is_over)
     what = "written over" if is_over else "written"
     name = f"bare processes in a row, 1 MiB {what} (of local / 3)"
@@ -197,7 +205,8 @@ def write_row(local: Path, mib: int, limit: float, *, is_over: bool = False) -> 
 
 
 def limited_row(name: str, value: float, beside: Row) -> Row:
-    """Return a row that compares MiB/s with what the machine can do: a third of its disk, or what bare processes write if that is less.
+    """Return a row that compares MiB/s with what the machine can do:
+    a third of its disk, or what bare processes write if that is less.
 
     Args:
         name: of what was written.
@@ -210,7 +219,9 @@ def limited_row(name: str, value: float, beside: Row) -> Row:
 
 
 def read_row(local: Path, mib: int, limit: float) -> Row:
-    """Return at which rate bare processes read `local` past the page cache; `limit` in MiB/s is its disk's."""
+    """Return at which rate bare processes read `local` past the page cache;
+    `limit` in MiB/s is its disk's.
+    """
     found = bare_reads(local, mib)
     return Row("bare processes, 1 MiB read (of disk)", found.mib_s, "MiB/s", limit, used=found.used)
 
@@ -258,7 +269,9 @@ def _own_s() -> float:
 
 
 def _hand_in(chain: socket.socket, giver: Giver, slots: Slots, count: int) -> None:
-    """Hand in blocks, `SLOT_COUNT` of them on their way at most, and return when all are durable."""
+    """Hand in blocks, `SLOT_COUNT` of them on their way at most,
+    and return when all are durable.
+    """
     room = threading.Semaphore(SLOT_COUNT)
 
     def hear() -> None:
@@ -362,7 +375,9 @@ class Replica:
         self._received.put(None)  # for the next thread
 
     def _answer(self) -> None:
-        """Say of each block in turn that it is written here and below, and at the end that all are durable."""
+        """Say of each block in turn that it is written here and below,
+        and at the end that all are durable.
+        """
         while (number := self._order.get()) is not None:
             self._written[number].acquire()
             if self._down is None or self._down.recv(1):
@@ -375,7 +390,9 @@ class Replica:
 
 
 def read_blocks(path: Path, up: socket.socket, giver: Giver, memory: list[Slots]) -> None:
-    """Be the process that is asked for blocks: a thread for each part of the memory reads, one hears of what was taken, this one checks and gives."""
+    """Be the process that is asked for blocks: a thread for each part of the memory reads,
+    one hears of what was taken, this one checks and gives.
+    """
     giver.hear()
     count = int.from_bytes(up.recv(_HEAD_BYTES), "little")
     blocks_in_file = path.stat().st_size // MIB

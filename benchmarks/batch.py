@@ -1,11 +1,14 @@
-"""Batches through the mount daemon's rings, next to the machine's own: direct I/O of the same disk, a loopback stream.
+"""Batches through the mount daemon's rings, next to the machine's own:
+direct I/O of the same disk, a loopback stream.
 
-`python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
-One program; small reads are told of in microseconds of processor time as well: of the program, of the mount daemon, and of the storage
-processes together.
+`python -m benchmarks.batch [--full] [--dir DIRECTORY]`; needs root, because it drops the page
+cache. One program; small reads are told of in microseconds of processor time as well: of the
+program, of the mount daemon, and of the storage processes together.
 
-What is written is compared with its like (`disk.py`): new files, on a cluster that has had none before, with a new local file; files written over,
-once storage writes their new versions where older ones were, with a local file written over.  How much of that was space not used before stands below.
+What is written is compared with its like (`disk.py`): new files, on a cluster that has
+had none before, with a new local file; files written over, once storage writes their new
+versions where older ones were, with a local file written over.  How much of that was
+space not used before stands below.
 """
 
 import random
@@ -38,12 +41,19 @@ from .workloads import MIB, drop_page_cache
 THREADS = 2
 """Each with a batch in flight."""
 COLD_WAYS = ((64, THREADS, 0.5), (64, 2 * THREADS, None), (256, THREADS, 0.5))
-"""Reads in a batch, threads, and the goal.  Whoever waits for whole batches has ever fewer in flight until the next one; with more
-batches the disk is kept at work, as io_uring keeps it in the figure beside."""
+"""Reads in a batch, threads, and the goal.
+
+Whoever waits for whole batches has ever fewer in flight until the next one; with more batches the
+disk is kept at work, as io_uring keeps it in the figure beside.
+"""
 WRITTEN_COUNTS = (8, 32)
-"""MiB in a batch.  Three replicas in a row share what is in flight: of two batches of 8 MiB each has five."""
+"""MiB in a batch.  Three replicas in a row share what is in flight:
+of two batches of 8 MiB each has five.
+"""
 TIMES_OVER = 2
-"""A file is written over so often before that is measured: storage has enough old space for new versions then."""
+"""A file is written over so often before that is measured:
+storage has enough old space for new versions then.
+"""
 REPLICAS = 3
 LATENCY_COUNT = 2000
 LATENCY_GOAL_US = 250.0
@@ -72,7 +82,9 @@ def buffers(client: RingClient, count: int) -> list[memoryview]:
 def sequential(
     client: RingClient, file: RingFile, sizes: Sizes, views: list[memoryview], *, is_write: bool
 ) -> float:
-    """Return MiB/s of moving the file once in batches as long as each of the views, durable at the end if it is written."""
+    """Return MiB/s of moving the file once in batches as long as each of the views,
+    durable at the end if it is written.
+    """
     step = len(views[0])
     offsets = iter(range(0, sizes.file_mib * MIB, step))
     lock = threading.Lock()
@@ -120,7 +132,9 @@ def random_reads(
 
 
 def latency_us(client: RingClient, file: RingFile, sizes: Sizes, pause_s: float) -> float:
-    """Return the median of one 4 KiB read at a time, with a pause after each, 0: one after the other."""
+    """Return the median of one 4 KiB read at a time, with a pause after each, 0:
+    one after the other.
+    """
     generator, iov = random.Random(1), client.allocate(SMALL_BYTES)  # noqa: S311 - not a secret
     blocks, taken = sizes.file_mib * MIB // SMALL_BYTES, []
     for _ in range(LATENCY_COUNT):
@@ -134,7 +148,9 @@ def latency_us(client: RingClient, file: RingFile, sizes: Sizes, pause_s: float)
 
 
 class WrittenBatches:
-    """Files written in batches of each length, in turn with a local file of three times the length; medians count."""
+    """Files written in batches of each length,
+    in turn with a local file of three times the length; medians count.
+    """
 
     def __init__(self, client: RingClient, cluster: Path, sizes: Sizes) -> None:
         """Take buffers; nothing is written yet."""
@@ -162,7 +178,9 @@ class WrittenBatches:
         self.grown_bytes += held_bytes(self._data) - before
 
     def rows(self, what: str, beside: str, by_bare: Row, fio: float | None) -> list[Row]:
-        """Return the figures of all that was written, next to `beside`, to what bare processes write so, and to a third of what fio does."""
+        """Return the figures of all that was written, next to `beside`,
+        to what bare processes write so, and to a third of what fio does.
+        """
         rows, limited, moved = [], [], self._sizes.file_mib * MIB
         for count, paces in self.paces.items():
             name, pace = f"1 MiB in batches of {count}, {what}", statistics.median(paces)
@@ -185,7 +203,9 @@ def measure_written(
     *,
     fio: LargeBlocks,
 ) -> tuple[list[Row], list[Path]]:
-    """Measure batches that are written; return the figures, and new files in `folder`, which nobody has read."""
+    """Measure batches that are written; return the figures, and new files in `folder`,
+    which nobody has read.
+    """
     beside, rounds = local.with_name(f"{local.name}-written"), rounds_of(sizes.file_mib)
     new, over = (WrittenBatches(client, cluster, sizes) for _ in range(2))
     for number in range(rounds):
@@ -255,7 +275,9 @@ def measure_large(
 def measure_small(
     client: RingClient, path: Path, cluster: Path, local: Path, sizes: Sizes
 ) -> list[Row]:
-    """Measure reads of 4 KiB of a file that every replica has cached, and then of one that none has."""
+    """Measure reads of 4 KiB of a file that every replica has cached,
+    and then of one that none has.
+    """
     meter, rows = Meter(cluster), list[Row]()
     with client.open(str(path)) as file:
         for count in BATCH_COUNTS:
@@ -304,7 +326,9 @@ def measure_one(
 
 
 def measure_all(cluster: Path, mount_point: Path, local: Path, sizes: Sizes) -> list[Row]:
-    """Measure everything on the mount of a cluster in a directory; `local` is a file of the same length on its disk."""
+    """Measure everything on the mount of a cluster in a directory;
+    `local` is a file of the same length on its disk.
+    """
     folder = mount_point / "batch-benchmark"
     folder.mkdir()
     with RingClient(mount_point) as client, large_blocks(local.parent) as fio:

@@ -1,7 +1,9 @@
-"""What one small call costs both sides, counted: calls of functions, turns of the event loop, system calls to wait.
+"""What one small call costs both sides, counted:
+calls of functions, turns of the event loop, system calls to wait.
 
-`python -m benchmarks.calls [--full | --count N]`.  Two processes, one Unix socket.  Counts say the same on a busy machine as on an idle one; a process that
-has slept has none of its code in its caches, so what it calls is what it costs.
+`python -m benchmarks.calls [--full | --count N]`.  Two processes, one Unix socket.  Counts say the
+same on a busy machine as on an idle one; a process that has slept has none of its code in its
+caches, so what it calls is what it costs.
 """
 
 import cProfile

@@ -1,11 +1,16 @@
-"""A checkpoint in 8 shards, saved and loaded through the rings of a mount, next to the disk's own direct I/O, bare processes, and the same on ext4.
+"""A checkpoint in 8 shards, saved and loaded through the rings of a mount,
+next to the disk's own direct I/O, bare processes, and the same on ext4.
 
-Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, a file by one call, close them (which makes them durable), and the folder is
-renamed into place.  That takes space that was not used before, so it is compared with new local files of the same disk (`disk.py`).  Then the
-checkpoint is removed, and once storage has its space at hand another one is saved, which is compared with a local file that is written over; how
-much of it was space not used before stands below.  It is loaded into memory that was used before, as the memory is into which disk and fio read; the first one is
-loaded into new memory, whose pages are taken meanwhile.  Where PyTorch is installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.  Page
-caches are dropped before loading, so it needs root.  What was loaded is compared; making it up and comparing it is no part of any figure.
+Without PyTorch's help: 2 processes write 4 files each in pieces of 1 MiB, a file by one call, close
+them (which makes them durable), and the folder is renamed into place.  That takes space that was
+not used before, so it is compared with new local files of the same disk (`disk.py`).  Then the
+checkpoint is removed, and once storage has its space at hand another one is saved, which is
+compared with a local file that is written over; how much of it was space not used before stands
+below.  It is loaded into memory that was used before, as the memory is into which disk and fio
+read; the first one is loaded into new memory, whose pages are taken meanwhile.  Where PyTorch is
+installed, also `torch.distributed.checkpoint` over `emberfs.torch.checkpoint`, in one process.
+Page caches are dropped before loading, so it needs root.  What was loaded is compared; making it up
+and comparing it is no part of any figure.
 """
 
 import multiprocessing
@@ -121,13 +126,17 @@ class _Timer:
 
 
 def _begin(gate: Any) -> None:
-    """Wait until all processes are ready, and until the one that measures has noted what has been used so far."""
+    """Wait until all processes are ready, and until the one
+    that measures has noted what has been used so far.
+    """
     gate.wait()
     gate.wait()
 
 
 def _use(client: BatchClient, view: memoryview, path: Path) -> None:
-    """Have memory filled once by who fills it later, out of a file of nothing but holes, which goes again."""
+    """Have memory filled once by who fills it later, out of a file of nothing but holes,
+    which goes again.
+    """
     path.touch()
     os.truncate(path, len(view))
     with client.open(str(path)) as file:
@@ -182,7 +191,9 @@ def _load_shards(
 def in_processes(
     function: Any, folder: Path, sizes: Sizes, meter: Meter
 ) -> tuple[dict[int, str], float, Used]:
-    """Run in all processes at once; return the checksums of the shards, the seconds of the slowest, and what was used from when all were ready."""
+    """Run in all processes at once; return the checksums of the shards, the seconds of the slowest,
+    and what was used from when all were ready.
+    """
     with multiprocessing.get_context("spawn").Manager() as manager:
         gate = manager.Barrier(PROCESSES + 1, timeout=PATIENCE_S)
         shares = [list(range(number, SHARDS, PROCESSES)) for number in range(PROCESSES)]
@@ -193,7 +204,11 @@ def in_processes(
             with meter.used() as used:
                 gate.wait()
                 parts = results.get()
-    sums = {s: d for share, part in zip(shares, parts, strict=True) for s, d in zip(share, part.sums, strict=True)}  # fmt: skip
+    sums = {
+        s: d
+        for share, part in zip(shares, parts, strict=True)
+        for s, d in zip(share, part.sums, strict=True)
+    }
     took = max(part.began + part.took for part in parts) - min(part.began for part in parts)
     used.program = sum(part.used for part in parts)
     return sums, took, used
@@ -210,9 +225,25 @@ class Paces(NamedTuple):
     def rows(self, name: str, written: float, read: float, fio: LargeBlocks) -> list[Row]:
         """Return the rows of both, next to what the disk does."""
         return [
-            Row(f"{name}save, 8 shards, durable (of a new local file / 3)", self.save, "MiB/s", written / REPLICAS, goal=GOAL, used=self.save_used, fio=fio.mib_s(Large.NEW, REPLICAS)),
-            Row(f"{name}load, cold (of disk)", self.load, "MiB/s", read, goal=GOAL, used=self.load_used, fio=fio.mib_s(Large.READ)),
-        ]  # fmt: skip
+            Row(
+                f"{name}save, 8 shards, durable (of a new local file / 3)",
+                self.save,
+                "MiB/s",
+                written / REPLICAS,
+                goal=GOAL,
+                used=self.save_used,
+                fio=fio.mib_s(Large.NEW, REPLICAS),
+            ),
+            Row(
+                f"{name}load, cold (of disk)",
+                self.load,
+                "MiB/s",
+                read,
+                goal=GOAL,
+                used=self.load_used,
+                fio=fio.mib_s(Large.READ),
+            ),
+        ]
 
 
 def measure_bare(mounted: Path, sizes: Sizes, meter: Meter, load: Any = load_shards) -> Paces:
@@ -237,7 +268,9 @@ def _paces(sizes: Sizes, save_s: float, load_s: float, *used: Used) -> Paces:
 
 
 def save_again(mounted: Path, cluster: Path, sizes: Sizes, meter: Meter) -> tuple[Paces, float]:
-    """Save another checkpoint when storage has the space of the first, which is removed, and load it into memory used before; also return how much of it was new space, in percent."""
+    """Save another checkpoint when storage has the space of the first, which is removed,
+    and load it into memory used before; also return how much of it was new space, in percent.
+    """
     asked = REPLICAS * sizes.mib * MIB
     nodes = Nodes(cluster)
     ember("admin", "config", "change", "meta", "meta.gc_delay_s=1", "--dir", str(cluster))
@@ -307,16 +340,49 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             *here.rows("", written, read, fio),
             beside_row,
             bare.limited_row("save", here.save, beside_row),
-            Row("save after the removal of another (of a local file written over / 3)", again.save, "MiB/s", over / REPLICAS, goal=GOAL, used=again.save_used, fio=fio.mib_s(Large.OVER, REPLICAS)),
+            Row(
+                "save after the removal of another (of a local file written over / 3)",
+                again.save,
+                "MiB/s",
+                over / REPLICAS,
+                goal=GOAL,
+                used=again.save_used,
+                fio=fio.mib_s(Large.OVER, REPLICAS),
+            ),
             Row("  on space not used before", grown, "%"),
-            Row("load, cold, into memory used before (of disk)", again.load, "MiB/s", read, goal=GOAL, used=again.load_used, fio=fio.mib_s(Large.READ)),
+            Row(
+                "load, cold, into memory used before (of disk)",
+                again.load,
+                "MiB/s",
+                read,
+                goal=GOAL,
+                used=again.load_used,
+                fio=fio.mib_s(Large.READ),
+            ),
             over_row,
             bare.limited_row("save after the removal of another", again.save, over_row),
-            Row("save (of the same program on the local disk / 3)", here.save, "MiB/s", there.save / REPLICAS),
-            Row("  that program alone, processor", there.save_used.total, "s/GB", used=there.save_used),
-            Row("load, cold (of the same program on the local disk)", here.load, "MiB/s", there.load),
-            Row("  that program alone, processor", there.load_used.total, "s/GB", used=there.load_used),
-        ]  # fmt: skip
+            Row(
+                "save (of the same program on the local disk / 3)",
+                here.save,
+                "MiB/s",
+                there.save / REPLICAS,
+            ),
+            Row(
+                "  that program alone, processor",
+                there.save_used.total,
+                "s/GB",
+                used=there.save_used,
+            ),
+            Row(
+                "load, cold (of the same program on the local disk)", here.load, "MiB/s", there.load
+            ),
+            Row(
+                "  that program alone, processor",
+                there.load_used.total,
+                "s/GB",
+                used=there.load_used,
+            ),
+        ]
         if find_spec("torch") is None:
             sys.stderr.write(
                 "ember: no figures of torch.distributed.checkpoint: pip install emberfs[torch]\n"

@@ -1,8 +1,10 @@
-"""The chunk engine beside bare preadv and pwrite of the same file system, its write amplification, and very many chunks.
+"""The chunk engine beside bare preadv and pwrite of the same file system, its write amplification,
+and very many chunks.
 
-`python -m benchmarks.chunkengine [--full] [--dir DIRECTORY]`; `--full` takes a million chunks, some 1 GiB and some minutes.
-Write amplification is what the process sent to the block layer (`/proc/self/io`), metadata included, per byte of
-payload, with a flush every 64 updates; 0 on file systems in memory.
+`python -m benchmarks.chunkengine [--full] [--dir DIRECTORY]`; `--full` takes a million
+chunks, some 1 GiB and some minutes. Write amplification is what the process sent to the block
+layer (`/proc/self/io`), metadata included, per byte of payload, with a flush every 64
+updates; 0 on file systems in memory.
 """
 
 import os
@@ -92,7 +94,9 @@ def _machine(path: Path) -> dict[str, float]:
 
 
 def run(directory: Path, *, checksum_block_bytes: int = 16 * KIB) -> list[Row]:
-    """Measure in an empty directory; all from the page cache, so that the engine's own cost shows."""
+    """Measure in an empty directory; all from the page cache,
+    so that the engine's own cost shows.
+    """
     limit = _machine(directory / "bare")
     section = StorageSection(checksum_block_bytes=checksum_block_bytes)
     engine = open_engine(directory / "disk", cluster_id="bench", node_id=1, section=section)

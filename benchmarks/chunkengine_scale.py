@@ -1,8 +1,9 @@
 """What a disk of very many chunks costs the chunk engine: memory, metadata, opening, listing.
 
-Chunk contents are hashed but not written, so that a million chunks of 1 MiB need no terabyte; everything else is real.
-Filling and opening happen in processes of their own, the first one ending without closing anything, so that memory is
-counted from the start and opening replays what a kill leaves.
+Chunk contents are hashed but not written, so that a million chunks of 1 MiB need no
+terabyte; everything else is real. Filling and opening happen in processes of their own, the
+first one ending without closing anything, so that memory is counted from the start and
+opening replays what a kill leaves.
 """
 
 import gc

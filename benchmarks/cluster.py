@@ -23,7 +23,9 @@ PATIENCE_S = 300.0
 
 
 def ember(*arguments: str) -> str:
-    """Run an `ember` command with this python and return what it printed; its words are shown if it fails."""
+    """Run an `ember` command with this python and return what it printed;
+    its words are shown if it fails.
+    """
     command = [sys.executable, "-m", "fs.app.main", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
@@ -35,7 +37,9 @@ _inline_bytes_max: list[int] = []
 
 
 def keep_small_files(length_max: int) -> None:
-    """Have clusters that are brought up from now on keep files up to so many bytes in their metadata stores; 0: none."""
+    """Have clusters that are brought up from now on keep files up to so many bytes
+    in their metadata stores; 0: none.
+    """
     _inline_bytes_max[:] = [length_max]
 
 
@@ -80,8 +84,8 @@ def fresh_cluster(parent: Path | None = None, *options: str) -> Iterator[tuple[P
 def cluster_beside_file(parent: Path | None, mib: int) -> Iterator[tuple[Path, Path, Path]]:
     """Bring up a cluster next to a local file that says what its disk does.
 
-    Yield (cluster directory, mount point, a file of that many MiB of noise on the same disk); all go when we do.  Memory for several
-    such files has been used before.
+    Yield (cluster directory, mount point, a file of that many MiB of noise on the same disk); all
+    go when we do.  Memory for several such files has been used before.
     """
     touch_memory(TOUCHED_COPIES * mib * MIB)
     with tempfile.NamedTemporaryFile(dir=parent) as local, fresh_cluster(parent) as (directory, at):
@@ -112,14 +116,18 @@ class Nodes:
         return {s["name"]: s["pid"] for s in found if s["role"] == "storage" and s["pid"]}
 
     def io_bytes(self, field: str) -> dict[str, int]:
-        """Return a field of `/proc/PID/io` of each: rchar (read by calls), write_bytes (sent to disks)."""
+        """Return a field of `/proc/PID/io` of each:
+        rchar (read by calls), write_bytes (sent to disks).
+        """
         found = {}
         for name, pid in self.pids().items():
             found[name] = io_bytes(pid, field)
         return found
 
     def used_bytes(self) -> int:
-        """Return what blocks in use take on all disks; those of what was removed are until a flush."""
+        """Return what blocks in use take on all disks;
+        those of what was removed are until a flush.
+        """
         disks = json.loads(ember("admin", "disk", "list", "--dir", str(self._directory), "--json"))
         return sum(disk["used_bytes"] for disk in disks)
 

@@ -1,6 +1,7 @@
 """What benchmarks of programs have in common: options, steps that are told, a table, a picture.
 
-    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N] [--at=DIRECTORY [--beside=DIRECTORY]]
+    python -m benchmarks.NAME [--full] [--dir=DIRECTORY] [--plot[=FILE]] [--count=N]
+        [--at=DIRECTORY [--beside=DIRECTORY]]
         [--inline=BYTES]
 
 `--count`, `--at`, `--beside` and `--inline` only where the benchmark has them.
@@ -28,7 +29,9 @@ Measure = Callable[[Sizes, Path | None, Progress], Sequence[Row]]
 MeasureAt = Callable[[Sizes, Path, Progress], Sequence[Row]]
 """(how much to do, a directory of a mounted file system, who is told of steps) -> figures."""
 MeasureBeside = Callable[[Sizes, Path, Path, Progress], Sequence[Row]]
-"""(how much to do, a directory each of two mounted file systems, who is told of steps) -> figures of the first beside the second's."""
+"""(how much to do, a directory each of two mounted file systems, who is told of steps) -> figures
+of the first beside the second's.
+"""
 
 
 def _parser(name: str, about: str | None) -> argparse.ArgumentParser:
@@ -71,9 +74,11 @@ def bench_command(
         measure: does it.
         arguments: of the command line; default: those of this process.
         amount: where sizes are numbers, what they count: `--count` then gives another one.
-        measure_at: measures a directory of any mounted file system alone, which is then the one of `--at`.
+        measure_at: measures a directory of any mounted file system alone,
+            which is then the one of `--at`.
         measure_beside: measures that one and the one of `--beside` in turn.
-        has_small_files: it depends on whether these are in the metadata store, which `--inline` says.
+        has_small_files: it depends on whether these are in the metadata
+            store, which `--inline` says.
     """
     parser = _parser(name, about)
     if amount is not None:
@@ -144,5 +149,7 @@ def _checked_places(
 
 
 def _interrupt(*_: object) -> None:
-    """Do what a Ctrl-C does: trio takes that in where it harms nothing, but no error raised within its own loop."""
+    """Do what a Ctrl-C does: trio takes that in where it harms nothing,
+    but no error raised within its own loop.
+    """
     signal.raise_signal(signal.SIGINT)

@@ -1,8 +1,10 @@
-"""Random samples of an FFRecord file, through the rings of a mount, next to the same program on the local disk with warm caches.
+"""Random samples of an FFRecord file, through the rings of a mount,
+next to the same program on the local disk with warm caches.
 
-Two loaders, each with 2 workers and batches of 256 samples of 16 KiB in a perfect shuffle: bare processes over `emberfs.ffrecord`, and,
-where PyTorch is installed, its DataLoader over `emberfs.torch`.  What is measured, here and there: one epoch after all caches were dropped,
-which needs root; then, after another epoch, those that follow.
+Two loaders, each with 2 workers and batches of 256 samples of 16 KiB in a perfect shuffle: bare
+processes over `emberfs.ffrecord`, and, where PyTorch is installed, its DataLoader over
+`emberfs.torch`.  What is measured, here and there: one epoch after all caches were dropped, which
+needs root; then, after another epoch, those that follow.
 """
 
 import multiprocessing
@@ -32,7 +34,9 @@ SAMPLE_BYTES = 16 << 10
 BATCH = 256
 WORKERS = 2
 WARMING_EPOCHS = 2
-"""The cold one, and another: on the mount the first is by rings, and what it read is in the page cache before the second ends."""
+"""The cold one, and another: on the mount the first is by rings,
+and what it read is in the page cache before the second ends.
+"""
 GOAL = 0.6
 """Of the local disk."""
 
@@ -69,7 +73,9 @@ def batches(count: int, worker: int) -> Iterator[list[int]]:
 
 
 def read_samples(path: Path, connect: Connect, seconds: float, worker: int) -> tuple[float, float]:
-    """Read for so long, or for one epoch if that is 0; return samples per second, and processor seconds for each."""
+    """Read for so long, or for one epoch if that is 0;
+    return samples per second, and processor seconds for each.
+    """
     reader = RecordReader(path, connect)
     share_count = len(reader) // WORKERS
     count, began, used = 0, time.perf_counter(), time.process_time()
@@ -166,13 +172,38 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
         cold, warm = bare_loader(*places[0], sizes.seconds, meter)
         local_cold, local = bare_loader(*places[1], sizes.seconds, Meter())
         rows = [
-            Row("16 KiB x 256, 2 processes, later epochs (of local, warm)", warm.rate, "samples/s", local.rate, goal=GOAL, used=warm.each),
-            Row("  processor of the program", warm.used * 1e6, "us/sample", local.used * 1e6, is_smaller_better=True),
+            Row(
+                "16 KiB x 256, 2 processes, later epochs (of local, warm)",
+                warm.rate,
+                "samples/s",
+                local.rate,
+                goal=GOAL,
+                used=warm.each,
+            ),
+            Row(
+                "  processor of the program",
+                warm.used * 1e6,
+                "us/sample",
+                local.used * 1e6,
+                is_smaller_better=True,
+            ),
             Row("  processor of the mount daemon", warm.mount_us, "us/sample"),
-            Row("  first epoch, all caches cold (of local, cold)", cold.rate, "samples/s", local_cold.rate, used=cold.each),
-            Row("    processor of the program", cold.used * 1e6, "us/sample", local_cold.used * 1e6, is_smaller_better=True),
+            Row(
+                "  first epoch, all caches cold (of local, cold)",
+                cold.rate,
+                "samples/s",
+                local_cold.rate,
+                used=cold.each,
+            ),
+            Row(
+                "    processor of the program",
+                cold.used * 1e6,
+                "us/sample",
+                local_cold.used * 1e6,
+                is_smaller_better=True,
+            ),
             Row("    processor of the mount daemon", cold.mount_us, "us/sample"),
-        ]  # fmt: skip
+        ]
         if find_spec("torch") is None:
             sys.stderr.write(
                 "ember: no figures of PyTorch's DataLoader: pip install emberfs[torch]\n"

@@ -1,10 +1,13 @@
-"""What the local disk moves in large blocks: past the page cache, out of huge pages, several at once, as storage processes do it.
+"""What the local disk moves in large blocks:
+past the page cache, out of huge pages, several at once, as storage processes do it.
 
-Not by fio, whose memory is of small pages: a MiB of these has more pieces than a disk of 254 takes in one request, and the same disk
-reads a third of what it reads into huge pages, another third every minute.
+Not by fio, whose memory is of small pages: a MiB of these has more pieces than a disk of
+254 takes in one request, and the same disk reads a third of what it reads into huge
+pages, another third every minute.
 
-A write is not a write: a new file takes space that, on a virtual disk, the host has to find at the first write (also after a `discard`), and a
-file that is written over does not.  So each is compared with its like, and `held_bytes` tells which one it was.
+A write is not a write: a new file takes space that, on a virtual disk, the host has to find at the
+first write (also after a `discard`), and a file that is written over does not.  So each is compared
+with its like, and `held_bytes` tells which one it was.
 """
 
 import mmap
@@ -30,7 +33,9 @@ _ROUNDS_MAX, _ROUND_MIB = 3, 1024
 
 
 def rounds_of(mib: int) -> int:
-    """Return how often so much is to be written: what takes some tenths of a second several times, since others may have the processors for that long."""
+    """Return how often so much is to be written: what takes some tenths of a second several times,
+    since others may have the processors for that long.
+    """
     return max(1, min(_ROUNDS_MAX, _ROUND_MIB // mib))
 
 
@@ -54,7 +59,9 @@ def held_bytes(folder: Path) -> int:
 
 
 def new_file_mib_s(path: Path, mib: int) -> float:
-    """Return MiB/s of writing a new file, which stays, durable at the end; a file that is there goes before."""
+    """Return MiB/s of writing a new file, which stays, durable at the end;
+    a file that is there goes before.
+    """
     path.unlink(missing_ok=True)
     os.sync()  # its space is given back now, not while the next one is written
     return _written_mib_s(path, mib)

@@ -1,9 +1,11 @@
 # ruff: noqa: ANN001, ANN201, ARG002, D102 - the signatures are those of pyfuse3.Operations
-"""A pyfuse3 file system whose files all have the bytes of one local file, read from the disk ahead of their reader.
+"""A pyfuse3 file system whose files all have the bytes of one local file,
+read from the disk ahead of their reader.
 
-What any such file system takes for a cold sequential read: the empty one (empty_fuse.py) reads no disk.  It reads past the page cache, into huge
-pages that are used again, 8 MiB at a time and two more ahead, and answers from there: no byte is copied before the kernel copies it.  It
-verifies nothing, and knows nobody to ask.  One reader at a time, who may jump.
+What any such file system takes for a cold sequential read: the empty one (empty_fuse.py) reads no
+disk.  It reads past the page cache, into huge pages that are used again, 8 MiB at a time and two
+more ahead, and answers from there: no byte is copied before the kernel copies it.  It verifies
+nothing, and knows nobody to ask.  One reader at a time, who may jump.
 
 Run as `python -m benchmarks.disk_fuse FILE MOUNT_POINT`; serves until unmounted.
 """

@@ -1,12 +1,14 @@
 # ruff: noqa: ANN001, ANN201, ARG002, D102, PLR0917 - the signatures are those of pyfuse3.Operations
 """The do-nothing pyfuse3 file system: what one that promises what our mount does costs at least.
 
-Directories and files are names and nothing else: every file has FILE_BYTES of the same bytes, and writes are
-swallowed.  The kernel may keep names and attributes for as long as our mount lets it, and reads ahead as far, so that it asks
-both for the same: without that, each directory of a path would cost a request more for every operation.
-Extended attributes, which ours has, are refused once and not asked for again.
+Directories and files are names and nothing else: every file has FILE_BYTES of the same bytes,
+and writes are swallowed.  The kernel may keep names and attributes for as long as our mount
+lets it, and reads ahead as far, so that it asks both for the same: without that, each directory
+of a path would cost a request more for every operation.  Extended attributes, which ours has,
+are refused once and not asked for again.
 
-Run as `python -m benchmarks.empty_fuse MOUNT_POINT`; serves until unmounted.  Who has it mounted sets the read-ahead (`mount.py`).
+Run as `python -m benchmarks.empty_fuse MOUNT_POINT`; serves until unmounted.  Who has it mounted
+sets the read-ahead (`mount.py`).
 """
 
 import errno

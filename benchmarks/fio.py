@@ -1,8 +1,10 @@
-"""What fio reaches on the local disk by io_uring and O_DIRECT: the yardstick that users know, beside the stricter one of `disk.py`.
+"""What fio reaches on the local disk by io_uring and O_DIRECT:
+the yardstick that users know, beside the stricter one of `disk.py`.
 
-Large blocks are of 1 MiB, 16 in flight, out of memory of small pages: of that the disk that most figures come from reads a third to a half of what six
-threads with huge pages read (`disk.py` says why).  So both stand in the tables, like beside like: new files beside a new one, what is written over
-beside such, cold reads beside reads past the page cache.
+Large blocks are of 1 MiB, 16 in flight, out of memory of small pages: of that the disk that most
+figures come from reads a third to a half of what six threads with huge pages read (`disk.py` says
+why).  So both stand in the tables, like beside like: new files beside a new one, what is written
+over beside such, cold reads beside reads past the page cache.
 
 Where there is no fio, or it may not use io_uring, that is told once, and the column is missing.
 """
@@ -27,8 +29,10 @@ DEPTH = 16
 READ_SECONDS = 1.0
 _MIB_IN_KIB = 1024
 LEGEND = (
-    "machine: what stands in brackets; the disk of large blocks is six threads with huge pages, as fast as it goes (benchmarks/disk.py). "
-    f"fio: io_uring, O_DIRECT, 1 MiB, {DEPTH} in flight, on the same disk in the same run, like beside like, / 3 where that is."
+    "machine: what stands in brackets; the disk of large blocks is six threads with huge pages, "
+    "as fast as it goes (benchmarks/disk.py). "
+    f"fio: io_uring, O_DIRECT, 1 MiB, {DEPTH} in flight, on the same disk in the same run, like "
+    "beside like, / 3 where that is."
 )
 
 
@@ -90,7 +94,9 @@ def least_of(by_fio: float | None, other: float) -> float | None:
 
 @contextmanager
 def large_blocks(parent: Path | None, mib: int = FILE_MIB) -> Iterator[LargeBlocks]:
-    """Have a file in a directory of the disk that is meant (default: the temporary one), gone afterwards."""
+    """Have a file in a directory of the disk that is meant (default: the temporary one),
+    gone afterwards.
+    """
     with TemporaryDirectory(prefix="ember-fio-", dir=parent) as folder:
         yield LargeBlocks(Path(folder, "large"), mib)
 

@@ -1,6 +1,7 @@
 """Key-value layer: cost of transactions next to the bare store in the same run.
 
-Everything but the store of the remote engine runs on one event loop; the bare figures call RocksDB directly, without transactions.
+Everything but the store of the remote engine runs on one event loop; the bare figures call RocksDB
+directly, without transactions.
 """
 
 import sys
@@ -180,7 +181,8 @@ async def _remote_rows(
     address = f"unix:{directory}/kv.sock"
     config = directory / "kv.toml"
     config.write_text(
-        f'[process]\ncluster_id = "benchmark"\nlisten = "{address}"\nmgmtd_addresses = ["{address}"]\n'
+        f'[process]\ncluster_id = "benchmark"\nlisten = "{address}"\nmgmtd_addresses = '
+        f'["{address}"]\n'
         f'log_level = "warning"\n[kv]\npath = "{directory}/kv"\n'
     )
     command = [sys.executable, "-m", "fs.app.kv", str(config)]

@@ -1,8 +1,11 @@
-"""The KV cache (`emberfs.kvcache`) through the rings of a mount, next to the same program on the local disk.
+"""The KV cache (`emberfs.kvcache`) through the rings of a mount,
+next to the same program on the local disk.
 
-Blocks are put by one process, then read at random in batches by several; then again while another process puts so much into a
-full cache that segments are dropped all the time.  Reads find what they look for in the caches of the storage processes.  The machine's
-figure is the same program in a directory of the local disk, whose pages the kernel has cached; needs root for no reason but the cluster.
+Blocks are put by one process, then read at random in batches by several; then again while
+another process puts so much into a full cache that segments are dropped all the time.  Reads
+find what they look for in the caches of the storage processes.  The machine's figure is the
+same program in a directory of the local disk, whose pages the kernel has cached; needs root
+for no reason but the cluster.
 """
 
 import multiprocessing
@@ -105,7 +108,9 @@ def fill(folder: Path, sizes: Sizes, first: int, seconds: float) -> tuple[float,
 
 
 def read(folder: Path, sizes: Sizes, seed: int, batch: int) -> tuple[float, float, float, float]:
-    """Read at random; return (blocks per second, share of hits, processor seconds per block, median seconds of a batch)."""
+    """Read at random; return (blocks per second, share of hits, processor seconds per block,
+    median seconds of a batch).
+    """
     generator = random.Random(seed)  # noqa: S311 - not a secret
     with cache_at(folder, sizes) as cache:
         iov = cache.allocate(batch)
@@ -144,7 +149,9 @@ def started(function: Any, *arguments: Any) -> Iterator[Connection]:
 
 
 def read_in_processes(folder: Path, sizes: Sizes, seed: int) -> tuple[float, float, float]:
-    """Read with READERS processes; return (blocks per second, share of hits, processor seconds per block)."""
+    """Read with READERS processes; return (blocks per second, share of hits,
+    processor seconds per block).
+    """
     with (
         started(read, folder, sizes, seed, BATCH) as one,
         started(read, folder, sizes, seed + 1, BATCH) as other,

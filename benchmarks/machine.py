@@ -24,19 +24,24 @@ def io_bytes(pid: int, field: str) -> int:
 
 
 def processor_s(pid: int) -> float:
-    """Return the processor time a process has used, in the kernel and outside, in seconds (exact to some 10 ms)."""
+    """Return the processor time a process has used, in the kernel and outside,
+    in seconds (exact to some 10 ms).
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 TOUCHED_COPIES = 4
-"""So many times what is moved is in memory, or nearly, while it is measured: in the page caches of mounts and disks, and in processes."""
+"""So many times what is moved is in memory, or nearly, while it is measured:
+in the page caches of mounts and disks, and in processes.
+"""
 
 
 def touch_memory(byte_count: int) -> None:
     """Write to so much memory, but no more than half of what is free, and give it back.
 
-    Where a host has to find memory at its first use, who is measured first would pay for all who come later.
+    Where a host has to find memory at its first use, who is measured first
+    would pay for all who come later.
     """
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     with mmap.mmap(-1, max(min(byte_count, free_bytes // 2), mmap.PAGESIZE)) as memory:
@@ -69,14 +74,17 @@ def loopback_mib_s(seconds: float) -> float:
 
 
 def direct_reads(path: Path, block_bytes: int, seconds: float) -> float:
-    """Return O_DIRECT reads per second at random places of a local file: io_uring by fio, else threads."""
+    """Return O_DIRECT reads per second at random places of a local file:
+    io_uring by fio, else threads.
+    """
     if which("fio"):
         return _fio(path, block_bytes, seconds, "read")
     return _threaded_reads(path, block_bytes, seconds)
 
 
 def direct_writes(path: Path, block_bytes: int, seconds: float) -> float:
-    """Return O_DIRECT writes per second at random places of a local file, each one there when it is counted; needs fio.
+    """Return O_DIRECT writes per second at random places of a local file,
+    each one there when it is counted; needs fio.
 
     Raises:
         FileNotFoundError: fio is not installed.

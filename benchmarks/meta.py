@@ -1,13 +1,17 @@
-"""Names: operations per second on the mount, through the native client, and of the metadata service alone.
+"""Names: operations per second on the mount, through the native client,
+and of the metadata service alone.
 
-`python -m benchmarks.meta [--full | --count N] [--dir DIRECTORY]`; needs root, because it drops caches.
-`--at DIRECTORY` instead: the workloads of the mount alone, in a folder of their own there, which goes afterwards.  With
-`--beside DIRECTORY`, of another mounted file system, both in turn, part by part: on a machine whose speed changes from one
-second to the next nothing else compares two of them.
+`python -m benchmarks.meta [--full | --count N] [--dir DIRECTORY]`; needs root, because it
+drops caches.  `--at DIRECTORY` instead: the workloads of the mount alone, in a folder of
+their own there, which goes afterwards.  With `--beside DIRECTORY`, of another mounted file
+system, both in turn, part by part: on a machine whose speed changes from one second to the
+next nothing else compares two of them.
 
-On the mount every workload runs with one thread and with eight, each in a directory of its own, in turn with the empty pyfuse3
-file system, which the kernel asks for the same (`empty_fuse.py`).  The native client does the same with tasks.  The service alone is one process over an embedded store; its
-figures are what one core can do: a second divided by the processor time of an operation, measured at the process.
+On the mount every workload runs with one thread and with eight, each in a directory of its own,
+in turn with the empty pyfuse3 file system, which the kernel asks for the same (`empty_fuse.py`).
+The native client does the same with tasks.  The service alone is one process over an embedded
+store; its figures are what one core can do: a second divided by the processor time of an
+operation, measured at the process.
 """
 
 import multiprocessing
@@ -96,7 +100,9 @@ PARTS = 4
 
 
 def _seconds(folders: list[Path], numbers: range, action: Action) -> float:
-    """Return the seconds that an action takes on paths with these numbers in each folder, one thread for each."""
+    """Return the seconds that an action takes on paths with these numbers in each folder,
+    one thread for each.
+    """
 
     def work(folder: Path) -> None:
         for index in numbers:
@@ -111,8 +117,8 @@ def _seconds(folders: list[Path], numbers: range, action: Action) -> float:
 def in_turn(places: list[list[Path]], count: int, action: Action, *, is_cold: bool) -> list[float]:
     """Return actions per second in each place, which has a folder for each thread.
 
-    What one place leaves to be done goes on while the next one is measured, so each is the first in half of the parts; caches
-    are dropped before every part where that is wanted.
+    What one place leaves to be done goes on while the next one is measured, so each is the first in
+    half of the parts; caches are dropped before every part where that is wanted.
     """
     each = count // len(places[0])
     took = [0.0] * len(places)
@@ -274,7 +280,9 @@ def measure_at(count: int, mounted: Path, progress: Progress) -> list[Row]:
 
 
 def measure_beside(count: int, mounted: Path, other: Path, progress: Progress) -> list[Row]:
-    """Measure two mounted file systems in turn, in a folder of their own below each; those of `other` are the column of the machine."""
+    """Measure two mounted file systems in turn, in a folder of their own below each;
+    those of `other` are the column of the machine.
+    """
     rows = []
     with (
         tempfile.TemporaryDirectory(prefix="ember-meta-", dir=mounted) as ours,

@@ -1,6 +1,8 @@
-"""The metadata service alone: one process over an embedded store, its RPCs called as fast as one or eight callers can.
+"""The metadata service alone: one process over an embedded store,
+its RPCs called as fast as one or eight callers can.
 
-Part of benchmarks/meta.py.  The chunks and the routing it needs are stand-ins: nothing here has content.
+Part of benchmarks/meta.py.  The chunks and the routing it needs are
+stand-ins: nothing here has content.
 """
 
 import os

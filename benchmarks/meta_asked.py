@@ -1,7 +1,8 @@
-"""Requests to a metadata service from a process of their own: what they cost the service, and what the client.
+"""Requests to a metadata service from a process of their own:
+what they cost the service, and what the client.
 
-Part of benchmarks/meta_scale.py.  The service runs in the process that asks for the figures, so its share is the processor time
-that this process takes meanwhile.
+Part of benchmarks/meta_scale.py.  The service runs in the process that asks for the figures, so its
+share is the processor time that this process takes meanwhile.
 """
 
 import os
@@ -31,7 +32,9 @@ Packed = tuple[str, bytes]
 async def ask_apart(
     address: str, requests: Sequence[Request], caller_count: int
 ) -> tuple[float, float]:
-    """Have another process make the requests, so many at a time; return the processor time of this process and of that one, in seconds."""
+    """Have another process make the requests, so many at a time;
+    return the processor time of this process and of that one, in seconds.
+    """
     packed = []
     for method, request in requests:
         request.caller.client_id = "c" * 32

@@ -1,11 +1,13 @@
-"""A namespace of a million inodes (or as many as wanted), next to one of ten thousand: what listing and looking up cost.
+"""A namespace of a million inodes (or as many as wanted), next to one of ten thousand:
+what listing and looking up cost.
 
-`python -m benchmarks.meta_scale [--full | --count N] [--dir DIRECTORY]`.  One process holds the embedded store and the service;
-figures are operations per second of processor time, so a machine that others use distorts them little.  The inodes are
-written straight into the store, all in one directory up to a million, the rest in directories of a thousand.
+`python -m benchmarks.meta_scale [--full | --count N] [--dir DIRECTORY]`.  One process holds the
+embedded store and the service; figures are operations per second of processor time, so a machine
+that others use distorts them little.  The inodes are written straight into the store, all in one
+directory up to a million, the rest in directories of a thousand.
 
-What the service does itself is one figure; what it takes when a client asks through a socket is another, without and with the
-client's own share (benchmarks/meta_asked.py).
+What the service does itself is one figure; what it takes when a client asks through a socket is
+another, without and with the client's own share (benchmarks/meta_asked.py).
 """
 
 import gc
@@ -59,8 +61,11 @@ PROGRESS_COUNT = 1_000_000
 """Inodes between two lines that say how far the loading is."""
 SETTLE_S_MAX = 300.0
 STORE_WORK = (
-    "num-running-compactions", "num-running-flushes", "compaction-pending", "mem-table-flush-pending",
-)  # fmt: skip
+    "num-running-compactions",
+    "num-running-flushes",
+    "compaction-pending",
+    "mem-table-flush-pending",
+)
 """Of RocksDB's own threads, by the names of its properties."""
 CALLER_COUNTS = (1, 8)
 """Requests that a client has under way through its socket."""
@@ -262,7 +267,9 @@ async def _unlink(found: _Namespace, _generator: random.Random) -> None:
 
 
 async def _mount_memory(found: _Namespace, *, gives: bool) -> float:
-    """Return the bytes that a mount keeps for each entry of a listing; `gives`: whose attributes the kernel takes."""
+    """Return the bytes that a mount keeps for each entry of a listing;
+    `gives`: whose attributes the kernel takes.
+    """
     runtime = real_runtime(SocketNetwork())
     vfs = Vfs(found.caller, NoChunks(), runtime, ClientSection())  # type: ignore[arg-type]
     handle_id, cookie = vfs.directories.opendir(InodeId(found.long_id), ROOT), 0

@@ -1,10 +1,12 @@
 """The mount of a fresh cluster, next to the empty pyfuse3 file system and a plain directory.
 
-`python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
-All three are measured in turn for each workload, so that a busy machine slows them alike; large reads and writes, which are over soon,
-several times, and the medians count.  Memory that a host would have to find first is found before.  Each has a folder for it that it has made,
-as programs work in: of the root, which it has not made, a mount does not know which names are absent.
-`--at DIRECTORY` instead: the same, as often, in a folder of its own there, which goes afterwards, on any mounted file system.
+`python -m benchmarks.mount [--full] [--dir DIRECTORY]`; needs root, because it drops the page
+cache.  All three are measured in turn for each workload, so that a busy machine slows them alike;
+large reads and writes, which are over soon, several times, and the medians count.  Memory that a
+host would have to find first is found before.  Each has a folder for it that it has made, as
+programs work in: of the root, which it has not made, a mount does not know which names are
+absent.  `--at DIRECTORY` instead: the same, as often, in a folder of its own there, which goes
+afterwards, on any mounted file system.
 """
 
 import os
@@ -111,14 +113,18 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
 
 
 def _beside_fio(row: Row, sizes: Sizes, fio: LargeBlocks) -> Row:
-    """Return the row of what is written next to a third of what fio writes as well, new files both, as often."""
+    """Return the row of what is written next to a third of what fio writes as well,
+    new files both, as often.
+    """
     for _ in range(_rounds(sequential_write, sizes)):
         fio.measure(Large.NEW)
     return replace(row, fio=fio.mib_s(Large.NEW, REPLICAS))
 
 
 def _measured_disk(sizes: Sizes, local: Path, empty: Path) -> Row:
-    """Measure the cold read of any pyfuse3 file system that reads a disk and does nothing else, beside that of the empty one."""
+    """Measure the cold read of any pyfuse3 file system that reads a disk and does nothing else,
+    beside that of the empty one.
+    """
     path, values, limits = local / "read-by-fuse", [], []
     new_file_mib_s(path, sizes.file_mib)
     with _mount_of("benchmarks.disk_fuse", str(path)) as mounted:
@@ -143,7 +149,9 @@ def _rounds(workload: Callable[[Path, Sizes], float], sizes: Sizes) -> int:
 def _renew(
     workload: Callable[[Path, Sizes], float], number: int, folder: Path, sizes: Sizes
 ) -> None:
-    """Have the large file be as new as in the first round: one written over has its space, what was read before takes another way."""
+    """Have the large file be as new as in the first round:
+    one written over has its space, what was read before takes another way.
+    """
     if workload is sequential_write:
         (folder / BIG_FILE).unlink(missing_ok=True)
     elif workload is sequential_read and number:
@@ -159,7 +167,9 @@ def _cool(workload: Callable[[Path, Sizes], float]) -> None:
 def _measured(
     kind: Workload, sizes: Sizes, meter: Meter, folders: tuple[Path, Path, Path, Path], rounds: int
 ) -> Row:
-    """Do a workload in turn on the mount, on the empty file system and on the disk; `folders` begins with the cluster's directory."""
+    """Do a workload in turn on the mount, on the empty file system and on the disk;
+    `folders` begins with the cluster's directory.
+    """
     name, unit, bound, goal, workload, moved = kind
     directory, mounted, empty, local = folders
     beside = empty if bound is Bound.FUSE else local

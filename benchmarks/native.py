@@ -1,6 +1,8 @@
-"""Batched reads of the native client, next to the machine's own: direct I/O of the same disk, a loopback stream.
+"""Batched reads of the native client, next to the machine's own:
+direct I/O of the same disk, a loopback stream.
 
-`python -m benchmarks.native [--full] [--dir DIRECTORY]`; needs root, because it drops the page cache.
+`python -m benchmarks.native [--full] [--dir DIRECTORY]`; needs root,
+because it drops the page cache.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""A picture of a table: each figure that has a limit as its share of it, and the goal.  Needs `matplotlib` (the extra `plot`)."""
+"""A picture of a table: each figure that has a limit as its share of it, and the goal.
+
+Needs `matplotlib` (the extra `plot`).
+"""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,7 +18,9 @@ BAR_INCHES = 0.34
 AROUND_INCHES = 1.7
 """Title, axis and legend."""
 RATIO_MAX = 2.0
-"""Longer bars are cut, so that one of them does not make all others unreadable; what they come to stands beside them."""
+"""Longer bars are cut, so that one of them does not make all others unreadable;
+what they come to stands beside them.
+"""
 
 RATIO_POINTS = 30
 """Room for the ratio beside a bar."""

@@ -1,9 +1,11 @@
-"""Recovery of a storage node that missed writes: how fast it is brought up to date, and who does the work.
+"""Recovery of a storage node that missed writes:
+how fast it is brought up to date, and who does the work.
 
 `python -m benchmarks.recovery [--full] [--dir DIRECTORY]`; needs root and fio.
 
-Five nodes, chains of three, which the manager brings back into their preferred order first.  One process is killed, everything is overwritten without it, and it is started again; the
-clock runs from its start until every chain is complete.  Who read how much is told by `/proc/PID/io`.
+Five nodes, chains of three, which the manager brings back into their preferred order first.  One
+process is killed, everything is overwritten without it, and it is started again; the clock runs
+from its start until every chain is complete.  Who read how much is told by `/proc/PID/io`.
 """
 
 import os
@@ -55,7 +57,9 @@ def _is_complete(chains: list[Any]) -> bool:
 
 
 async def _all_serve(client: Client) -> None:
-    """Wait until every member of every chain serves, as a client is told: each `ember status` is a process of its own."""
+    """Wait until every member of every chain serves, as a client is told:
+    each `ember status` is a process of its own.
+    """
     info = client.routing.info
     while any(
         member.public_state is not PublicState.SERVING

@@ -1,9 +1,12 @@
-"""The least that one small read through a ring can take: four wake-ups of processes that do nothing else.
+"""The least that one small read through a ring can take:
+four wake-ups of processes that do nothing else.
 
-A program rings a bell, a second process asks a third one, which answers with 4 KiB, and the bell rings back: the same sockets, waits
-and sizes as those of program, mount daemon and storage process, without any work in between.
+A program rings a bell, a second process asks a third one, which answers with 4 KiB, and the bell
+rings back: the same sockets, waits and sizes as those of program, mount daemon and storage
+process, without any work in between.
 
-`python -m benchmarks.relay UP [DOWN]` is one such process: it answers on the socket UP, after DOWN has answered it.
+`python -m benchmarks.relay UP [DOWN]` is one such process: it answers on the socket
+UP, after DOWN has answered it.
 """
 
 import select

@@ -1,7 +1,8 @@
-"""The sorting example (deploy/examples/sort.py) on the mount of a fresh cluster, next to the same program on the local disk.
+"""The sorting example (deploy/examples/sort.py) on the mount of a fresh cluster,
+next to the same program on the local disk.
 
-Bytes are counted once, however often they are moved: sorting reads and writes them twice.  So is the processor time, which is that of
-all steps together.
+Bytes are counted once, however often they are moved: sorting reads and writes them twice.  So is
+the processor time, which is that of all steps together.
 """
 
 import json
@@ -56,7 +57,9 @@ def sort(directory: Path, sizes: Sizes) -> dict[str, float]:
 def rows_of(
     mounted: dict[str, float], local: dict[str, float], sizes: Sizes, used: Used
 ) -> list[Row]:
-    """Return what two runs come to; `used`: processor seconds of the first, but for the program's."""
+    """Return what two runs come to; `used`: processor seconds of the first,
+    but for the program's.
+    """
     megabytes = sizes.record_count * RECORD_BYTES / 1e6
     rows = [
         Row(

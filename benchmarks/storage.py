@@ -1,11 +1,13 @@
-"""Storage alone: replicated writes and batched reads of chunks, without metadata, next to the disk below.
+"""Storage alone: replicated writes and batched reads of chunks, without metadata,
+next to the disk below.
 
 `python -m benchmarks.storage [--full] [--dir DIRECTORY]`; needs root (page cache) and fio.
 
-The client sends every update to the head of its chain and three storage processes on this machine write it, so a third
-of what the disk takes is what can be expected.  Write amplification is what the processes sent to the
-block layer (`/proc/PID/io`) per byte of payload and replica.  Processor time is that of the client and of the three
-storage processes together, per update or read: it says more than the rate when others use the machine too.
+The client sends every update to the head of its chain and three storage processes on this machine
+write it, so a third of what the disk takes is what can be expected.  Write amplification is what
+the processes sent to the block layer (`/proc/PID/io`) per byte of payload and replica.  Processor
+time is that of the client and of the three storage processes together, per update or read: it says
+more than the rate when others use the machine too.
 """
 
 import os
@@ -138,7 +140,9 @@ class StorageLoad:
         )
 
     def _used(self) -> tuple[float, float, int]:
-        """Return the client's and the storage processes' processor time, and what the latter sent to the disks."""
+        """Return the client's and the storage processes' processor time,
+        and what the latter sent to the disks.
+        """
         return (
             processor_s(os.getpid()),
             sum(map(processor_s, self._pids)),
@@ -157,7 +161,9 @@ class StorageLoad:
         return await self._measure(len(offsets), length, work)
 
     async def removal(self, file: FileRef, count: int, length: int) -> Measured:
-        """Remove a file of so many chunks of `length` bytes, as the collection of removed files does; not flushed."""
+        """Remove a file of so many chunks of `length` bytes,
+        as the collection of removed files does; not flushed.
+        """
         return await self._measure(count, length, lambda: self._chunks.remove_files([file]))
 
     async def reads(self, offsets: list[int], length: int, batch_count: int) -> Measured:
@@ -222,11 +228,18 @@ async def measure_writes(load: StorageLoad, local: Path, sizes: Sizes) -> list[R
     rows: list[Row] = []
     for name, file, offsets, length, limit, goal in (
         ("1 MiB chunks, durable", load.big, load.sequential(MIB), MIB, large, 0.8),
-        ("4 KiB overwrites of 1 MiB chunks", load.big, load.scattered(count), SMALL_BYTES, small, None),
+        (
+            "4 KiB overwrites of 1 MiB chunks",
+            load.big,
+            load.scattered(count),
+            SMALL_BYTES,
+            small,
+            None,
+        ),
         ("4 KiB appends", load.appended, appends, SMALL_BYTES, small, None),
         ("new chunks of 4 KiB", load.small, new, SMALL_BYTES, small, None),
         ("4 KiB overwrites of those", load.small, new[::-1], SMALL_BYTES, small, None),
-    ):  # fmt: skip
+    ):
         found = await load.writes(file, offsets, length)
         title = f"{name} (of local / {REPLICA_COUNT})"
         rows.append(Row(title, found.rate, "/s", limit, goal=goal, used=found.used))

@@ -1,6 +1,8 @@
-"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio, its goal, processor time.
+"""The table every benchmark prints: a figure, the machine's own limit in the same run, their ratio,
+its goal, processor time.
 
-Large blocks stand beside two yardsticks, the disk as fast as it goes and as fio moves it (fio.py); the goal is meant of either.
+Large blocks stand beside two yardsticks, the disk as fast as it goes and as fio moves it
+(fio.py); the goal is meant of either.
 
 Processor time is told of what moves bytes: seconds for each GB, the sum and its parts (used.py).
 """
@@ -33,7 +35,9 @@ class Row:
     used: Used | None = None
     """For each GB that was moved."""
     fio: float | None = None
-    """What fio does of large blocks on the local disk, in the same unit; None where it does not stand beside this, or there is none."""
+    """What fio does of large blocks on the local disk, in the same unit;
+    None where it does not stand beside this, or there is none.
+    """
 
     @property
     def ratio(self) -> float | None:
@@ -49,7 +53,9 @@ class Row:
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
-    """Print rows for people; a sentence below says what the two yardsticks of large blocks are, where both stand."""
+    """Print rows for people; a sentence below says what the two yardsticks of large blocks are,
+    where both stand.
+    """
     has_fio, has_used = any(row.fio for row in rows), any(row.used for row in rows)
     headings = ["value", "unit", "machine", "ratio", "goal"]
     headings += ["fio", "of fio"] if has_fio else []

@@ -1,6 +1,8 @@
-"""Processor time of all who move bytes for a program: itself, the mount daemon, the storage processes, the others.
+"""Processor time of all who move bytes for a program:
+itself, the mount daemon, the storage processes, the others.
 
-On a machine that others use, too, rates tell what was left over; this tells what moving the bytes takes.
+On a machine that others use, too, rates tell what was left over; this
+tells what moving the bytes takes.
 """
 
 import time
@@ -17,7 +19,9 @@ GB = 1e9
 
 @dataclass(slots=True)
 class Used:
-    """Processor seconds, kernel included: in all, or for each GB (1e9 bytes) that a program asked for."""
+    """Processor seconds, kernel included: in all,
+    or for each GB (1e9 bytes) that a program asked for.
+    """
 
     program: float = 0.0
     mount: float = 0.0
@@ -40,19 +44,25 @@ class Used:
         self.others += factor * other.others
 
     def per_gb(self, byte_count: float) -> "Used":
-        """Return what moving so many bytes comes to for each GB; copies on replicas are not counted."""
+        """Return what moving so many bytes comes to for each GB;
+        copies on replicas are not counted.
+        """
         found = Used()
         found.add(self, GB / byte_count)
         return found
 
     def __str__(self) -> str:
-        """Return the sum and its parts, in two digits or more, in the order in which they stand above."""
+        """Return the sum and its parts, in two digits or more,
+        in the order in which they stand above.
+        """
         parts = (self.program, self.mount, self.storage, self.others)
         return f"{self.total:.2f} = " + " + ".join(f"{part:.2f}" for part in parts)
 
 
 class Meter:
-    """Reads what the processes of a local cluster have used; they are those that run when it is made."""
+    """Reads what the processes of a local cluster have used;
+    they are those that run when it is made.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
         """Take the directory of a cluster; without one there is nobody but the program."""

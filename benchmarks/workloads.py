@@ -1,7 +1,9 @@
-"""What the mount benchmark does to a directory: the same few loops for every file system it compares.
+"""What the mount benchmark does to a directory:
+the same few loops for every file system it compares.
 
-Every function takes a directory and the sizes, and returns a rate.  Data does not fit what it measures by
-accident: before those of COLD whoever calls them drops the page cache (needs root), small reads use O_DIRECT.
+Every function takes a directory and the sizes, and returns a rate.  Data does not fit what it
+measures by accident: before those of COLD whoever calls them drops the page cache (needs
+root), small reads use O_DIRECT.
 """
 
 import mmap
@@ -75,7 +77,8 @@ def sequential_read(directory: Path, _sizes: Sizes) -> float:
 def sequential_read_warm(directory: Path, _sizes: Sizes) -> float:
     """Return MiB/s of reading that file again, past the client's pages.
 
-    Servers may read from their disks what few have read before; who knows how has their caches filled first.
+    Servers may read from their disks what few have read before; who knows how
+    has their caches filled first.
     """
     return _read_through(directory / BIG_FILE, os.O_DIRECT)
 
@@ -125,7 +128,10 @@ def _read_randomly(directory: Path, sizes: Sizes) -> float:
 
 
 COLD = frozenset({sequential_read, random_read})
-"""Before these the page cache is dropped.  That takes some tenths of a second of its caller's processor time, which are none of theirs."""
+"""Before these the page cache is dropped.
+
+That takes some tenths of a second of its caller's processor time, which are none of theirs.
+"""
 
 
 def _rate(directory: Path, count: int, action: Callable[[Path], object]) -> float:
@@ -148,7 +154,9 @@ def stat_rate(directory: Path, sizes: Sizes) -> float:
 
 
 def rename_rate(directory: Path, sizes: Sizes) -> float:
-    """Return renames per second of those files, one thread; every second one takes the name back."""
+    """Return renames per second of those files, one thread;
+    every second one takes the name back.
+    """
 
     def there_and_back(path: Path) -> None:
         other = path.with_suffix(".renamed")
@@ -205,18 +213,27 @@ def _durable_bytes(sizes: Sizes) -> int:
 Workload = tuple[
     str, str, Bound, float | None, Callable[[Path, Sizes], float], Callable[[Sizes], int] | None
 ]
-"""Name, unit, what it is compared with, the goal if there is one, what does it, and how many bytes that moves, if it is about bytes."""
+"""Name, unit, what it is compared with, the goal if there is one, what does it,
+and how many bytes that moves, if it is about bytes.
+"""
 
 WORKLOADS: list[Workload] = [
     ("sequential write + fsync", "MiB/s", Bound.LOCAL_THIRD, 0.8, sequential_write, _file_bytes),
     ("sequential read, cold", "MiB/s", Bound.FUSE, 0.5, sequential_read, _file_bytes),
     ("sequential read, servers warm", "MiB/s", Bound.FUSE, 0.5, sequential_read_warm, _file_bytes),
     ("4 KiB random read, 16 threads, cold", "/s", Bound.FUSE, 0.5, random_read, _read_bytes),
-    ("4 KiB random read, 16 threads, servers warm", "/s", Bound.FUSE, 0.5, random_read_warm, _read_bytes_warm),
+    (
+        "4 KiB random read, 16 threads, servers warm",
+        "/s",
+        Bound.FUSE,
+        0.5,
+        random_read_warm,
+        _read_bytes_warm,
+    ),
     ("create", "/s", Bound.FUSE, None, create_rate, None),
     ("stat", "/s", Bound.FUSE, None, stat_rate, None),
     ("rename", "/s", Bound.FUSE, None, rename_rate, None),
     ("unlink", "/s", Bound.FUSE, None, unlink_rate, None),
     ("8 KiB file, fsync, close", "/s", Bound.LOCAL_THIRD, None, durable_file_rate, _durable_bytes),
     ("cp -r of small files", "files/s", Bound.FUSE, None, copy_rate, None),
-]  # fmt: skip
+]

@@ -1,7 +1,10 @@
-"""Figures of a chain table: is it valid, how evenly does load fall, and how does a loss spread.  Pure mathematics.
+"""Figures of a chain table: is it valid, how evenly does load fall, and how does a loss spread.
 
-`evenness` of a load is the largest of (what one carries / what it should carry), where each should carry in proportion to its
-targets; 1.0 is perfect.  As loads are whole numbers of targets, often less cannot be had: `floor` says what is the least.
+Pure mathematics.
+
+`evenness` of a load is the largest of (what one carries / what it should carry), where each should
+carry in proportion to its targets; 1.0 is perfect.  As loads are whole numbers of targets, often
+less cannot be had: `floor` says what is the least.
 """
 
 from collections import Counter
@@ -42,7 +45,9 @@ class Figures:
     replica_count: int
     """Of the longest chain."""
     domain_members: tuple[int, ...]
-    """Most members of one chain in one domain, for each kind of domain, widest first; the last one is the node."""
+    """Most members of one chain in one domain, for each kind of domain, widest first;
+    the last one is the node.
+    """
     disk_targets: Spread
     node_targets: Spread
     node_heads: Spread
@@ -68,7 +73,8 @@ def check(table: Sequence[Sequence[Site]], disks: Sequence[Disk]) -> Figures:
         disks: all of them, also those without targets.
 
     Raises:
-        PlacementError: it is no table: empty, with a chain that has two members on one node, or on an unknown disk.
+        PlacementError: it is no table: empty, with a chain that has two members on one
+            node, or on an unknown disk.
     """
     domains = _checked(table, disks)
     nodes, sites = sorted(domains), sorted(disk.site for disk in disks)
@@ -128,7 +134,8 @@ def _checked(table: Sequence[Sequence[Site]], disks: Sequence[Disk]) -> dict[int
         for site in chain:
             if site not in known:
                 raise PlacementError(
-                    f"chain {number}: node {site.node_id} disk {site.disk_index} is not among the disks"
+                    f"chain {number}: node {site.node_id} disk {site.disk_index} is not among the "
+                    "disks"
                 )
         if len({site.node_id for site in chain}) < len(chain):
             raise PlacementError(f"chain {number} has two members on one node")
@@ -147,7 +154,9 @@ def _worst(
     targets: Mapping[int, int],
     may_share: Mapping[int, Sequence[int]],
 ) -> Evenness:
-    """Return the evenness of loads by (lost node, node that carries) in the worst case, and the worst floor."""
+    """Return the evenness of loads by (lost node, node that carries) in the worst case,
+    and the worst floor.
+    """
     worst = floor = 1.0
     for lost, others in may_share.items():
         carried = {other: loads.get((lost, other), 0) for other in others}

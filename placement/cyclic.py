@@ -1,16 +1,18 @@
-"""Chains of nodes by turning: a few base chains, and all their images when the nodes, on a circle, move on by one.
+"""Chains of nodes by turning: a few base chains, and all their images when the nodes, on a circle,
+move on by one.
 
-With `v` nodes numbered round a circle, the images of a chain (a, b, c) are (a + s, b + s, c + s) modulo v.  Every node then
-stands at each position equally often, and how often x feeds y depends on their difference alone.  So a table is perfect
-when the base chains have every difference equally often: a difference family, of which difference sets and cyclic
-balanced incomplete block designs are the best known cases.  The search is for a few base chains instead of
-thousands of chains, and so reaches what a direct search does not.
+With `v` nodes numbered round a circle, the images of a chain (a, b, c) are (a + s, b + s, c + s)
+modulo v.  Every node then stands at each position equally often, and how often x feeds y depends on
+their difference alone.  So a table is perfect when the base chains have every difference equally
+often: a difference family, of which difference sets and cyclic balanced incomplete block designs
+are the best known cases.  The search is for a few base chains instead of thousands of chains, and
+so reaches what a direct search does not.
 
-Failure domains of equal size stay out of the way when their members are v / count apart: the domains of a chain's
-members are then those of their residues, which turning moves on together.
+Failure domains of equal size stay out of the way when their members are v / count apart: the
+domains of a chain's members are then those of their residues, which turning moves on together.
 
-Sources: R. C. Bose, Ann. Eugenics 9 (1939), difference families; E. S. Kramer, D. M. Mesner, Discrete Math. 15 (1976), searching
-for designs with a prescribed group.
+Sources: R. C. Bose, Ann. Eugenics 9 (1939), difference families; E. S. Kramer, D. M. Mesner,
+Discrete Math. 15 (1976), searching for designs with a prescribed group.
 """
 
 from collections import Counter
@@ -24,7 +26,9 @@ from .model import Shape
 from .spread import FEED_WEIGHT, PAIR_WEIGHT, least_squares
 
 DOMAIN_WEIGHT: Final = 1.0
-"""Of what a node feeds when a whole domain is lost; in the way of nothing else, where there is a choice."""
+"""Of what a node feeds when a whole domain is lost;
+in the way of nothing else, where there is a choice.
+"""
 
 
 def circle(shape: Shape) -> list[int] | None:
@@ -58,7 +62,8 @@ def orbits(
     proposals_max: int,
     is_late: Callable[[], bool] = bool,
 ) -> list[Block]:
-    """Return all images of as many base chains as fit into the quotas: none, or a multiple of the number of nodes.
+    """Return all images of as many base chains as fit into the quotas:
+    none, or a multiple of the number of nodes.
 
     Args:
         shape: of the table.
@@ -116,9 +121,11 @@ def _is_allowed(block: Sequence[int], limited: Sequence[tuple[int, int]]) -> boo
 def _keys(
     count: int, replica_count: int, moduli: Sequence[int]
 ) -> Callable[[Sequence[int]], list[int]]:
-    """Return the function from a base chain to its differences: from lost node to feeder, then of pairs.
+    """Return the function from a base chain to its differences:
+    from lost node to feeder, then of pairs.
 
-    Last, those to feeders modulo the numbers of domains: what a node feeds when a whole domain is lost.
+    Last, those to feeders modulo the numbers of domains: what a node
+    feeds when a whole domain is lost.
     """
     inner = range(replica_count - 1)
 

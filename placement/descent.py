@@ -1,13 +1,14 @@
-"""Search for balanced blocks: changes that are kept while they lower, or hardly raise, a sum of squared counts.
+"""Search for balanced blocks: changes that are kept while they lower, or hardly raise,
+a sum of squared counts.
 
-A block is a list of numbers, here the members of a chain, in order.  What a block adds to is said by `keys(block)`: each key is a
-count of something ("node 3 feeds node 5") that should be the same for all keys of its kind.  When the sum of
-counts is given, the sum of their squares is least when no two of them differ by more than one; so that sum is what
-falls.
+A block is a list of numbers, here the members of a chain, in order.  What a block adds to is said
+by `keys(block)`: each key is a count of something ("node 3 feeds node 5") that should be the same
+for all keys of its kind.  When the sum of counts is given, the sum of their squares is least when
+no two of them differ by more than one; so that sum is what falls.
 
-Deterministic: all randomness comes from the generator that is passed in, and effort is counted in proposals, not in seconds.
-Source of the acceptance rule: N. Metropolis et al., J. Chem. Phys. 21 (1953); of cooling it: S. Kirkpatrick, C. D. Gelatt,
-M. P. Vecchi, Science 220 (1983).
+Deterministic: all randomness comes from the generator that is passed in, and effort is counted in
+proposals, not in seconds. Source of the acceptance rule: N. Metropolis et al., J. Chem. Phys. 21
+(1953); of cooling it: S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Science 220 (1983).
 """
 
 from collections import defaultdict
@@ -93,7 +94,9 @@ class Descent:
         return growth
 
     def attempt(self, change: Change, allowance: float = 0.0) -> bool:
-        """Make a change unless it raises the cost by more than the allowance; tell whether it was made."""
+        """Make a change unless it raises the cost by more than the allowance;
+        tell whether it was made.
+        """
         new = [tuple(self._keys(block)) for _, block in change]
         growth = sum(self._remove(self._added[number]) for number, _ in change)
         growth += sum(map(self._add, new))
@@ -118,7 +121,8 @@ class Descent:
         temperature: float = 2.0,
         is_late: Callable[[], bool] = bool,
     ) -> int:
-        """Make proposals, cooling down, until the cost is at its bound, they are used up, or it is late.
+        """Make proposals, cooling down, until the cost is at its bound,
+        they are used up, or it is late.
 
         Args:
             propose: a change that is allowed, or None when it found none this time.

@@ -1,12 +1,14 @@
-"""Chains of nodes by integer programming: the best there is for a small table, or how good it could be at most.
+"""Chains of nodes by integer programming: the best there is for a small table,
+or how good it could be at most.
 
-One integer variable for each possible chain (an ordered choice of nodes): how many times it occurs.  That leaves out the
-numbering of chains, which would multiply every solution by its permutations.  The cost is that of spread.py, a sum of
-squares of whole counts; a square is above its secants between whole numbers, so the program with these lines as
-constraints has the same minimum, and what the solver proves is a bound for every method.
+One integer variable for each possible chain (an ordered choice of nodes): how many times it occurs.
+That leaves out the numbering of chains, which would multiply every solution by its permutations.
+The cost is that of spread.py, a sum of squares of whole counts; a square is above its secants
+between whole numbers, so the program with these lines as constraints has the same minimum, and what
+the solver proves is a bound for every method.
 
-Needs `highspy` (the extra `placement`); without it `is_there` is False and nothing else may be called.  Solver: HiGHS; Q. Huangfu,
-J. A. J. Hall, Math. Program. Comput. 10 (2018).
+Needs `highspy` (the extra `placement`); without it `is_there` is False and nothing else may be
+called.  Solver: HiGHS; Q. Huangfu, J. A. J. Hall, Math. Program. Comput. 10 (2018).
 """
 
 from collections import Counter, defaultdict

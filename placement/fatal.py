@@ -1,7 +1,10 @@
-"""Which losses at once take all members of some chain: the figures behind "what is lost when".  Pure mathematics.
+"""Which losses at once take all members of some chain: the figures behind "what is lost when".
 
-Chains that are spread evenly lie on many different sets of disks, so that more of all combinations are fatal, each for fewer
-chains: over all combinations the expected loss is the same.  `Simulation` tells what one combination costs.
+Pure mathematics.
+
+Chains that are spread evenly lie on many different sets of disks, so that more of all combinations
+are fatal, each for fewer chains: over all combinations the expected loss is the same.  `Simulation`
+tells what one combination costs.
 """
 
 from collections import defaultdict

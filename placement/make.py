@@ -1,12 +1,13 @@
 """Making a chain table: the methods in their order, and what is known of the result.
 
     1. Quotas by weight, the tightest limits per failure domain (quotas.py, model.py).
-    2. Chains of nodes: by turning base chains where nodes are alike (cyclic.py); else, and for what turning leaves over, by search
-       (spread.py); then, if asked for and the table is small, by the solver (exact.py).
+    2. Chains of nodes: by turning base chains where nodes are alike (cyclic.py); else, and for
+       what turning leaves over, by search (spread.py); then, if asked for and the table is
+       small, by the solver (exact.py).
     3. Members onto disks (sites.py).
 
-Always answers, or says what cannot be: the solver only improves.  The same arguments give the same table, unless the
-solver or the clock ended it.
+Always answers, or says what cannot be: the solver only improves.  The same arguments give the same
+table, unless the solver or the clock ended it.
 """
 
 from collections import Counter
@@ -52,7 +53,9 @@ class Made:
 
     @property
     def is_optimal(self) -> bool:
-        """True if no chains of nodes are better balanced; of disks within nodes nothing is claimed."""
+        """True if no chains of nodes are better balanced;
+        of disks within nodes nothing is claimed.
+        """
         return self.cost <= self.bound + ROUNDING
 
 
@@ -63,7 +66,9 @@ class Effort:
     factor: float = 1.0
     """1.0 is usual; the time for a table that is hard to balance grows with its square."""
     solver_s: float = 0.0
-    """What the solver may take for a small table whose cost is above its bound; 0: it is not asked."""
+    """What the solver may take for a small table whose cost is above its bound;
+    0: it is not asked.
+    """
     seed: int = 0
     is_late: Callable[[], bool] = bool
     """Looked at now and then; when true, the best so far is what is returned."""
@@ -85,7 +90,8 @@ def make(
         chain_count: >= 1.
         replica_count: targets per chain, >= 1.
         quotas: exactly so many targets on each disk; None: by weight.
-        beside: chains of other tables, on the same disks or some of them; the new ones balance with them.
+        beside: chains of other tables, on the same disks or some of them; the
+            new ones balance with them.
         effort: how hard to try.
 
     Raises:
@@ -100,7 +106,8 @@ def make(
     given = dict(quotas)
     if sum(given.values()) != chain_count * replica_count:
         raise PlacementError(
-            f"{sum(given.values())} targets do not divide into {chain_count} chains of {replica_count}"
+            f"{sum(given.values())} targets do not divide into {chain_count} chains of "
+            f"{replica_count}"
         )
     shape = shape_of(disks, chain_count, replica_count, given)
     near = [[site.node_id for site in chain] for chain in beside]

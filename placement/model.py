@@ -1,10 +1,13 @@
-"""What a chain table is made for and of: disks with weights in failure domains, chains of places.  Pure mathematics.
+"""What a chain table is made for and of: disks with weights in failure domains, chains of places.
 
-Words: a *site* is a disk of a node; a *table* is a list of chains, a chain the sites of its targets, head first.
+Pure mathematics.
 
-The source rule (`feeder`) is that of specs/chain-state.md: who is absent stands behind all that serve, and is brought up to
-date by its predecessor, so by the last of those that serve.  A table spreads recovery well when, whoever is lost, the feeders
-of its chains are many.
+Words: a *site* is a disk of a node; a *table* is a list of chains, a chain the
+sites of its targets, head first.
+
+The source rule (`feeder`) is that of specs/chain-state.md: who is absent stands behind all that
+serve, and is brought up to date by its predecessor, so by the last of those that serve.  A table
+spreads recovery well when, whoever is lost, the feeders of its chains are many.
 """
 
 from collections import Counter
@@ -32,9 +35,15 @@ class Disk:
 
     site: Site
     weight: float = 1.0
-    """Of its share of the targets; a disk of twice the capacity has twice the weight.  0: takes none."""
+    """Of its share of the targets; a disk of twice the capacity has twice the weight.
+
+    0: takes none.
+    """
     domains: tuple[str, ...] = field(default=())
-    """Names of the failure domains that its node is in, widest first: zone, rack.  As many for all nodes."""
+    """Names of the failure domains that its node is in, widest first: zone, rack.
+
+    As many for all nodes.
+    """
 
 
 class PlacementError(ValueError):
@@ -90,7 +99,9 @@ class Shape:
 
     @property
     def sizes(self) -> dict[int, float]:
-        """How large each node is meant to be, 1.0 on average; quotas that differ by rounding alone are alike."""
+        """How large each node is meant to be, 1.0 on average;
+        quotas that differ by rounding alone are alike.
+        """
         node_quotas = self.node_quotas
         if max(node_quotas.values()) - min(node_quotas.values()) <= 1:
             return dict.fromkeys(self.domains, 1.0)
@@ -134,8 +145,8 @@ def limits_of(
 ) -> tuple[int, ...]:
     """Return the tightest limits that can be kept, for each kind of domain.
 
-    Some chain has at least the share of the fullest domain, its targets / chains, rounded up; and dealing (`dealt` in
-    spread.py) gives no chain more.
+    Some chain has at least the share of the fullest domain, its targets / chains, rounded up; and
+    dealing (`dealt` in spread.py) gives no chain more.
     """
     limits = []
     for level in range(len(next(iter(domains.values())))):
@@ -147,5 +158,7 @@ def limits_of(
 
 
 def nested(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names that contain the wider domains' names: rack 1 of zone a is not rack 1 of zone b."""
+    """Return names that contain the wider domains' names:
+    rack 1 of zone a is not rack 1 of zone b.
+    """
     return tuple("/".join(names[: level + 1]) for level in range(len(names)))

@@ -1,12 +1,15 @@
-"""From an old table and new disks to the fewest moves that give every disk its share.  Pure mathematics.
+"""From an old table and new disks to the fewest moves that give every disk its share.
 
-A move takes one target of a chain from its disk to another node's disk; the new one has the old one's place in the chain's
-preferred order, as the manager's moves do.  Disks may have been added, taken away (no longer named, or of weight 0), or have
-changed weight.
+Pure mathematics.
 
-How many moves are needed is known beforehand: what disks have above their new quotas has to leave them (`least`).  Which of their
-targets go where is chosen so that recovery stays even.  Where failure domains forbid all that is left, two moves do the
-work of one.  No chain ever has more members in one domain than before or than the new limits say.
+A move takes one target of a chain from its disk to another node's disk; the new one has the old
+one's place in the chain's preferred order, as the manager's moves do.  Disks may have been added,
+taken away (no longer named, or of weight 0), or have changed weight.
+
+How many moves are needed is known beforehand: what disks have above their new quotas has to leave
+them (`least`).  Which of their targets go where is chosen so that recovery stays even.  Where
+failure domains forbid all that is left, two moves do the work of one.  No chain ever has more
+members in one domain than before or than the new limits say.
 """
 
 from collections import Counter, defaultdict
@@ -141,7 +144,9 @@ class _Work:
         return block
 
     def _fits(self, c: int, block: Block) -> bool:
-        """Tell whether a chain's domains hold no more members than before or than the limits say."""
+        """Tell whether a chain's domains hold no more members than before
+        or than the limits say.
+        """
         for level, limit in enumerate(self._limits):
             new, old = (self._members(chain, level) for chain in (block, self._old[c]))
             if any(count > max(limit, old[name]) for name, count in new.items()):
@@ -156,7 +161,9 @@ class _Work:
         return self.now(c, p) != site and self._is_change(c, p, self._with(c, p, site))
 
     def _is_change(self, c: int, p: int, block: Block) -> bool:
-        """Tell whether a member may be where a block says: on a node without another member, at home or elsewhere."""
+        """Tell whether a member may be where a block says:
+        on a node without another member, at home or elsewhere.
+        """
         nodes = [self._node[i] for i in block]
         home = self._old[c][p]
         is_allowed = block[p] == home or self._node[block[p]] != self._node[home]
@@ -199,10 +206,11 @@ class _Work:
         self.deficit = self.deficit - Counter({site: 1})
 
     def shift(self) -> bool:
-        """Where no move is allowed, put a move off onto another disk; tell whether that was possible.
+        """Where no move is allowed, put a move off onto another disk;
+        tell whether that was possible.
 
-        In a chain that takes part in a move, another member moves instead: then another disk has one too many, and perhaps
-        one that may move.  A walk at random, of limited length.
+        In a chain that takes part in a move, another member moves instead: then another disk has
+        one too many, and perhaps one that may move.  A walk at random, of limited length.
         """
         options = []
         for site in sorted(self.surplus) if self._shifts_left else ():
@@ -226,7 +234,8 @@ class _Work:
         return True
 
     def detour(self) -> bool:
-        """Where no move is allowed, another disk passes one of its targets on and takes one; tell whether there was any.
+        """Where no move is allowed, another disk passes one of its targets on and takes one;
+        tell whether there was any.
 
         Rather a target that has been moved already: then there are no more moves for it.
         """
@@ -245,7 +254,9 @@ class _Work:
         return False
 
     def improve(self, moved: Sequence[tuple[int, int]], proposals_max: int) -> None:
-        """Let moved targets change places with each other, or with one that stayed where they came from."""
+        """Let moved targets change places with each other,
+        or with one that stayed where they came from.
+        """
         if not moved:
             return
 

@@ -1,4 +1,6 @@
-"""A picture of a chain table: who feeds whom, and how much harder each survivor works.  Needs `matplotlib` (the extra `plot`).
+"""A picture of a chain table: who feeds whom, and how much harder each survivor works.
+
+Needs `matplotlib` (the extra `plot`).
 
 Draws into a file, without a screen.
 """
@@ -30,8 +32,8 @@ def plot(
 ) -> None:
     """Draw a table.
 
-    Left: for each lost node (row) the targets that each other node (column) feeds.  Right, for each of some losses:
-    the targets that each survivor feeds, most first, over the mean.
+    Left: for each lost node (row) the targets that each other node (column) feeds.  Right, for each
+    of some losses: the targets that each survivor feeds, most first, over the mean.
 
     Args:
         table: chains, head first.

@@ -1,11 +1,13 @@
 """How many targets each disk gets, by weight.  Pure mathematics.
 
 Invariants:
-    - The quotas add up to exactly what is asked for; each is its exact share rounded up or down, unless a node's share is
-      capped: no node has more targets than there are chains.
-    - Shares that are rounded up belong first to nodes, then to disks, that have as many targets already (fewest moves), then to
-      those with the largest rest, then to those with the fewest targets of other tables.
-Source: the method of largest remainders, attributed to A. Hamilton (1791), in two steps: nodes, then disks of a node.
+    - The quotas add up to exactly what is asked for; each is its exact share rounded up or down,
+      unless a node's share is capped: no node has more targets than there are chains.
+    - Shares that are rounded up belong first to nodes, then to disks, that have as many
+      targets already (fewest moves), then to those with the largest rest, then to those with
+      the fewest targets of other tables.
+Source: the method of largest remainders, attributed to A. Hamilton (1791), in two
+steps: nodes, then disks of a node.
 """
 
 from collections import defaultdict
@@ -34,7 +36,8 @@ def quotas(
         disks: in any order.
         chain_count: >= 1.
         replica_count: targets per chain, >= 1.
-        held: how many targets of the table a disk has now; it keeps them where rounding leaves a choice.
+        held: how many targets of the table a disk has now; it keeps them
+            where rounding leaves a choice.
         taken: how many of other tables; else who has fewest is rounded up.
 
     Raises:
@@ -66,7 +69,9 @@ def quotas(
 def _shares(
     weights: Mapping[Key, float], total: int, rank: Mapping[Key, Rank], cap: int
 ) -> dict[Key, int]:
-    """Apportion a total by weight, nobody above the cap; what a capped one leaves goes to the others."""
+    """Apportion a total by weight, nobody above the cap;
+    what a capped one leaves goes to the others.
+    """
     capped: dict[Key, int] = {}
     while True:
         left = total - sum(capped.values())

@@ -1,13 +1,15 @@
 """What happens to a table when a disk, a node or a whole failure domain is lost.  Pure mathematics.
 
-For each chain with absent members: the last that serves brings the first absent one up to date, this one the next (specs/
-chain-state.md).  Two ways back: the lost disks *return* (empty, or new in the same place), or their targets are *replaced* on
-other disks, as the manager's moves do (specs/decisions/0012-moves.md): in the fewest failure domains of other members, then on the
-node with the fewest coming, then on the emptiest disk.
+For each chain with absent members: the last that serves brings the first absent one up to date,
+this one the next (specs/ chain-state.md).  Two ways back: the lost disks *return* (empty, or new in
+the same place), or their targets are *replaced* on other disks, as the manager's moves do
+(specs/decisions/0012-moves.md): in the fewest failure domains of other members, then on the node
+with the fewest coming, then on the emptiest disk.
 
-Times come from a model of flows: every transfer gets the largest rate that is fair to all (max-min) through the disk and the
-network of its source and of its destination.  Normal traffic is not in it; say how much of each speed recovery may have.
-Source of the filling method: D. Bertsekas, R. Gallager, Data Networks (2nd ed. 1992), section 6.5.2.
+Times come from a model of flows: every transfer gets the largest rate that is fair to all (max-min)
+through the disk and the network of its source and of its destination.  Normal traffic is not in it;
+say how much of each speed recovery may have.  Source of the filling method: D. Bertsekas, R.
+Gallager, Data Networks (2nd ed. 1992), section 6.5.2.
 """
 
 from collections import Counter, defaultdict
@@ -76,7 +78,8 @@ class Aftermath:
 
 
 def losses(disks: Sequence[Disk], kind: str) -> list[Loss]:
-    """Return everything of a kind that can be lost: "disk", "node", "domain 1" (the widest), "domain 2" ...
+    """Return everything of a kind that can be lost:
+    "disk", "node", "domain 1" (the widest), "domain 2" ...
 
     Raises:
         ValueError: an unknown kind, or no such domains.
@@ -98,7 +101,8 @@ def losses(disks: Sequence[Disk], kind: str) -> list[Loss]:
 
 
 def named_loss(disks: Sequence[Disk], names: Sequence[str]) -> Loss:
-    """Return the loss of several things at once, by the names that `losses` gives them; also a domain's last part.
+    """Return the loss of several things at once, by the names that `losses` gives them;
+    also a domain's last part.
 
     Raises:
         ValueError: nothing, or more than one thing, is called so.
@@ -135,7 +139,9 @@ class Simulation:
                 self._reads[site.node_id] += 1 / len(chain)
 
     def all_of(self, kind: str) -> list[Aftermath]:
-        """Return what each loss of a kind leads to when the lost disks return; ValueError as `losses`."""
+        """Return what each loss of a kind leads to when the lost disks return;
+        ValueError as `losses`.
+        """
         return [self.aftermath(loss) for loss in losses(self._disks, kind)]
 
     def aftermath(self, loss: Loss, *, is_replaced: bool = False) -> Aftermath:
@@ -182,7 +188,8 @@ class Simulation:
 
 
 def _way_back(number: int, chain: Chain, loss: Loss, places: "_Places | None") -> list[Transfer]:
-    """Return what brings the lost targets of a chain back, one after the other; without those for which there is no place.
+    """Return what brings the lost targets of a chain back, one after the other;
+    without those for which there is no place.
 
     Args:
         number: of the chain.

@@ -1,8 +1,8 @@
 """On which disk of its node each member of a chain is.  Pure mathematics.
 
-The chains of nodes are given and stay; what can still be evened out is, per disk: its heads and tails, on how many disks its
-targets' feeders are when it is lost, how evenly the disks of the other nodes feed when its whole node is lost, and with how many
-disks it shares chains.
+The chains of nodes are given and stay; what can still be evened out is, per disk: its heads and
+tails, on how many disks its targets' feeders are when it is lost, how evenly the disks of the other
+nodes feed when its whole node is lost, and with how many disks it shares chains.
 """
 
 from collections import defaultdict
@@ -94,7 +94,9 @@ def _proposer(
 
 
 def _keys(node_of: Sequence[int], node_count: int) -> Callable[[Sequence[int]], list[int]]:
-    """Return the function from a chain of disks to what it adds one to; `_weights` has the same order."""
+    """Return the function from a chain of disks to what it adds one to;
+    `_weights` has the same order.
+    """
     count = len(node_of)
     node_lost = count * node_count
     disk_to_disk = 2 * node_lost

@@ -1,7 +1,9 @@
-"""Which nodes form which chains, in which order: even recovery, even pairs, even heads.  Pure mathematics.
+"""Which nodes form which chains, in which order: even recovery, even pairs, even heads.
 
-The counts that should be the same for all (specs/placement.md): how often one node feeds another when that one is lost; how
-many chains two nodes share; how often a node stands at each position.
+Pure mathematics.
+
+The counts that should be the same for all (specs/placement.md): how often one node feeds another
+when that one is lost; how many chains two nodes share; how often a node stands at each position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +32,9 @@ def weights(replica_count: int) -> list[float]:
 
 
 def node_keys(count: int) -> Callable[[Sequence[int]], list[int]]:
-    """Return the function from a chain of nodes, numbered 0 ... count - 1, to what it adds one to."""
+    """Return the function from a chain of nodes, numbered 0 ...
+    count - 1, to what it adds one to.
+    """
     pair_base, position_base = count * count, 2 * count * count
 
     def keys(chain: Sequence[int]) -> list[int]:
@@ -52,8 +56,9 @@ def node_keys(count: int) -> Callable[[Sequence[int]], list[int]]:
 def dealt(shape: Shape, random: Random) -> list[Block]:
     """Return chains of nodes that keep all limits, by dealing.
 
-    All targets in one row, those of a domain side by side; chain i takes each chain_count-th of them from
-    the i-th on.  A domain's targets are a run, so each chain gets its share of them, rounded up or down.
+    All targets in one row, those of a domain side by side; chain i takes each
+    chain_count-th of them from the i-th on.  A domain's targets are a run, so each chain
+    gets its share of them, rounded up or down.
     """
     quotas = shape.node_quotas
     nodes = sorted(quotas)
@@ -67,7 +72,9 @@ def dealt(shape: Shape, random: Random) -> list[Block]:
 
 
 def scales_of(sizes: Sequence[float], replica_count: int) -> Callable[[int], float] | None:
-    """Return the scale of each key of `node_keys`: large nodes are to feed and share more; None: all alike."""
+    """Return the scale of each key of `node_keys`: large nodes are to feed and share more;
+    None: all alike.
+    """
     if len(set(sizes)) == 1:
         return None
     pairs = [1 / (a * b) for a in sizes for b in sizes]
@@ -89,7 +96,8 @@ class NodeSearch:
         Args:
             shape: whose quotas and limits the chains keep.
             chains: copied.
-            beside: other chains, counted but not changed; they may be longer or shorter, and on other nodes.
+            beside: other chains, counted but not changed; they may be longer or
+                shorter, and on other nodes.
             sizes: of nodes, as `Shape.sizes`; None: the shape's.
         """
         sizes = shape.sizes if sizes is None else sizes
@@ -163,8 +171,9 @@ class NodeSearch:
 def cost_bound(shape: Shape) -> float:
     """Return what no cost of a NodeSearch of this shape, without tables beside it, is below.
 
-    Each node's feeders are as many as its targets, its pairs replica_count - 1 times as many: spread over the nodes that may
-    share a chain with it as evenly as whole numbers allow.  Whether all of that can be had at once is not asked.
+    Each node's feeders are as many as its targets, its pairs replica_count - 1 times as many:
+    spread over the nodes that may share a chain with it as evenly as whole numbers allow.  Whether
+    all of that can be had at once is not asked.
     """
     quotas, size, k = shape.node_quotas, shape.sizes, shape.replica_count
     nodes = sorted(quotas)

@@ -4,8 +4,8 @@
      "disks": [{"node": 1, "disk": 0, "weight": 1.0, "domains": ["zone-a", "rack-3"]}, ...],
      "chains": [[[1, 0], [2, 0], [3, 0]], ...]}
 
-A chain is its members' node and disk, head first.  `weight` and `domains` may be left out; a file that only names disks has no
-`chains`.
+A chain is its members' node and disk, head first.  `weight` and `domains` may be left out; a file
+that only names disks has no `chains`.
 """
 
 import json

@@ -1,7 +1,9 @@
-"""What all tests share: which examples property tests try, and figures, printed at the end of the run.
+"""What all tests share: which examples property tests try, and figures,
+printed at the end of the run.
 
-Property tests try the same examples in every run, so that a run says something about the change it was made for; with
-EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an `@example` or a test of its own.
+Property tests try the same examples in every run, so that a run says something about the change it
+was made for; with EMBER_TEST_RANDOM set they look for new ones.  What such a run finds becomes an
+`@example` or a test of its own.
 """
 
 import gc
@@ -34,7 +36,9 @@ LONG = ("timeout", "mount", "slow", "thorough")
 """Marks of tests that take long, longest first: those with a limit of their own need it."""
 CLOCKS = {"mock_clock", "autojump_clock"}
 LEFT_OUT = re.compile(r"not \w+( and not \w+)*")
-"""Options `-m` by which a file is left out where one of the marks named is that of all its tests."""
+"""Options `-m` by which a file is left out where one of the marks named
+is that of all its tests.
+"""
 MARKS_OF_FILE = re.compile(r"^pytestmark = (.*?)(?=^[^\s\])}])", re.MULTILINE | re.DOTALL)
 GARBAGE_THRESHOLDS = (20_000, 10, 10)
 """Of objects, and of collections of younger ones: Python's own are 700, 10, 10."""
@@ -50,15 +54,18 @@ settings.load_profile(CHOSEN)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As in what a shell begins in the background; programs that tests begin, and interrupt, would inherit it.
+    # As in what a shell begins in the background; programs that tests begin,
+    # and interrupt, would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Let the collector of garbage leave alone what stays until the end: modules and tests, a million objects.
+    """Let the collector of garbage leave alone what stays until the end:
+    modules and tests, a million objects.
 
-    What comes later it looks through less often than it would by itself, which took a twentieth of all tests' time.
+    What comes later it looks through less often than it would by itself, which took a
+    twentieth of all tests' time.
     """
     gc.disable()
     try:
@@ -70,7 +77,9 @@ def pytest_collection():
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave files alone of which no test is wanted: each worker would import what they need, such as torch, for nothing."""
+    """Leave files alone of which no test is wanted:
+    each worker would import what they need, such as torch, for nothing.
+    """
     unwanted = config.option.markexpr
     if collection_path.suffix != ".py" or not LEFT_OUT.fullmatch(unwanted):
         return None
@@ -87,10 +96,12 @@ def marks_of_file(text):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Where several workers share the files, begin with those that take long: short ones are left for the end.
+    """Where several workers share the files, begin with those that take long:
+    short ones are left for the end.
 
-    Long are those that a mark says so of; they stay in their order, since neighbours share clusters.  Of the others those with many tests
-    come first.  So all workers end at about the same time, which they do not in xdist's own order, by the number of tests alone.
+    Long are those that a mark says so of; they stay in their order, since neighbours share
+    clusters.  Of the others those with many tests come first.  So all workers end at about the same
+    time, which they do not in xdist's own order, by the number of tests alone.
     """
     _check_clocks(items)
     if not hasattr(config, "workerinput"):
@@ -109,7 +120,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Note which tests come after the last that uses what is ended early; their order is final now."""
+    """Note which tests come after the last that uses what is ended early;
+    their order is final now.
+    """
     session.config.stash[SHARED_ENDS] = ExitStack()
     users = [n for n, item in enumerate(session.items) if SHARED in _fixtures(item)]
     for item in session.items[max(users, default=-1) + 1 :]:
@@ -119,8 +132,8 @@ def pytest_collection_finish(session):
 def pytest_runtest_setup(item):
     """End what is shared before the first test that comes after its users.
 
-    A worker takes the files in their order, so none of its later ones uses it.  Clusters that stood idle until the end of
-    a run took a thirtieth of the processors.
+    A worker takes the files in their order, so none of its later ones uses it.  Clusters that stood
+    idle until the end of a run took a thirtieth of the processors.
     """
     stack = item.config.stash[SHARED_ENDS]
     if stack is None and SHARED in _fixtures(item):
@@ -132,7 +145,9 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session")
 def until_last_use(request):
-    """Return the stack onto which is put what is to be ended after the last test that uses it, not only with the session."""
+    """Return the stack onto which is put what is to be ended after the last test that uses it,
+    not only with the session.
+    """
     with request.config.stash[SHARED_ENDS] as stack:
         yield stack
 
@@ -143,7 +158,9 @@ def _fixtures(item):
 
 
 def _check_clocks(items):
-    """Refuse tests whose fixtures ask for a clock that they do not ask for: it would not act, and they would wait in real time."""
+    """Refuse tests whose fixtures ask for a clock that they do not ask for:
+    it would not act, and they would wait in real time.
+    """
     for item in items:
         if item.get_closest_marker("real_time"):
             continue
@@ -158,7 +175,8 @@ def _check_clocks(items):
 
 @pytest.fixture(autouse=True)
 def nothing_said_before():
-    """Have no test reach the cluster that a line of a shell in another one has named: a shell's next line does.
+    """Have no test reach the cluster that a line of a shell in another one has named:
+    a shell's next line does.
 
     Forgotten at its end, too: what a module shares is made before the next test begins.
     """
@@ -169,7 +187,9 @@ def nothing_said_before():
 
 @pytest.fixture(scope="session")
 def disk_folder():
-    """A folder on a disk, for tests that ask what the system has cached: `ember test` puts `tmp_path` in memory where it can."""
+    """A folder on a disk, for tests that ask what the system has cached:
+    `ember test` puts `tmp_path` in memory where it can.
+    """
     made = Path(tempfile.mkdtemp(prefix="ember-test-", dir="/var/tmp"))
     yield made
     shutil.rmtree(made)
@@ -185,7 +205,9 @@ def disk_path(disk_folder):
 
 @pytest.fixture
 def report_figure(record_property):
-    """Return a function that takes one line of text to show at the end of the run, also when tests run side by side."""
+    """Return a function that takes one line of text to show at the end of the run,
+    also when tests run side by side.
+    """
     return lambda text: record_property(FIGURE, text)
 
 
@@ -196,7 +218,9 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the figures, in the order in which the tests ended, and how long workers were idle at the end."""
+    """Print the figures, in the order in which the tests ended,
+    and how long workers were idle at the end.
+    """
     figures = [
         text
         for outcome in ("passed", "failed")

@@ -1,4 +1,6 @@
-"""How many examples a property test tries that wants more than others, and which cases of a table the fast part leaves to the whole."""
+"""How many examples a property test tries that wants more than others,
+and which cases of a table the fast part leaves to the whole.
+"""
 
 from collections.abc import Iterable
 
@@ -9,7 +11,9 @@ FEW_SHARE = 10
 
 
 def many(count: int) -> int:
-    """Return `count`; in the fast part, as of all property tests, a few of them: the first tenth."""
+    """Return `count`; in the fast part, as of all property tests, a few of them:
+    the first tenth.
+    """
     is_few = settings.get_current_profile_name() == "few"
     return count // FEW_SHARE if is_few else count
 

@@ -1,4 +1,6 @@
-"""Programs that tests run if they are there: those of the tests' own environment, and of the machine."""
+"""Programs that tests run if they are there:
+those of the tests' own environment, and of the machine.
+"""
 
 import os
 import shutil

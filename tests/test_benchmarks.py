@@ -1,4 +1,6 @@
-"""Benchmarks of programs: what they measure is what they say, on a small folder; what they print, draw and leave."""
+"""Benchmarks of programs: what they measure is what they say, on a small folder;
+what they print, draw and leave.
+"""
 
 import mmap
 import os

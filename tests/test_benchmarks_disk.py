@@ -1,4 +1,6 @@
-"""What benchmarks compare large blocks with: new files with new ones, files written over with their like, no holes, huge pages."""
+"""What benchmarks compare large blocks with:
+new files with new ones, files written over with their like, no holes, huge pages.
+"""
 
 import os
 from contextlib import nullcontext

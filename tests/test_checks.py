@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
 THIS_TREE = {"PYTHONPATH": f"{ROOT}:{ROOT / 'fs/client/user'}"}
-"""What programs import is looked at here, also where the environment is that of another working tree."""
+"""What programs import is looked at here, also where the environment
+is that of another working tree.
+"""
 
 pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded machine
 
@@ -28,8 +30,13 @@ pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded mac
 def test_check(command):
     done = subprocess.run(
         [PROGRAMS / command[0], *command[1:]],
-        cwd=ROOT, env=os.environ | THIS_TREE, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | THIS_TREE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
 
 

@@ -1,4 +1,6 @@
-"""Tests that ask for no clock of their own while a fixture has one: they would wait in real time."""
+"""Tests that ask for no clock of their own while a fixture has one:
+they would wait in real time.
+"""
 
 from types import SimpleNamespace
 

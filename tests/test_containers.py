@@ -1,7 +1,9 @@
-"""Container file, compose file and Kubernetes manifests say what the product takes, and what each other say.
+"""Container file, compose file and Kubernetes manifests say what the product takes,
+and what each other say.
 
-Nothing here starts a container (deploy/README.md tells what was run by hand); every command line goes through our own parser,
-every configuration through our own loader, every name has to be that of something.
+Nothing here starts a container (deploy/README.md tells what was run by hand); every
+command line goes through our own parser, every configuration through our own loader,
+every name has to be that of something.
 """
 
 import fnmatch
@@ -46,7 +48,9 @@ def own_program(command):
 
 
 def planned(parameters, files):
-    """Return what the manager would be told by `ember admin cluster init`, the files being elsewhere."""
+    """Return what the manager would be told by `ember admin cluster init`,
+    the files being elsewhere.
+    """
     servers = [
         Server(name, roles, read_config(files / name))
         for role, roles in PLANNED.items()
@@ -149,7 +153,9 @@ def test_the_services_of_the_compose_file_are_those_of_their_files(compose):
 
 
 def test_volumes_belong_to_whom_their_processes_run_as(compose):
-    """A new volume takes over the owner of the folder of the image that it covers, if there is one."""
+    """A new volume takes over the owner of the folder of the image that it covers,
+    if there is one.
+    """
     (made,) = (
         re.search(r"install -d -o ember -g ember (.*)", rest)
         for word, rest in instructions()
@@ -328,7 +334,9 @@ def test_all_processes_in_kubernetes_are_one_cluster():
 
 
 def test_programs_cannot_fill_the_pod_of_a_mount():
-    """The kernel charges the daemon for what it reads into their memory, and kills it, and all mounts with it, at the limit."""
+    """The kernel charges the daemon for what it reads into their memory, and kills it,
+    and all mounts with it, at the limit.
+    """
     config = read_config(CONFIG / "mount.toml")
     (container,) = pod_of(WORKLOADS["mount"])["containers"]
     limit = re.fullmatch(r"(\d+)Gi", container["resources"]["limits"]["memory"])

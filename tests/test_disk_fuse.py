@@ -1,4 +1,6 @@
-"""The file system that the mount is compared with for cold reads: it gives the bytes of its file, and is measured beside the empty one."""
+"""The file system that the mount is compared with for cold reads:
+it gives the bytes of its file, and is measured beside the empty one.
+"""
 
 import os
 import random

@@ -1,4 +1,6 @@
-"""Derived documents equal what their sources give: nothing drifts (tests/rpc/test_generate.py: the code)."""
+"""Derived documents equal what their sources give:
+nothing drifts (tests/rpc/test_generate.py: the code).
+"""
 
 import re
 from functools import cache
@@ -40,7 +42,9 @@ PAGES = sorted(ROOT.glob("*.md")) + [
 
 @cache
 def headings(page):
-    """Return what a link may say behind the name of a page: its headings, as they are turned into names of places."""
+    """Return what a link may say behind the name of a page:
+    its headings, as they are turned into names of places.
+    """
     found = re.findall(
         r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
     )

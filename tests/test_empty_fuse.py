@@ -1,4 +1,6 @@
-"""The empty pyfuse3 file system: the kernel asks it for what it asks our mount for, however deep the directory; what is measured in turn."""
+"""The empty pyfuse3 file system: the kernel asks it for what it asks our mount for,
+however deep the directory; what is measured in turn.
+"""
 
 import os
 import subprocess
@@ -48,7 +50,9 @@ def test_it_lets_the_kernel_keep_what_our_mount_lets_it_keep():
 
 @pytest.fixture
 def asked(tmp_path):
-    """Yield where it is mounted, and what returns the requests that an action makes the kernel send."""
+    """Yield where it is mounted, and what returns the requests
+    that an action makes the kernel send.
+    """
     command = [sys.executable, "-c", SERVER, str(tmp_path)]
     with subprocess.Popen(command, cwd=checkout(), stdout=subprocess.PIPE, text=True) as process:
         mount._wait_mounted(str(tmp_path))

@@ -27,9 +27,21 @@ def sort(monkeypatch):
 def test_records_are_sorted_by_several_processes(tmp_path):
     place, beside = tmp_path / "one", tmp_path / "two"
     command = [
-        sys.executable, str(EXAMPLES / "sort.py"), "--dir", str(place),
-        "--beside", str(beside), "--records", "25001", "--processes", "2", "--chunk-mib", "1", "--json", "--keep",
-    ]  # fmt: skip
+        sys.executable,
+        str(EXAMPLES / "sort.py"),
+        "--dir",
+        str(place),
+        "--beside",
+        str(beside),
+        "--records",
+        "25001",
+        "--processes",
+        "2",
+        "--chunk-mib",
+        "1",
+        "--json",
+        "--keep",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)

@@ -8,7 +8,10 @@ from tests.conftest import marks_of_file, pytest_ignore_collect
 
 FAST = "not slow and not thorough and not mount"
 SLOW = "pytestmark = pytest.mark.slow\n\nimport torch\n"
-LIST = "pytestmark = [\n    *NEEDS_MOUNT,\n    pytest.mark.slow,\n    pytest.mark.timeout(9),\n]\n\ndef f():\n    pass\n"
+LIST = (
+    "pytestmark = [\n    *NEEDS_MOUNT,\n    pytest.mark.slow,\n    "
+    "pytest.mark.timeout(9),\n]\n\ndef f():\n    pass\n"
+)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ PACKED = ["README.md", "deploy", "fs", "placement", "pyproject.toml", "setup.py"
 
 
 def test_fs_is_ours():
-    """PyFilesystem2 installs a package of the same name; both in one environment break each other."""
+    """PyFilesystem2 installs a package of the same name;
+    both in one environment break each other.
+    """
     assert fs.__file__ is not None
     folder = Path(fs.__file__).parent
     assert (folder / "schema").is_dir(), f"{folder} is not EmberFS: uninstall PyFilesystem2 ('fs')"
@@ -124,7 +126,9 @@ def build(folder, into):
 
 
 def installed(wheel, venv, *, shows=None):
-    """Install a wheel into a fresh environment, which sees nothing else but the folder `shows`; return its Python."""
+    """Install a wheel into a fresh environment, which sees nothing else but the folder `shows`;
+    return its Python.
+    """
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     python = venv / "bin" / "python"
     offline = ["--quiet", "--no-deps", "--no-index", "--no-compile"]
@@ -184,7 +188,9 @@ def test_the_wheel_of_the_whole_system(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_wheel_of_the_user_library(tmp_path):
-    """Alone it serves a program on a mount, or on any file system; it says what it lacks for the rest."""
+    """Alone it serves a program on a mount, or on any file system;
+    it says what it lacks for the rest.
+    """
     wheel = build(USER, tmp_path)
     names = names_in(wheel)
     tops = {name.split("/")[0] for name in names if not name.startswith("emberfs_user-")}

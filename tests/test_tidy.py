@@ -65,11 +65,12 @@ def functions_below(node: ast.AST):
 
 
 def code_lines(function) -> int:
-    """Lines from `def` to the end, without the docstring."""
+    """Lines from `def` to the end, without docstrings: its own, and those of attributes."""
     count = function.end_lineno - function.lineno + 1
-    first = function.body[0]
-    if ast.get_docstring(function) is not None:
-        count -= first.end_lineno - first.lineno + 1
+    for node in ast.walk(function):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                count -= node.end_lineno - node.lineno + 1
     return count
 
 
@@ -85,7 +86,8 @@ def test_functions_are_short(capsys):
     cuts = quantiles(sizes, n=100)
     with capsys.disabled():
         print(
-            f"\n  {len(sizes)} functions: median {median(sizes):g}, p95 {cuts[94]:g}, max {max(sizes)}"
+            f"\n  {len(sizes)} functions: median {median(sizes):g}, p95 {cuts[94]:g}, max "
+            f"{max(sizes)}"
         )
     assert not too_long, "\n".join(too_long)
     assert median(sizes) <= FUNCTION_LINES_MEDIAN_MAX
@@ -137,7 +139,9 @@ def test_modules_have_telling_names():
 
 
 def test_own_modules_are_imported_relatively():
-    """`fs` is spelled only outside of fs/: the package could be renamed by one line of packaging."""
+    """`fs` is spelled only outside of fs/: the package could be renamed
+    by one line of packaging.
+    """
     pattern = re.compile(r"^\s*(import fs\b|from fs\b)", re.MULTILINE)
     programs = ROOT / "fs" / "client" / "user"  # packages of their own, which only lie there
     inside = (p for p in SOURCES if (ROOT / "fs") in p.parents and programs not in p.parents)
@@ -155,7 +159,9 @@ ALONE = {"__init__.py", "py.typed"}
 
 
 def test_package_heads_hold_only_a_docstring():
-    """Python runs them on every import below, but the import checker does not count them; where nothing lies below they may be all that there is."""
+    """Python runs them on every import below, but the import checker does not count them;
+    where nothing lies below they may be all that there is.
+    """
     heads = [
         path
         for path in SOURCES
@@ -175,7 +181,9 @@ def test_every_todo_names_somebody():
 
 
 def test_nothing_is_imported_by_a_computed_name():
-    """The import contracts cannot see it; what choice.py loads lies beside it, is compiled, and imports nothing of ours."""
+    """The import contracts cannot see it; what choice.py loads lies beside it, is compiled,
+    and imports nothing of ours.
+    """
     found = {name(p) for p in SOURCES if "import_module" in text(p)}
     assert found == {"fs/kernels/choice.py"}
 
@@ -196,10 +204,13 @@ def test_no_statement_is_empty_where_an_error_is_swallowed():
 
 
 def test_no_comment_breaks_a_line_that_would_fit():
-    """The formatter breaks a line that its comment makes too long: such a comment goes above it, or into the block."""
+    """The formatter breaks a line that its comment makes too long:
+    such a comment goes above it, or into the block.
+    """
     broken = re.compile(
-        r"^( *)(\S.*[\[({])\n((?:\1 {4,}.*\n){1,4})\1([\])}][^#\n]*?)  # (?!noqa|type:|fmt:)", re.MULTILINE
-    )  # fmt: skip
+        r"^( *)(\S.*[\[({])\n((?:\1 {4,}.*\n){1,4})\1([\])}][^#\n]*?)  # (?!noqa|type:|fmt:)",
+        re.MULTILINE,
+    )
     found = []
     for path in SOURCES:
         for match in broken.finditer(text(path)):
@@ -211,7 +222,9 @@ def test_no_comment_breaks_a_line_that_would_fit():
 
 
 def test_test_folders_mirror_the_source():
-    """tests/<folder> exists for every component that has code; admin is tested by its commands, in tests/real."""
+    """tests/<folder> exists for every component that has code;
+    admin is tested by its commands, in tests/real.
+    """
     folders = {path.parent for path in SOURCES if path.name != "__init__.py"}
     tops = {name(folder).removeprefix("fs/").split("/")[0] for folder in folders} - {"fs", "admin"}
     missing = [top for top in tops if not (ROOT / "tests" / top).is_dir()]
@@ -219,6 +232,8 @@ def test_test_folders_mirror_the_source():
 
 
 def test_clocks_are_named_by_the_tests_that_want_them():
-    """pytest-trio runs a test in virtual time where the clock is an argument of its own; marked, it would run in real time."""
+    """pytest-trio runs a test in virtual time where the clock is an argument of its own;
+    marked, it would run in real time.
+    """
     pattern = re.compile(r"usefixtures\([^)]*clock")
     assert not [p for p in sorted((ROOT / "tests").rglob("*.py")) if pattern.search(p.read_text())]

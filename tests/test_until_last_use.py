@@ -1,4 +1,6 @@
-"""What tests share is ended before the first test that comes after all its users, and not sooner."""
+"""What tests share is ended before the first test that comes after all its users,
+and not sooner.
+"""
 
 from types import SimpleNamespace
 

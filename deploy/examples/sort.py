@@ -1,18 +1,23 @@
-"""Sorts records of 100 bytes by their first 10, several processes at once, in two phases, on EmberFS or anywhere else.
+"""Sorts records of 100 bytes by their first 10, several processes at once, in two phases,
+on EmberFS or anywhere else.
 
     python sort.py --dir /mnt/ember/sort --records 10000000 --processes 4 --beside /var/tmp/sort
 
-makes the records (random keys, as sorting contests have them), sorts them, validates the result, and prints how fast each was; with
-`--beside` the same again in another directory, to compare.  Phases:
+makes the records (random keys, as sorting contests have them), sorts them, validates
+the result, and prints how fast each was; with `--beside` the same again in another
+directory, to compare.  Phases:
 
-    partition   read the input a chunk at a time, sort each chunk, write it as a run; a sample of the keys has said
-                where the partitions begin, so every run consists of one piece for each partition
-    merge       for each partition read its pieces of all runs in one batch, sort them, write them as a part of the output
+    partition   read the input a chunk at a time, sort each chunk, write it as a run; a
+                sample of the keys has said where the partitions begin, so every run
+                consists of one piece for each partition
+    merge       for each partition read its pieces of all runs in one batch, sort them, write
+                them as a part of the output
 
-Validated is that every part is in order, that the parts are in order, and that count and checksum of all records, a sum that does not
-depend on their order, are those of the input.  Needs numpy.
+Validated is that every part is in order, that the parts are in order, and that count and checksum
+of all records, a sum that does not depend on their order, are those of the input.  Needs numpy.
 
-Shows: `emberfs.opening`, `emberfs.batch`: memory that bytes reach without a copy, one batch for many pieces.
+Shows: `emberfs.opening`, `emberfs.batch`: memory that bytes reach without a
+copy, one batch for many pieces.
 """
 
 import argparse
@@ -54,7 +59,9 @@ class UnsortedError(Exception):
 
 @dataclass(frozen=True)
 class Summary:
-    """What validation knows of a file: how many records, their checksum, the first and the last key."""
+    """What validation knows of a file: how many records, their checksum,
+    the first and the last key.
+    """
 
     count: int
     checksum: int
@@ -62,7 +69,7 @@ class Summary:
     last: str
 
 
-# ---- bytes ----------------------------------------------------------------------------------------
+# ---- bytes ---------------------------------------------------------------------------------------
 
 
 class Room:
@@ -112,7 +119,9 @@ def high_keys(records: np.ndarray) -> np.ndarray:
 
 
 def checksum(records: np.ndarray) -> int:
-    """Return the sum of a mixed value of each record, modulo 2^64: every byte and its place count, the order does not."""
+    """Return the sum of a mixed value of each record, modulo 2^64:
+    every byte and its place count, the order does not.
+    """
     total = np.uint64(0)
     with np.errstate(over="ignore"):
         for start in range(0, len(records), CHECKED_RECORDS):
@@ -124,7 +133,7 @@ def checksum(records: np.ndarray) -> int:
     return int(total)
 
 
-# ---- what a worker does ---------------------------------------------------------------------------
+# ---- what a worker does --------------------------------------------------------------------------
 
 _client: BatchClient | None = None
 
@@ -142,7 +151,9 @@ def client() -> BatchClient:
 
 
 def generate(path: str, seed: int, number: int, count: int) -> int:
-    """Write a file of the input: random keys and payloads, and each record's number behind its key; return its checksum."""
+    """Write a file of the input: random keys and payloads, and each record's number behind its key;
+    return its checksum.
+    """
     source = np.random.Generator(np.random.Philox(key=[seed, number]))
     room = Room(client(), count)
     records = room.records
@@ -172,7 +183,9 @@ def sample(path: str, seed: int) -> list[int]:
 
 
 def partition(source: str, first: int, count: int, run: str, splitters: list[int]) -> list[int]:
-    """Sort a chunk of the input into a run; return with which of its records each partition begins, and its end."""
+    """Sort a chunk of the input into a run; return
+    with which of its records each partition begins, and its end.
+    """
     room, ordered = Room(client(), count), Room(client(), count)
     with client().open(source) as file:
         room.read(room.transfers(file, first * RECORD_BYTES, 0, count))
@@ -214,7 +227,7 @@ def summarize(path: str) -> Summary:
     return Summary(count, checksum(room.records), *ends)
 
 
-# ---- the whole ------------------------------------------------------------------------------------
+# ---- the whole -----------------------------------------------------------------------------------
 
 
 class Sorting:

@@ -1,11 +1,14 @@
-"""Trains a small network on several ranks from a data set on EmberFS, and survives being killed at any moment.
+"""Trains a small network on several ranks from a data set on EmberFS,
+and survives being killed at any moment.
 
     torchrun --nproc-per-node 2 train.py --dir /mnt/ember/run --steps 200
 
-makes the data set if it is not there, goes on from the newest checkpoint, saves every `--every` steps, and prints at the
-end a checksum of all that training has made: the same however often it was killed on the way.
+makes the data set if it is not there, goes on from the newest checkpoint, saves every
+`--every` steps, and prints at the end a checksum of all that training has made: the same
+however often it was killed on the way.
 
-Shows: `emberfs.torch.datasets`, `emberfs.torch.loader`, `emberfs.torch.checkpoint`, `emberfs.publish`.
+Shows: `emberfs.torch.datasets`, `emberfs.torch.loader`,
+`emberfs.torch.checkpoint`, `emberfs.publish`.
 """
 
 import argparse
@@ -35,7 +38,9 @@ BATCH = 8
 
 
 def make_data(path: Path) -> None:
-    """Write points and whether they lie within a ball: 16 coordinates and the answer, as 17 floats."""
+    """Write points and whether they lie within a ball:
+    16 coordinates and the answer, as 17 floats.
+    """
     source = random.Random(1)  # noqa: S311 - not a secret
     with RecordWriter(path, SAMPLES) as writer:
         for _ in range(SAMPLES):

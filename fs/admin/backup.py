@@ -1,7 +1,8 @@
-"""Backup: everything that is in the key-value store of a cluster, at one state, as a stream of bytes.
+"""Backup: everything that is in the key-value store of a cluster, at one state,
+as a stream of bytes.
 
-Reads all records of metadata services and managers; what is not there, the bytes of files, stays on the targets.
-Left out is only what holds up changes while a backup reads (fs/kv/pause.py).
+Reads all records of metadata services and managers; what is not there, the bytes of files, stays on
+the targets. Left out is only what holds up changes while a backup reads (fs/kv/pause.py).
 
 Does not open files: the caller gives a function that takes the bytes, in order.
 """
@@ -26,7 +27,9 @@ Write = Callable[[bytes], Awaitable[None]]
 
 MGMTD_BEGIN: Final = b"MG"
 MGMTD_END: Final = b"MH"
-"""The manager's keys: they change also while metadata stands still, and fit into one transaction."""
+"""The manager's keys: they change also while metadata stands still,
+and fit into one transaction.
+"""
 
 UNFINISHED_VERSION: Final = 2**32 - 1
 """Format version of records that a restore has begun to write: no release ever serves it."""
@@ -38,7 +41,9 @@ SPANS: Final = (
     (MGMTD_END, PAUSE_KEY),
     (next_key(PAUSE_KEY), KEY_END),
 )
-"""Large rows have one of their own: where a store is far, those before them say nothing of their size (fs/kv/lasting.py)."""
+"""Large rows have one of their own: where a store is far,
+those before them say nothing of their size (fs/kv/lasting.py).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,13 @@ async def write_backup(
         runtime: clock and randomness.
         write: takes the bytes.
         head: cluster, engine and release; the rest is filled in.
-        may_pause: whether changes of metadata may be held up where the store keeps no lasting snapshots.
+        may_pause: whether changes of metadata may be held up where the store
+            keeps no lasting snapshots.
         on_progress: told the number of rows so far, once per page.
 
     Raises:
-        FsError: KV_BAD_FORMAT when the store holds no cluster, or a restore that was not finished; KV_TOO_OLD or
-            BUSY when one state could not be read to the end; what `write` raises.
+        FsError: KV_BAD_FORMAT when the store holds no cluster, or a restore that was not finished;
+            KV_TOO_OLD or BUSY when one state could not be read to the end; what `write` raises.
     """
     encoder = BackupEncoder()
     async with open_snapshot(engine, runtime, may_pause=may_pause) as snapshot:

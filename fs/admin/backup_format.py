@@ -1,13 +1,15 @@
 """The file format of a backup.  Pure: bytes in, bytes out.
 
     file   = "EMBERBAK", format version (LE4), frame*
-    frame  = kind (4 letters), length (LE4), xxh3-64 (LE8) of kind, length, index of the frame (LE8) and payload; payload
+    frame  = kind (4 letters), length (LE4), xxh3-64 (LE8) of kind, length, index of the
+           frame (LE8) and payload; payload
     frames = HEAD (BackupHeadPb), ROWS* (BackupRowsPb), LAST (BackupEndPb); nothing after LAST
 
 Invariants:
     - It is written and read as a stream, without a seek, in memory of one block.
-    - Any change of any byte, any frame left out, doubled or moved, and any end that is too early or too late, is told:
-      the frame's index is in its checksum, LAST holds the number of rows and a digest of every byte before it.
+    - Any change of any byte, any frame left out, doubled or moved, and any end that is too early or
+      too late, is told: the frame's index is in its checksum, LAST holds the number of rows and a
+      digest of every byte before it.
     - Keys ascend strictly, over all blocks.
 
 Format version 1.
@@ -133,7 +135,8 @@ class BackupDecoder:
         (version,) = _VERSION.unpack(begin[len(MAGIC) :])
         if version != FORMAT_VERSION:
             raise self._bad(
-                f"format version {version}, this release knows {FORMAT_VERSION}; use the release that wrote it"
+                f"format version {version}, this release knows {FORMAT_VERSION}; use the release "
+                "that wrote it"
             )
 
     def blocks(self) -> Iterator[list[KeyValue]]:

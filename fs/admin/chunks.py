@@ -1,8 +1,9 @@
-"""Replica comparison: do all serving targets of each chain hold the same chunks with the same content?
+"""Replica comparison: do all serving targets of each chain hold the same chunks
+with the same content?
 
-Pages through the chunk metadata of every target side by side, in chunk order, in bounded memory; digests
-are over content, so equal digests mean equal bytes.  A chunk that is being written may differ for a
-moment: differences are looked at again before they are reported.
+Pages through the chunk metadata of every target side by side, in chunk order, in bounded memory;
+digests are over content, so equal digests mean equal bytes.  A chunk that is being written may
+differ for a moment: differences are looked at again before they are reported.
 
 Does not read the chunks' data: that is what a scrub does.
 """
@@ -44,7 +45,8 @@ async def listed_chunks(
     inode_id: int = 0,
     first_index: int = 0,
 ) -> AsyncGenerator[pb.ChunkMetaPb, None]:
-    """Yield what a target says of all its chunks, or of those of one inode from an index on, in chunk order.
+    """Yield what a target says of all its chunks, or of those of one inode from an index on,
+    in chunk order.
 
     Raises:
         FsError: its node does not answer, or does not have it.

@@ -1,7 +1,7 @@
 """Making a new cluster out of configuration files: its nodes, chains and first chain table.
 
-`plan` is pure; `initialise` tells the manager.  Each step may be repeated: a plan that the manager knows
-already changes nothing, a different one is refused by the manager (CONFLICTING_CHANGE).
+`plan` is pure; `initialise` tells the manager.  Each step may be repeated: a plan that the manager
+knows already changes nothing, a different one is refused by the manager (CONFLICTING_CHANGE).
 
 Does not choose target ids: the storage processes' files name them, since the disks carry them.
 """
@@ -113,7 +113,9 @@ def _targets(servers: Sequence[Server]) -> Mapping[Site, Sequence[NewTargetPb]]:
 
 
 def domains_of(tags: Mapping[int, Mapping[str, str]]) -> Mapping[int, tuple[str, ...]]:
-    """Return the failure domains of each node by its tags, widest first, of the kinds that any node has."""
+    """Return the failure domains of each node by its tags, widest first,
+    of the kinds that any node has.
+    """
     kinds = [tag for tag in DOMAIN_TAGS if any(tag in found for found in tags.values())]
     return {
         node: tuple(found.get(tag, f"node {node}") for tag in kinds) for node, found in tags.items()

@@ -1,7 +1,8 @@
 """What is wrong with a cluster, why, and what to do about it.  Pure.
 
-`diagnose` judges one snapshot, or two that were taken a moment apart: what should have moved and did not, is stuck.
-A finding names the thing, says what it means for data and users, and the next step as a command where there is one.
+`diagnose` judges one snapshot, or two that were taken a moment apart: what should have moved and
+did not, is stuck. A finding names the thing, says what it means for data and users, and the next
+step as a command where there is one.
 
 Does not look at anything by itself (fs/app/admin/doctor.py does), and repairs nothing.
 """
@@ -25,7 +26,9 @@ SKEW_S_MAX: Final = 1.0
 LOW_SPACE_SHARE: Final = 0.10
 FULL_SHARE: Final = 0.03
 LEASE_SHARE_MIN: Final = 0.3
-"""Of a lease that is left just before it is renewed, at least; a process in health has four fifths."""
+"""Of a lease that is left just before it is renewed, at least;
+a process in health has four fifths.
+"""
 SHOWN_CHAINS: Final = 8
 """Of chains that a finding is about; a program that wants all asks for the chains."""
 UNEVEN_SHARE: Final = 0.20
@@ -109,9 +112,12 @@ def _nodes(now: Snapshot) -> Iterator[Finding]:
         subject = f"node {node.node_id} ({_roles(node)} on {node.host_name or node.address})"
         if node.state is NodeState.FAILED:
             yield Finding(
-                "node-failed", Severity.WARNING, subject, "does not answer the manager; its targets are out of service",
+                "node-failed",
+                Severity.WARNING,
+                subject,
+                "does not answer the manager; its targets are out of service",
                 f"start its process; if the machine is lost: ember admin node drain {node.node_id}",
-            )  # fmt: skip
+            )
         elif node.state is NodeState.DISABLED:
             yield Finding(
                 "node-disabled", Severity.NOTICE, subject, "was taken out of service by hand",
@@ -156,18 +162,24 @@ def _chains(now: Snapshot) -> Iterator[Finding]:
 
 
 def _old_image(info: RoutingInfo, chain: Chain, last: TargetId) -> Finding:
-    """Another member may have all that was written, if it stopped together with this one: it comes first."""
+    """Another member may have all that was written, if it stopped together with this one:
+    it comes first.
+    """
     accept = f"ember admin chain accept-old {chain.chain_id} {last}"
     if len(chain.targets) > 1:
         accept = (
-            f"ember admin chain rotate-lost {chain.chain_id} {last}, to go on from another member as it was when it left;"
+            f"ember admin chain rotate-lost {chain.chain_id} {last}, to go on from another member "
+            "as it was when it left;"
             f" or, if that is longer ago than this image, {accept}"
         )
     return Finding(
-        "chain-unavailable", Severity.CRITICAL, f"chain {chain.chain_id}",
-        f"nobody serves it; its newest data was on target {last} on node {info.target(last).node_id}: {info.target(last).trouble}",
+        "chain-unavailable",
+        Severity.CRITICAL,
+        f"chain {chain.chain_id}",
+        f"nobody serves it; its newest data was on target {last} on node "
+        f"{info.target(last).node_id}: {info.target(last).trouble}",
         f"bring back the disk as it was when that node served last.  Only if it is gone: {accept}",
-    )  # fmt: skip
+    )
 
 
 def _stand_ins(info: RoutingInfo, chain: Chain) -> str:
@@ -201,26 +213,36 @@ def _restored(info: RoutingInfo, chain: Chain) -> Finding:
     members = [info.target(member.target_id) for member in chain.targets]
     away = [t.target_id for t in members if t.local_state is LocalState.OFFLINE]
     return Finding(
-        "chain-restored", Severity.CRITICAL, f"chain {chain.chain_id}",
-        "nobody serves it yet: it was restored, and those who may have newer data than the backup knows have not all been heard;"
+        "chain-restored",
+        Severity.CRITICAL,
+        f"chain {chain.chain_id}",
+        "nobody serves it yet: it was restored, and those who may have newer data than the backup "
+        "knows have not all been heard;"
         f" targets away: {', '.join(map(str, away)) or 'none'}",
-        f"start their nodes.  Only if one is lost for good: ember admin chain rotate-lost {chain.chain_id}"
+        "start their nodes.  Only if one is lost for good: ember admin chain rotate-lost "
+        f"{chain.chain_id}"
         f" {away[0] if away else 'TARGET'}",
-    )  # fmt: skip
+    )
 
 
 def _unavailable(info: RoutingInfo, chain: Chain, last: TargetId | None) -> Finding:
     where = f"target {last} on node {info.target(last).node_id}" if last else "no target"
     return Finding(
-        "chain-unavailable", Severity.CRITICAL, f"chain {chain.chain_id}",
-        f"nobody serves it; the newest data is on {where}: its files can neither be read nor written",
-        f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with it what was written last:"
+        "chain-unavailable",
+        Severity.CRITICAL,
+        f"chain {chain.chain_id}",
+        f"nobody serves it; the newest data is on {where}: its files can neither be read nor "
+        "written",
+        f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with "
+        "it what was written last:"
         f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
-    )  # fmt: skip
+    )
 
 
 def _degraded(now: Snapshot) -> Iterator[Finding]:
-    """Chains that lack the same for the same reason are told of together: a machine that is away is in many of them."""
+    """Chains that lack the same for the same reason are told of together:
+    a machine that is away is in many of them.
+    """
     info, alike = now.routing, defaultdict[tuple[int, int, str], list[Chain]](list)
     for chain in info.chains.values():
         count = len(chain.serving)
@@ -229,12 +251,15 @@ def _degraded(now: Snapshot) -> Iterator[Finding]:
     for (count, wanted, rest), chains in alike.items():
         is_last = count == 1 and wanted > 1
         yield Finding(
-            "chain-degraded", Severity.CRITICAL if is_last else Severity.WARNING, _subject(chains),
+            "chain-degraded",
+            Severity.CRITICAL if is_last else Severity.WARNING,
+            _subject(chains),
             f"{count} of {wanted} replicas serve{', the next failure stops it' if is_last else ''};"
             f" {rest if len(chains) > 1 else _rest(info, chains[0], has_targets=True)}",
-            "wait, if one is syncing (ember status tells how long); else start the nodes of the others, mend their disks,"
+            "wait, if one is syncing (ember status tells how long); else start the nodes of the "
+            "others, mend their disks,"
             " or let them be replaced: ember admin node drain, ember admin disk replace",
-        )  # fmt: skip
+        )
 
 
 def _losses(now: Snapshot) -> Iterator[Finding]:
@@ -275,30 +300,41 @@ def _rest(info: RoutingInfo, chain: Chain, *, has_targets: bool) -> str:
 
 
 def _disks(now: Snapshot) -> Iterator[Finding]:
-    unused = {(d["node_id"], d["disk_index"]): d for d in unused_disks(now.routing, now.spaces, now.configs)}  # fmt: skip
+    unused = {
+        (d["node_id"], d["disk_index"]): d
+        for d in unused_disks(now.routing, now.spaces, now.configs)
+    }
     for (node_id, index), disk in unused.items():
         yield Finding(
-            "disk-out", Severity.WARNING, f"node {node_id} disk {index}",
+            "disk-out",
+            Severity.WARNING,
+            f"node {node_id} disk {index}",
             f"{disk['path']} is not in use: {disk['trouble']}",
-            "mount it, or mend what is wrong with it: it is taken into use by itself.  If it is lost, move what it held to others"
+            "mount it, or mend what is wrong with it: it is taken into use by itself.  If it is "
+            "lost, move what it held to others"
             f" and exchange it: ember admin disk replace {node_id} {index}",
-        )  # fmt: skip
+        )
     for target in now.routing.targets.values():
         if target.is_slow:
             yield Finding(
-                "disk-slow", Severity.WARNING, f"node {target.node_id} disk {target.disk_index}",
-                "answers far more slowly than it used to, or than others: every write to its chains waits for it",
+                "disk-slow",
+                Severity.WARNING,
+                f"node {target.node_id} disk {target.disk_index}",
+                "answers far more slowly than it used to, or than others: every write to its "
+                "chains waits for it",
                 "look at it (smartctl, dmesg); to replace it:"
                 f" ember admin disk drain {target.node_id} {target.disk_index}",
-            )  # fmt: skip
+            )
         is_told = (target.node_id, target.disk_index) in unused
         if target.trouble and target.chain_id and not is_told:
             yield Finding(
-                "target-trouble", Severity.WARNING, f"target {target.target_id} on node {target.node_id}",
+                "target-trouble",
+                Severity.WARNING,
+                f"target {target.target_id} on node {target.node_id}",
                 target.trouble,
                 "the log of its node says more; a disk that is to be replaced:"
                 f" ember admin disk drain {target.node_id} {target.disk_index}",
-            )  # fmt: skip
+            )
 
 
 def _space(now: Snapshot) -> Iterator[Finding]:
@@ -312,10 +348,14 @@ def _space(now: Snapshot) -> Iterator[Finding]:
             shares[subject] = 1 - free
             if free < LOW_SPACE_SHARE:
                 yield Finding(
-                    "disk-full", Severity.CRITICAL if free < FULL_SHARE else Severity.WARNING, subject,
-                    f"{free:.1%} of {disk.path} are free; when nothing is left, writes to its chains fail (ENOSPC)",
-                    "remove files (ember trash empty), add disks or nodes, then: ember admin rebalance start",
-                )  # fmt: skip
+                    "disk-full",
+                    Severity.CRITICAL if free < FULL_SHARE else Severity.WARNING,
+                    subject,
+                    f"{free:.1%} of {disk.path} are free; when nothing is left, writes to its "
+                    "chains fail (ENOSPC)",
+                    "remove files (ember trash empty), add disks or nodes, then: ember admin "
+                    "rebalance start",
+                )
     if shares and max(shares.values()) - min(shares.values()) > UNEVEN_SHARE:
         fullest, emptiest = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
         yield Finding(
@@ -329,10 +369,13 @@ def _clocks(now: Snapshot) -> Iterator[Finding]:
     for node_id, answer in now.answers.items():
         if abs(answer.skew_s) > SKEW_S_MAX + answer.skew_doubt_s:
             yield Finding(
-                "clock-skew", Severity.WARNING, f"node {node_id}",
-                f"its clock is {answer.skew_s:+.1f} s off this machine's: files get wrong times (leases do not depend on it)",
+                "clock-skew",
+                Severity.WARNING,
+                f"node {node_id}",
+                f"its clock is {answer.skew_s:+.1f} s off this machine's: files get wrong times "
+                "(leases do not depend on it)",
                 "run a time service (chrony, systemd-timesyncd) on every machine",
-            )  # fmt: skip
+            )
 
 
 def _leases(now: Snapshot) -> Iterator[Finding]:
@@ -340,12 +383,16 @@ def _leases(now: Snapshot) -> Iterator[Finding]:
         left_s, lease_s = answer.info.lease_margin_s, answer.info.lease_s
         if left_s < lease_s * LEASE_SHARE_MIN:
             yield Finding(
-                "lease-short", Severity.WARNING, f"node {node_id}",
-                f"{max(0.0, left_s):.1f} s of its lease of {lease_s:g} s are left: its heartbeats are answered late,"
+                "lease-short",
+                Severity.WARNING,
+                f"node {node_id}",
+                f"{max(0.0, left_s):.1f} s of its lease of {lease_s:g} s are left: its heartbeats "
+                "are answered late,"
                 " and when it runs out the node stops serving",
-                "look at the load of the node and of the manager's, and at the network between them;"
+                "look at the load of the node and of the manager's, and at the network between "
+                "them;"
                 " ember_node_lease_margin_seconds shows the course",
-            )  # fmt: skip
+            )
 
 
 def _releases(now: Snapshot) -> Iterator[Finding]:
@@ -372,7 +419,9 @@ def _settings(now: Snapshot) -> Iterator[Finding]:
 
 
 def _inline(now: Snapshot) -> Iterator[Finding]:
-    """Small files go to chunks, which cost more, once so many bytes of them are in the metadata store."""
+    """Small files go to chunks, which cost more,
+    once so many bytes of them are in the metadata store.
+    """
     for node_id, text in sorted(now.configs.items()):
         meta = json.loads(text).get("meta", {})
         longest, most = meta.get("inline_bytes_max", 0), meta.get("inline_total_bytes_max", 0)
@@ -381,11 +430,14 @@ def _inline(now: Snapshot) -> Iterator[Finding]:
             continue
         if now.inline_bytes + longest > most:
             yield Finding(
-                "inline-full", Severity.NOTICE, f"node {node_id}",
-                f"{now.inline_bytes} bytes of small files are in the metadata store, of {most} that may be:"
+                "inline-full",
+                Severity.NOTICE,
+                f"node {node_id}",
+                f"{now.inline_bytes} bytes of small files are in the metadata store, of {most} "
+                "that may be:"
                 " new ones go to chunks, and take longer to be made",
                 "raise meta.inline_total_bytes_max if the metadata store has the space",
-            )  # fmt: skip
+            )
 
 
 def _kept_settings(now: Snapshot) -> Iterator[Finding]:
@@ -394,10 +446,13 @@ def _kept_settings(now: Snapshot) -> Iterator[Finding]:
         report, subject = one.settings, f"node {one.node_id}"
         if report.problem:
             yield Finding(
-                "config-failed", Severity.WARNING, subject,
-                f"refused the newest settings that are kept for it, and goes on with those before: {report.problem}",
+                "config-failed",
+                Severity.WARNING,
+                subject,
+                "refused the newest settings that are kept for it, and goes on with those "
+                f"before: {report.problem}",
                 "mend them, or its own file: ember admin config verify",
-            )  # fmt: skip
+            )
         elif state_text(report, newest) == "stale":
             keys = ", ".join(report.waiting_keys) or "it has not heard of the newest"
             yield Finding(
@@ -434,9 +489,12 @@ def _moves(now: Snapshot) -> Iterator[Finding]:
     for move in now.moves.moves:
         if move.trouble:
             yield Finding(
-                "move-trouble", Severity.WARNING, f"move {move.move_id} of chain {move.chain_id}",
-                move.trouble, f"it is tried again; to give it up: ember admin move cancel {move.move_id}",
-            )  # fmt: skip
+                "move-trouble",
+                Severity.WARNING,
+                f"move {move.move_id} of chain {move.chain_id}",
+                move.trouble,
+                f"it is tried again; to give it up: ember admin move cancel {move.move_id}",
+            )
     for status in now.moves.drains:
         drain = status.drain
         disk = f" disk {drain.disk_index}" if drain.is_one_disk else ""
@@ -457,10 +515,13 @@ def _stuck(before: Snapshot, now: Snapshot) -> Iterator[Finding]:
             continue
         if (then.chunks_done, then.bytes_done) == (resync.chunks_done, resync.bytes_done):
             yield Finding(
-                "resync-stuck", Severity.WARNING, f"target {target_id} on node {target.node_id}",
+                "resync-stuck",
+                Severity.WARNING,
+                f"target {target_id} on node {target.node_id}",
                 f"{resync.chunks_done} chunks are up to date, and no more were in the meantime",
-                "look again; if it stays so, look at the logs of its node and of the target before it in the chain",
-            )  # fmt: skip
+                "look again; if it stays so, look at the logs of its node and of the target "
+                "before it in the chain",
+            )
 
 
 def _links(now: Snapshot) -> Iterator[Finding]:
@@ -472,11 +533,16 @@ def _links(now: Snapshot) -> Iterator[Finding]:
             node = now.routing.nodes.get(NodeId(link.node_id))
             address = node.address if node is not None else "its address"
             yield Finding(
-                "link-cut", Severity.WARNING, f"{caller} and node {link.node_id}",
-                f"it cannot connect to that node, which the manager hears: node {relay_id} passes its requests on"
-                f" ({link.request_count} in {link.since_s:.0f} s), which costs both nodes more than straight ones",
-                f"look at the network between the two: routes, packet filters, switches on the way to {address}",
-            )  # fmt: skip
+                "link-cut",
+                Severity.WARNING,
+                f"{caller} and node {link.node_id}",
+                f"it cannot connect to that node, which the manager hears: node {relay_id} passes "
+                "its requests on"
+                f" ({link.request_count} in {link.since_s:.0f} s), which costs both nodes more "
+                "than straight ones",
+                "look at the network between the two: routes, packet filters, switches on the "
+                f"way to {address}",
+            )
 
 
 CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (

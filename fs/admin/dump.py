@@ -1,7 +1,7 @@
 """Rows for dumps: inodes, dentries and file sessions out of the store, chunks out of targets.
 
-A dump is not one state of the cluster: each page is (stored.py).  A chunk dump that is to be compared with an inode dump
-must be the older of the two, because an inode exists before its chunks.
+A dump is not one state of the cluster: each page is (stored.py).  A chunk dump that is to be
+compared with an inode dump must be the older of the two, because an inode exists before its chunks.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -56,7 +56,10 @@ INODE_COLUMNS: Final[Columns] = {
     "first_chain_index": U32,
     "shuffle_seed": U64,
 }
-"""Parent, name: of directories.  Layout: of files; of directories the default, 0 where it is inherited."""
+"""Parent, name: of directories.
+
+Layout: of files; of directories the default, 0 where it is inherited.
+"""
 
 DENTRY_COLUMNS: Final[Columns] = {
     "parent_inode_id": U64,
@@ -98,8 +101,27 @@ def inode_row(inode: InodePb) -> Row:
     """Return one inode."""
     is_file = inode.type == InodeTypePb.FILE
     layout = inode.file.layout if is_file else inode.directory.default_layout
-    plain = ("inode_id", "mode", "uid", "gid", "nlink", "iflags", "atime_ns", "mtime_ns", "ctime_ns", "btime_ns", "symlink_target")  # fmt: skip
-    cuts = ("table_id", "table_version", "chunk_size_bytes", "stripe_size", "first_chain_index", "shuffle_seed")  # fmt: skip
+    plain = (
+        "inode_id",
+        "mode",
+        "uid",
+        "gid",
+        "nlink",
+        "iflags",
+        "atime_ns",
+        "mtime_ns",
+        "ctime_ns",
+        "btime_ns",
+        "symlink_target",
+    )
+    cuts = (
+        "table_id",
+        "table_version",
+        "chunk_size_bytes",
+        "stripe_size",
+        "first_chain_index",
+        "shuffle_seed",
+    )
     return {
         **{key: getattr(inode, key) for key in plain},
         "type": _type_name(inode.type),
@@ -116,7 +138,9 @@ def inode_row(inode: InodePb) -> Row:
 
 def chunk_row(chunk: ChunkMetaPb, target: Target) -> Row:
     """Return one chunk on one target."""
-    own = {key: getattr(chunk, key) for key in CHUNK_COLUMNS if key in chunk.DESCRIPTOR.fields_by_name}  # fmt: skip
+    own = {
+        key: getattr(chunk, key) for key in CHUNK_COLUMNS if key in chunk.DESCRIPTOR.fields_by_name
+    }
     place = {
         "chain_id": target.chain_id,
         "target_id": target.target_id,
@@ -126,7 +150,9 @@ def chunk_row(chunk: ChunkMetaPb, target: Target) -> Row:
 
 
 async def inode_rows(engine: KvEngine) -> AsyncIterator[Row]:
-    """Yield all inodes as their records have them; newer times and counts of directories are kept elsewhere."""
+    """Yield all inodes as their records have them;
+    newer times and counts of directories are kept elsewhere.
+    """
     async for rows in pages(engine, records.INODE, prefix_end(records.INODE)):
         for key, value in rows:
             yield inode_row(decoded(InodePb, key, value))

@@ -1,7 +1,7 @@
 """What there is in a cluster, as rows for tables and programs.  Pure.
 
-Each function takes a snapshot and returns dictionaries with the same keys in every row, ready for JSON; who prints them
-chooses the columns.
+Each function takes a snapshot and returns dictionaries with the same keys in every row, ready for
+JSON; who prints them chooses the columns.
 """
 
 import json
@@ -73,7 +73,9 @@ def disk_rows(
 
 
 def unused_disks(info: RoutingInfo, spaces: Spaces, configs: Mapping[NodeId, str]) -> list[Row]:
-    """Return the disks that nodes have in their files and do not use; their targets tell why, if they have any."""
+    """Return the disks that nodes have in their files and do not use;
+    their targets tell why, if they have any.
+    """
     return [
         {
             "node_id": node_id,
@@ -181,7 +183,9 @@ def drain_rows(moves: mgmtd_pb2.ListMovesRsp) -> list[Row]:
 
 
 def cluster_facts(info: RoutingInfo, *, primary: int) -> Row:
-    """Return the cluster as a whole; `primary`: node id of the acting manager, 0 if nobody knows."""
+    """Return the cluster as a whole; `primary`:
+    node id of the acting manager, 0 if nobody knows.
+    """
     nodes = info.nodes.values()
     releases: Counter[str] = Counter(node.release or "unknown" for node in nodes)
     return {

@@ -1,8 +1,8 @@
 """`ember fsck`: the whole of a check, with repairs if asked for.
 
-One round reads one state of the store; with a running cluster it lists the chunks of all targets before, and looks at
-suspects again afterwards, so what others do meanwhile is never a finding.  After repairs a new round says what is left:
-some repairs make others possible.
+One round reads one state of the store; with a running cluster it lists the chunks of all targets
+before, and looks at suspects again afterwards, so what others do meanwhile is never a finding.
+After repairs a new round says what is left: some repairs make others possible.
 
 Memory: see fs/meta/fsck_scan.py; and the findings, at most FINDINGS_MAX.
 """
@@ -75,7 +75,9 @@ class Check:
     engine: KvEngine
     runtime: Runtime
     connect: Connect | None = None
-    """Gives the running cluster, anew for each round; None: it does not run, chunks are not looked at."""
+    """Gives the running cluster, anew for each round;
+    None: it does not run, chunks are not looked at.
+    """
     may_pause: bool = False
     is_paced: bool = True
     removes_chunks: bool = False
@@ -141,7 +143,9 @@ class Check:
         return found
 
     async def _confirmed(self, cluster: Cluster, finding: Finding) -> Finding | None:
-        """Look at a suspect again; what cannot be looked at is mentioned, and neither told nor repaired."""
+        """Look at a suspect again; what cannot be looked at is mentioned,
+        and neither told nor repaired.
+        """
         if finding.chunks is None and finding.space is None:
             return finding
         try:

@@ -1,14 +1,16 @@
 """Chunks and the files they belong to.
 
-Finds chunks without an inode, beyond the end of their file, on a chain that is not their file's, of a file that is inline; files on chains that
-do not exist, or that take other space than they say (fsck_space.py); sessions of clients that are gone.
+Finds chunks without an inode, beyond the end of their file, on a chain that is not their file's, of
+a file that is inline; files on chains that do not exist, or that take other space than they say
+(fsck_space.py); sessions of clients that are gone.
 
-Order matters: chunks are listed first, then the state of the metadata is read, then suspects are looked at again on
-their target.  An inode exists before its first chunk and is never made twice, and its GC record stays until its last
-chunk is gone; so a chunk listed before and after, whose file is neither there nor being removed in between, belongs to nobody.
+Order matters: chunks are listed first, then the state of the metadata is read, then suspects are
+looked at again on their target.  An inode exists before its first chunk and is never made twice,
+and its GC record stays until its last chunk is gone; so a chunk listed before and after, whose file
+is neither there nor being removed in between, belongs to nobody.
 
-That a chunk is missing cannot be known from metadata: a hole is legal.  What is missing from one replica and there on
-another is found by comparing replicas (chunks.py).
+That a chunk is missing cannot be known from metadata: a hole is legal.  What is missing from one
+replica and there on another is found by comparing replicas (chunks.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +38,9 @@ from .fsck_space import space_of, wrong_space
 
 REMOVED_AT_ONCE = 1000
 DEAD_SESSION_NS = 600 * 10**9
-"""A session of a client that is gone is ended within a minute or two; after so long nobody does it."""
+"""A session of a client that is gone is ended within a minute or two;
+after so long nobody does it.
+"""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,9 @@ class Cluster:
 
 
 async def list_all(cluster: Cluster, sorter: Sorter) -> list[Finding]:
-    """Note all chunks of all serving targets; return notices of targets that cannot be looked at."""
+    """Note all chunks of all serving targets; return notices of targets
+    that cannot be looked at.
+    """
     notices = []
     for chain in sorted(cluster.info.chains.values(), key=lambda c: c.chain_id):
         for member in chain.targets:
@@ -157,14 +163,17 @@ class ChunkRules:
             age_ns = self._cluster.now_ns - record.created_ns
             if record.client_id not in living and age_ns > DEAD_SESSION_NS:
                 text = (
-                    f"{facts.text}: session {record.session_id} of client {record.client_id}, which is"
+                    f"{facts.text}: session {record.session_id} of client {record.client_id}, "
+                    "which is"
                     f" gone, is {age_ns // 10**9} s old: does a metadata service run?"
                 )
                 yield Finding(Kind.DEAD_SESSION, facts.inode_id, text)
 
 
 def _chains_of(info: RoutingInfo, inode_id: int, inode: pb.InodePb) -> Sequence[int]:
-    """Return the chains on which chunks of a file may be; raises FsError when its table does not exist."""
+    """Return the chains on which chunks of a file may be;
+    raises FsError when its table does not exist.
+    """
     file = file_ref(InodeId(inode_id), inode.file)
     table = info.chain_table(file.layout.table_id, file.layout.table_version)
     return chains_in_use(file.layout, file.dyn_stripe, table.chain_ids)
@@ -238,7 +247,8 @@ async def is_still_so(engine: KvEngine, cluster: Cluster, finding: Finding) -> b
 
 
 async def remove_orphans(cluster: Cluster, finding: Finding) -> int:
-    """Remove all chunks of an inode that does not exist from one chain, on all its replicas; return how many.
+    """Remove all chunks of an inode that does not exist from one chain, on all its replicas;
+    return how many.
 
     Raises:
         FsError: a target does not answer, or refuses.

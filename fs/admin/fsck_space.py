@@ -17,7 +17,9 @@ from ..schema.routing import RoutingInfo
 from .chunks import listed_chunks
 
 COUNTED_MAX: Final = 4096
-"""Of a file with more chunks than that on one chain the rest is taken to be like the beginning: nothing is said of it."""
+"""Of a file with more chunks than that on one chain the rest is taken to be like the beginning:
+nothing is said of it.
+"""
 
 
 def space_said(inode: pb.InodePb) -> int:
@@ -28,9 +30,11 @@ def space_said(inode: pb.InodePb) -> int:
 def wrong_space(
     info: RoutingInfo, chains: Sequence[int], facts: Facts, inode: pb.InodePb
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the space of a file that nobody writes or cuts; a suspicion until its chunks are counted again.
+    """Yield what is wrong with the space of a file that nobody writes or cuts;
+    a suspicion until its chunks are counted again.
 
-    A file without any chunk whose every byte should be there is not put right: it may have lost them.
+    A file without any chunk whose every byte should be there is not put
+    right: it may have lost them.
     """
     heads = _heads(info, chains)
     runs = [run for run in facts.chunk_runs if heads.get(run.chain_id) == run.target_id]
@@ -44,11 +48,15 @@ def wrong_space(
     note_used(changed, found)
     sessions = records.file_session_prefix(facts.inode_id)
     yield Finding(
-        Kind.WRONG_SPACE, facts.inode_id,
-        f"{facts.text}: takes {space_said(inode)} of its {inode.file.length} bytes, its chunks hold {found}",
-        guards=(facts.seen,), empty=((sessions, prefix_end(sessions)),),
-        writes=((facts.key, changed.SerializeToString()),), space=found,
-    )  # fmt: skip
+        Kind.WRONG_SPACE,
+        facts.inode_id,
+        f"{facts.text}: takes {space_said(inode)} of its {inode.file.length} bytes, its chunks "
+        f"hold {found}",
+        guards=(facts.seen,),
+        empty=((sessions, prefix_end(sessions)),),
+        writes=((facts.key, changed.SerializeToString()),),
+        space=found,
+    )
 
 
 async def space_of(

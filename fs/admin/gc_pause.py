@@ -1,4 +1,6 @@
-"""Holding up garbage collection for a time: one record, which the metadata services heed (fs/meta/gc.py)."""
+"""Holding up garbage collection for a time:
+one record, which the metadata services heed (fs/meta/gc.py).
+"""
 
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
@@ -7,12 +9,16 @@ from ..runtime.ports import Runtime
 
 
 async def paused_until_ns(engine: KvEngine) -> int:
-    """Return until when, by the wall clock, in nanoseconds; 0: it was never held up, or goes on since somebody said so."""
+    """Return until when, by the wall clock, in nanoseconds;
+    0: it was never held up, or goes on since somebody said so.
+    """
     return unpack_u64(await snapshot_read(engine, lambda tr: tr.get(GC_PAUSE_KEY, snapshot=True)))
 
 
 async def pause_until(engine: KvEngine, runtime: Runtime, until_ns: int) -> None:
-    """Hold it up until then, however long an earlier pause was to last; 0: let it go on.  Durable on return.
+    """Hold it up until then, however long an earlier pause was to last; 0: let it go on.
+
+    Durable on return.
 
     Raises:
         FsError: as `transact` and `KvEngine.sync`.

@@ -1,10 +1,12 @@
 """Chunks that belong to no file: found chain by chain, in bounded memory, beside a working cluster.
 
-As in fsck_chunks.py, order is what makes it safe: the chunks of a chain are listed first, then their inodes are looked
-up, then what waits for garbage collection, and what is left is looked at again on its target.  An inode exists before its
-first chunk, and its GC record stays until its last chunk is gone.
+As in fsck_chunks.py, order is what makes it safe: the chunks of a chain are listed first,
+then their inodes are looked up, then what waits for garbage collection, and what is left is
+looked at again on its target.  An inode exists before its first chunk, and its GC record
+stays until its last chunk is gone.
 
-Does not remove anything: that is `ember fsck --remove-chunks`, which looks at everything else as well.
+Does not remove anything: that is `ember fsck --remove-chunks`, which
+looks at everything else as well.
 """
 
 from collections.abc import AsyncIterator
@@ -110,7 +112,9 @@ async def _without_inode(engine: KvEngine, batch: list[Orphan]) -> list[Orphan]:
 
 
 def _doubt(one: Orphan) -> Finding:
-    """Return what `is_still_so` looks at: the last chunk on the target, and the inode that must not be there."""
+    """Return what `is_still_so` looks at: the last chunk on the target,
+    and the inode that must not be there.
+    """
     run = ChunkRun(one.target_id, one.chain_id, one.first_index, one.last_index)
     guards = ((records.inode_key(one.inode_id), None),)
     return Finding(Kind.ORPHAN_CHUNK, one.inode_id, "", guards=guards, chunks=run)

@@ -1,6 +1,8 @@
-"""The chains of a running cluster as a table of placement: to be simulated, drawn, or grown on paper.  Pure.
+"""The chains of a running cluster as a table of placement:
+to be simulated, drawn, or grown on paper.  Pure.
 
-Chains are shown in their preferred order, which is what a table was made for; members that are away count as there.
+Chains are shown in their preferred order, which is what a table was made for;
+members that are away count as there.
 
 Does not know disks without any target: the routing info names none.
 """

@@ -1,16 +1,19 @@
-"""What a restore changes in the records of a backup: numbers that must never be given out twice.  Pure.
+"""What a restore changes in the records of a backup: numbers that must never be given out twice.
 
-A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given out in between:
-chunks carry inode ids and chain versions, nodes the routing version and the epoch of the manager.  Were one of these
-given to something else, a new file could get the bytes of an old one.  So each counter goes on far beyond, and those of inode ids, of
-routing versions, of truncations and of epochs from a number that grows with the time of the restore: the same backup may be restored again after the
-cluster has gone on from it.
+Pure.
 
-Who had the newest data of a chain then may have missed what was written since: so nobody serves a chain before those have been
-heard who can know.
+A restore may come later than its backup.  Disks, nodes and clients remember numbers that were given
+out in between: chunks carry inode ids and chain versions, nodes the routing version and the epoch
+of the manager.  Were one of these given to something else, a new file could get the bytes of an old
+one.  So each counter goes on far beyond, and those of inode ids, of routing versions, of
+truncations and of epochs from a number that grows with the time of the restore: the same backup may
+be restored again after the cluster has gone on from it.
 
-Everything else is restored as it was, file sessions and locks too: clients that are still there go on, and the
-sessions of others are ended in the usual way, which settles lengths and quotas.
+Who had the newest data of a chain then may have missed what was written since: so nobody serves a
+chain before those have been heard who can know.
+
+Everything else is restored as it was, file sessions and locks too: clients that are still there go
+on, and the sessions of others are ended in the usual way, which settles lengths and quotas.
 """
 
 from typing import Final
@@ -32,7 +35,9 @@ from .backup import UNFINISHED_VERSION
 BEGAN_NS: Final = 1_735_689_600 * 10**9
 """From here on time counts in numbers: the year 2025."""
 BLOCK_NS: Final = 1 << 16
-"""Nobody takes a block of each shard so often, year after year; ids last for a century at this pace."""
+"""Nobody takes a block of each shard so often, year after year;
+ids last for a century at this pace.
+"""
 VERSION_NS: Final = 10**6
 """Nor are routing versions published, or primaries elected, so often."""
 INODE_BLOCKS: Final = 1 << 20
@@ -50,7 +55,9 @@ HELD: Final = frozenset({*FORMATS, mgmtd.LEASE_KEY, mgmtd.BOOK_KEY})
 
 
 def unfinished_formats(cluster_id: str, restore_id: str) -> list[KeyValue]:
-    """Return the format records of a store into which this restore goes: every release refuses to serve it."""
+    """Return the format records of a store into which this restore goes:
+    every release refuses to serve it.
+    """
     record = FormatRecordPb(
         format_version=UNFINISHED_VERSION,
         cluster_id=cluster_id,
@@ -61,15 +68,19 @@ def unfinished_formats(cluster_id: str, restore_id: str) -> list[KeyValue]:
 
 
 def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
-    """True if this format record was written by a restore of the same cluster that has not finished."""
+    """True if this format record was written by a restore of the same cluster
+    that has not finished.
+    """
     record = FormatRecordPb.FromString(value or b"")
     return record.format_version == UNFINISHED_VERSION and record.cluster_id == cluster_id
 
 
 def beyond(value: int, step: int, now_ns: int, unit_ns: int) -> int:
-    """Return a number beyond all that were given out since the backup, also after an earlier restore of it.
+    """Return a number beyond all that were given out since the backup,
+    also after an earlier restore of it.
 
-    By `step` only, where a clock was ahead: then a second restore of the same backup gives the same.
+    By `step` only, where a clock was ahead: then a second restore of
+    the same backup gives the same.
     """
     by_time = max(0, now_ns - BEGAN_NS) // unit_ns
     return by_time if by_time > value else value + step
@@ -108,7 +119,8 @@ class Rebase:
         return value
 
     def _inode(self, value: bytes) -> bytes:
-        """Have the next truncation of a file be a newer one than all that storage knows to be over: else it does nothing.
+        """Have the next truncation of a file be a newer one than all that storage knows to be over:
+        else it does nothing.
 
         So does the next move of inline bytes to a chunk, also of a file that holds none yet.
         """

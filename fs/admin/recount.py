@@ -1,11 +1,12 @@
 """`ember quota recount`: the counters of usage against what there is, while others work.
 
-Counting is that of a check (fs/meta/fsck_scan.py): one state of the store, of which all usage is summed up.  A counter that is wrong gets
-what it lacks added, in a transaction that makes sure that no directory has moved meanwhile; what others add stays.  So the
-counters are right at any load, and nobody waits.
+Counting is that of a check (fs/meta/fsck_scan.py): one state of the store, of which all usage
+is summed up.  A counter that is wrong gets what it lacks added, in a transaction that makes
+sure that no directory has moved meanwhile; what others add stays.  So the counters are right
+at any load, and nobody waits.
 
-Only counters are judged.  Where records contradict each other (homes, loops, what cannot be read), usage means nothing: then nothing
-is repaired, and the report says that `ember fsck` comes first.
+Only counters are judged.  Where records contradict each other (homes, loops, what cannot be read),
+usage means nothing: then nothing is repaired, and the report says that `ember fsck` comes first.
 
 Memory: as of a check, some 400 bytes for each directory; and what is wrong.
 """
@@ -36,10 +37,23 @@ ROUNDS_MAX: Final = 8
 
 _DEPTH_MAX: Final = 65_536
 
-UNCERTAIN: Final = frozenset({
-    Kind.WRONG_HOME, Kind.WRONG_PARENT, Kind.WRONG_TYPE, Kind.WRONG_NLINK, Kind.EXTRA_NAME, Kind.LOOP, Kind.NO_ROOT,
-    Kind.NO_DIRECTORY, Kind.DANGLING_NAME, Kind.ORPHAN_INODE, Kind.DAMAGED_RECORD, Kind.WRONG_ID, Kind.WRONG_FILE,
-})  # fmt: skip
+UNCERTAIN: Final = frozenset(
+    {
+        Kind.WRONG_HOME,
+        Kind.WRONG_PARENT,
+        Kind.WRONG_TYPE,
+        Kind.WRONG_NLINK,
+        Kind.EXTRA_NAME,
+        Kind.LOOP,
+        Kind.NO_ROOT,
+        Kind.NO_DIRECTORY,
+        Kind.DANGLING_NAME,
+        Kind.ORPHAN_INODE,
+        Kind.DAMAGED_RECORD,
+        Kind.WRONG_ID,
+        Kind.WRONG_FILE,
+    }
+)
 """Findings beside which nobody can say what a directory holds."""
 
 
@@ -161,7 +175,9 @@ async def _count(
 
 
 async def _below(engine: KvEngine, finding: Finding, top_id: int) -> WrongUsage | None:
-    """Return what is wrong when the directory is, or lies below, `top_id`; None: it does not, or is gone by now."""
+    """Return what is wrong when the directory is, or lies below, `top_id`;
+    None: it does not, or is gone by now.
+    """
 
     async def names_above(tr: Transaction) -> list[tuple[int, bytes]]:
         above: list[tuple[int, bytes]] = []

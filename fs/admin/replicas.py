@@ -1,7 +1,7 @@
 """The chunks of one file on every member of their chains, and whether the replicas agree.
 
-Looks at a window of chunk indexes at a time, in bounded memory.  Members that do not serve are shown, and not compared: they
-may rightly be behind.
+Looks at a window of chunk indexes at a time, in bounded memory.  Members that do not serve are
+shown, and not compared: they may rightly be behind.
 """
 
 from collections import defaultdict
@@ -50,7 +50,8 @@ class Replica:
 async def replicas(
     channels: Channels, info: RoutingInfo, file: FileRef, first_index: int, end_index: int
 ) -> list[Replica]:
-    """Return the chunks with first_index <= index < end_index that some member has, on every member.
+    """Return the chunks with first_index <= index < end_index that some member has,
+    on every member.
 
     Raises:
         FsError: CHAIN_TABLE_UNKNOWN, CHAIN_UNKNOWN.
@@ -124,7 +125,8 @@ def differing(found: Iterable[Replica]) -> Mapping[int, list[Replica]]:
 async def compared(
     channels: Channels, info: RoutingInfo, file: FileRef, chunk_count: int
 ) -> AsyncIterator[tuple[int, Mapping[int, list[Replica]]]]:
-    """Compare the replicas of a file's chunks; yield how many were compared so far, and what differs among the last.
+    """Compare the replicas of a file's chunks;
+    yield how many were compared so far, and what differs among the last.
 
     What differs is looked at again, as it may be being written.
     """
@@ -161,7 +163,8 @@ class Digest:
 async def range_digests(
     channels: Channels, info: RoutingInfo, chain: Chain, io: pb.ReadIoPb
 ) -> list[Digest]:
-    """Read the range of a chunk on each serving replica and return the xxh3-64 of what it has, without the bytes.
+    """Read the range of a chunk on each serving replica and return the xxh3-64 of what it has,
+    without the bytes.
 
     A replica whose own copy is bad says so instead of asking another one.
     """
@@ -177,8 +180,15 @@ async def range_digests(
                 bad = decode_error(result.status, result.detail.encode())
                 trouble = f"{bad.status.name}: {bad.detail}"
             found.append(
-                Digest(target_id, node.node_id, result.length, result.checksum, result.commit_ver, trouble)
-            )  # fmt: skip
+                Digest(
+                    target_id,
+                    node.node_id,
+                    result.length,
+                    result.checksum,
+                    result.commit_ver,
+                    trouble,
+                )
+            )
         except FsError as error:
             found.append(Digest(target_id, node.node_id, 0, 0, 0, str(error)))
     return found

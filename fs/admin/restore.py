@@ -1,12 +1,14 @@
 """Restore: the records of a backup, written into an empty store, on whichever engine.
 
 Invariants:
-    - Nothing is written into a store that holds anything but an unfinished restore of the same cluster.
-    - From the first write to the last the store's format records are of a version that no release serves; they become
-      those of the backup in the last transaction, after everything else is durable and the backup was read and
-      verified to its end.
-    - A restore that was killed is run again: it clears what the first one wrote, and begins anew.  Should the first one
-      live on after all, it writes nothing more: every transaction reads the format records, which name their restore.
+    - Nothing is written into a store that holds anything but an
+      unfinished restore of the same cluster.
+    - From the first write to the last the store's format records are of a version that no release
+      serves; they become those of the backup in the last transaction, after everything else is
+      durable and the backup was read and verified to its end.
+    - A restore that was killed is run again: it clears what the first one wrote, and begins anew.
+      Should the first one live on after all, it writes nothing more: every transaction reads the
+      format records, which name their restore.
 
 Does not open files: the caller gives a decoder.
 """
@@ -45,8 +47,8 @@ async def restore_backup(
         on_progress: told the number of rows so far, once per transaction.
 
     Raises:
-        FsError: KV_NOT_EMPTY with nothing changed; BUSY when another restore has begun since; BAD_BACKUP, or as the
-            store, leaving an unfinished restore.
+        FsError: KV_NOT_EMPTY with nothing changed; BUSY when another restore has begun since;
+            BAD_BACKUP, or as the store, leaving an unfinished restore.
     """
     _check_formats(decoder)
     marks = await _claim(engine, runtime, decoder.head.cluster_id)
@@ -78,12 +80,15 @@ def _check_formats(decoder: BackupDecoder) -> None:
     ):
         if found > known:
             raise bad_backup(
-                f"its {what} records have format {found}, this release knows {known}; use release {head.release}"
+                f"its {what} records have format {found}, this release knows {known}; use release "
+                f"{head.release}"
             )
 
 
 async def _claim(engine: KvEngine, runtime: Runtime, cluster_id: str) -> list[KeyValue]:
-    """Make sure that the store is empty, or clear what an earlier restore left; mark it unfinished, and return the marks."""
+    """Make sure that the store is empty, or clear what an earlier restore left;
+    mark it unfinished, and return the marks.
+    """
     marks = unfinished_formats(cluster_id, runtime.random.randbytes(8).hex())
 
     async def body(tr: Transaction) -> None:
@@ -92,7 +97,8 @@ async def _claim(engine: KvEngine, runtime: Runtime, cluster_id: str) -> list[Ke
         if row and not all(is_unfinished(value, cluster_id) for value in found):
             raise FsError(
                 Status.KV_NOT_EMPTY,
-                "a restore goes into an empty store; wipe this one, or choose another, if it is not needed",
+                "a restore goes into an empty store; wipe this one, or choose another, if it is "
+                "not needed",
             )
         tr.clear_range(b"", KEY_END)
         for key, value in marks:

@@ -1,7 +1,9 @@
-"""Settings of processes, where processes that should have the same do not, and how far they are with stored ones.  Pure.
+"""Settings of processes, where processes that should have the same do not,
+and how far they are with stored ones.  Pure.
 
-Compared are processes that use a section for the same purpose: its role's own section among all that have the role,
-what everybody uses among all.  What makes a process itself (its id, addresses, directories, disks) is left out.
+Compared are processes that use a section for the same purpose: its role's own section among all
+that have the role, what everybody uses among all.  What makes a process itself (its id, addresses,
+directories, disks) is left out.
 """
 
 import json
@@ -95,7 +97,8 @@ def stored_differences(
     configs: Mapping[NodeId, str],
     stored: Mapping[Role, Mapping[str, Mapping[str, Any]]],
 ) -> list[Difference]:
-    """Return the stored settings that running processes of the role do not have, by key, the stored value first.
+    """Return the stored settings that running processes of the role do not have, by key,
+    the stored value first.
 
     Args:
         info: says which roles the processes have.
@@ -133,7 +136,8 @@ def newest_versions(listed: ListSettingsRsp) -> dict[int, int]:
 
 
 def state_text(report: SettingsReportPb, newest: Mapping[int, int]) -> str:
-    """Return NORMAL, DIRTY, FAILED or STALE as people read it; unknown for a process of an older release.
+    """Return NORMAL, DIRTY, FAILED or STALE as people read it;
+    unknown for a process of an older release.
 
     STALE is also who has not taken over the newest version yet.
     """

@@ -1,7 +1,8 @@
-"""What the key-value store alone tells of a cluster, when no service answers, or of what services keep to themselves.
+"""What the key-value store alone tells of a cluster, when no service answers,
+or of what services keep to themselves.
 
-Changes nothing.  Ranges that may be large are read page by page, each at an instant of its own: what is made or removed
-meanwhile may or may not be seen, what stays is seen.
+Changes nothing.  Ranges that may be large are read page by page, each at an instant of its own:
+what is made or removed meanwhile may or may not be seen, what stays is seen.
 """
 
 from collections.abc import AsyncGenerator
@@ -39,7 +40,9 @@ async def pages(engine: KvEngine, begin: bytes, end: bytes) -> AsyncGenerator[li
 
 
 async def stored_cluster(engine: KvEngine, cluster_id: str) -> Loaded:
-    """Return nodes, targets, chains, tables, moves and users; what nodes report of themselves is not stored."""
+    """Return nodes, targets, chains, tables, moves and users;
+    what nodes report of themselves is not stored.
+    """
     return await snapshot_read(engine, lambda tr: read_all(tr, cluster_id))
 
 
@@ -49,7 +52,8 @@ async def stored_events(engine: KvEngine, before_id: int, count: int) -> list[Ro
 
 
 async def stored_inode(engine: KvEngine, path: bytes, inode_id: int = 0) -> InodePb:
-    """Return an inode by its id, or, when that is 0, by its path from the root; symbolic links are not followed.
+    """Return an inode by its id, or, when that is 0, by its path from the root;
+    symbolic links are not followed.
 
     Raises:
         FsError: NOT_FOUND, STALE (no such inode).

@@ -1,9 +1,10 @@
 """Tables written row by row into files: Parquet, or JSON lines.
 
-A file is complete or not there: it is written beside its place, flushed to disk and then renamed.  Memory: one batch.
+A file is complete or not there: it is written beside its place, flushed to disk and
+then renamed.  Memory: one batch.
 
-Parquet needs pyarrow (`pip install emberfs[parquet]`); JSON lines need nothing.  Bytes are binary in Parquet, and text with
-surrogate escapes (as of `os.fsdecode`) in JSON.
+Parquet needs pyarrow (`pip install emberfs[parquet]`); JSON lines need nothing.  Bytes are binary
+in Parquet, and text with surrogate escapes (as of `os.fsdecode`) in JSON.
 """
 
 import json

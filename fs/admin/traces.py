@@ -1,6 +1,7 @@
 """Spans of several processes put together to traces.  Pure.
 
-Clocks of machines differ: what began before the span that caused it, by its own machine's clock, is shown so.
+Clocks of machines differ: what began before the span that caused it, by its
+own machine's clock, is shown so.
 """
 
 from collections import defaultdict
@@ -74,7 +75,8 @@ def _took_s(row: Row) -> float:
 
 
 def join(told: Mapping[str, Sequence[Row]]) -> list[Trace]:
-    """Return the traces that the spans of all processes belong to, in the order in which they began.
+    """Return the traces that the spans of all processes belong to,
+    in the order in which they began.
 
     Args:
         told: what each process told, by what it is called.

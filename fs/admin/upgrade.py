@@ -1,6 +1,7 @@
 """May processes be started anew now, one after the other?  Pure.
 
-Judges a snapshot by what the doctor finds, and says in which order to go: who is asked before who asks.
+Judges a snapshot by what the doctor finds, and says in which order to
+go: who is asked before who asks.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,9 @@ BLOCKING: Final = frozenset(
         "target-trouble",
     }
 )
-"""While one of these is so, stopping another process may take chains away, or hide what went wrong."""
+"""While one of these is so, stopping another process may take chains away,
+or hide what went wrong.
+"""
 RESTART_ORDER: Final = (Role.MGMTD, Role.STORAGE, Role.META)
 """Who is asked before who asks."""
 
@@ -72,28 +75,40 @@ def obstacles(now: Snapshot) -> list[Finding]:
 def steps(info: RoutingInfo, primary: int) -> Sequence[Step]:
     """Return the processes in the order in which to start them anew.
 
-    Who is asked comes before who asks, since a newer process serves older callers and may be refused by older ones: managers, the
-    acting one (node id `primary`) last of them; storage nodes one at a time, each when all chains are complete again; metadata
-    services.  The store of a cluster without FoundationDB, which is no node, comes before all of them, and mounts after.
+    Who is asked comes before who asks, since a newer process serves older callers and may be
+    refused by older ones: managers, the acting one (node id `primary`) last of them; storage nodes
+    one at a time, each when all chains are complete again; metadata services.  The store of a
+    cluster without FoundationDB, which is no node, comes before all of them, and mounts after.
     """
     effects = {
-        Role.STORAGE: "its chains have one replica fewer; wait until all are complete before the next",
-        Role.META: "clients go on with another metadata service, or wait for this one if it is the only one",
+        Role.STORAGE: (
+            "its chains have one replica fewer; wait until all are complete before the next"
+        ),
+        Role.META: (
+            "clients go on with another metadata service, or wait for this one if it is the only "
+            "one"
+        ),
         Role.MGMTD: "another manager takes over, or all wait for this one if it is the only one",
     }
     ranked = sorted(
         info.nodes.values(),
-        key=lambda n: (min((_rank(r) for r in n.roles), default=0), n.node_id == primary, n.node_id),
-    )  # fmt: skip
+        key=lambda n: (
+            min((_rank(r) for r in n.roles), default=0),
+            n.node_id == primary,
+            n.node_id,
+        ),
+    )
     return [
         Step(
             node.node_id,
             "+".join(sorted(role.name.lower() for role in node.roles)),
             node.release,
-            effects[min((r for r in node.roles if r in RESTART_ORDER), key=_rank, default=Role.STORAGE)],
+            effects[
+                min((r for r in node.roles if r in RESTART_ORDER), key=_rank, default=Role.STORAGE)
+            ],
         )
         for node in ranked
-    ]  # fmt: skip
+    ]
 
 
 def _rank(role: Role) -> int:

@@ -1,9 +1,11 @@
-"""Ending a process that cannot end itself: some thread of it, maybe that of the event loop, waits for a disk that does not answer.
+"""Ending a process that cannot end itself:
+some thread of it, maybe that of the event loop, waits for a disk that does not answer.
 
-The kernel keeps such a thread, and with it all that the process has open, until the disk answers.  Peers would go on waiting for
-an answer from its sockets; so these are shut down first, and whoever calls is refused, which proves that nobody serves.  They are not
-closed: their numbers would go to the next files that the store's own threads open, and what the event loop, which may still run
-for a moment, closes or writes by such a number would be the store's.
+The kernel keeps such a thread, and with it all that the process has open, until the disk answers.
+Peers would go on waiting for an answer from its sockets; so these are shut down first, and whoever
+calls is refused, which proves that nobody serves.  They are not closed: their numbers would go to
+the next files that the store's own threads open, and what the event loop, which may still run for a
+moment, closes or writes by such a number would be the store's.
 """
 
 import logging
@@ -36,7 +38,9 @@ def abandon(text: str) -> NoReturn:
 
 
 def shut_sockets() -> None:
-    """Shut every socket of this process down but the standard ones: peers, also those not taken in yet, see the end; nobody can connect."""
+    """Shut every socket of this process down but the standard ones:
+    peers, also those not taken in yet, see the end; nobody can connect.
+    """
     try:
         descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     except OSError:  # no descriptor is left to read it with; the end of the process has to do

@@ -63,7 +63,8 @@ def backup(
     """Write a backup of a store into a file, which is there whole or not at all, or to stdout.
 
     Raises:
-        FsError: as `write_backup`; EXISTS: the file is there and may not be replaced, or is no regular file.
+        FsError: as `write_backup`; EXISTS: the file is there and may not be
+            replaced, or is no regular file.
         OSError: the file cannot be written; it names it.
     """
     check_exists(choice)
@@ -102,10 +103,12 @@ async def _backup(
 
 @contextmanager
 def _target(file: str, *, may_replace: bool) -> Iterator[IO[bytes]]:
-    """Open where a backup goes: under a name of its own until it is whole and durable; only its owner may read it.
+    """Open where a backup goes: under a name of its own until it is whole and durable;
+    only its owner may read it.
 
     Raises:
-        FsError: EXISTS, before anything is written, and again at the end where one has come meanwhile.
+        FsError: EXISTS, before anything is written, and again at the end
+            where one has come meanwhile.
     """
     if file == PIPE:
         yield sys.stdout.buffer
@@ -148,7 +151,8 @@ def restore(
     *,
     is_check: bool,
 ) -> None:
-    """Verify a backup and write it into an empty store; with a cluster's directory, make that its store.
+    """Verify a backup and write it into an empty store;
+    with a cluster's directory, make that its store.
 
     Args:
         file: the backup; `-`: stdin.
@@ -174,11 +178,14 @@ def restore(
 
 
 def age_note(started_ns: int, now_ns: int) -> str:
-    """Return what whoever restores is to know: what the chains have done since the backup, it does not tell."""
+    """Return what whoever restores is to know:
+    what the chains have done since the backup, it does not tell.
+    """
     then = datetime.fromtimestamp(started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M UTC")
     hours = max(0, now_ns - started_ns) / 3.6e12
     return (
-        f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked since, unmount all clients;"
+        f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked "
+        "since, unmount all clients;"
         " chains serve when those disks are there that can tell which copy is the newest."
         " Then `ember admin chunks compare` shows whether all are equal\n"
     )
@@ -229,7 +236,8 @@ def use_store(directory: ClusterDir, kv: str) -> None:
     Its old store stays as it is, and is used no more.
     """
     record = replace(need_record(directory), kv=parse_kv(kv))
-    # The record comes last: a process believes its own file, so what is half done never starts on the old store.
+    # The record comes last: a process believes its own file, so what is half done
+    # never starts on the old store.
     for name, section in _sections(directory, record).items():
         path = directory.config_path(name)
         if path.exists():

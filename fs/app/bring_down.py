@@ -1,7 +1,7 @@
 """`ember down` and `ember umount`: orderly stops.
 
-With a supervisor, it does the work.  Without one (it was killed), this process takes its place just long
-enough to adopt what still runs and stop it.
+With a supervisor, it does the work.  Without one (it was killed), this process takes its place just
+long enough to adopt what still runs and stop it.
 """
 
 import os
@@ -52,7 +52,8 @@ def _stop(directory: ClusterDir, *, did_answer: bool) -> bool:
 
 
 def _end_unheard(directory: ClusterDir) -> bool:
-    """End a supervisor whose socket is gone, which stops its services first; return whether there was one.
+    """End a supervisor whose socket is gone, which stops its services first;
+    return whether there was one.
 
     Raises:
         FsError: ALREADY_RUNNING when it does not end.
@@ -74,8 +75,8 @@ def bring_down(directory: ClusterDir, *, wipe: bool) -> None:
     """Stop a cluster; with `wipe`, remove it and all its data.
 
     Raises:
-        FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe); NOT_FLUSHED: all has
-            stopped, and a mount could not write everything that was buffered.
+        FsError: BAD_CLUSTER_DIR; NOT_RUNNING when there was nothing to stop (and nothing to wipe);
+            NOT_FLUSHED: all has stopped, and a mount could not write everything that was buffered.
     """
     if wipe and directory.wiping_path.exists():  # an earlier one was interrupted
         _remove(directory)
@@ -140,7 +141,8 @@ def mount(
     *,
     recovers: bool = False,
 ) -> None:
-    """Mount a running cluster at one more place; with `recovers` also where a mount stands, which is to be served again, as it was.
+    """Mount a running cluster at one more place;
+    with `recovers` also where a mount stands, which is to be served again, as it was.
 
     Raises:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED.
@@ -165,7 +167,9 @@ def mount(
 
 
 def _free_name(directory: ClusterDir, mount_point: Path) -> str:
-    """Return the name of one more mount; raises FsError(BAD_MOUNT_POINT) where another one comes or goes."""
+    """Return the name of one more mount; raises FsError(BAD_MOUNT_POINT)
+    where another one comes or goes.
+    """
     going = [s for s in _mounts(directory) if s["state"] != "stopped"]
     for service in going:
         if service["mount_point"] == str(mount_point) and service["state"] != "running":
@@ -178,7 +182,8 @@ def _free_name(directory: ClusterDir, mount_point: Path) -> str:
 
 
 def _recover(directory: ClusterDir, mount_point: Path) -> bool:
-    """Return True once a mount of this cluster serves there that had not been ended; False: it may be made anew.
+    """Return True once a mount of this cluster serves there that had not been ended;
+    False: it may be made anew.
 
     Raises:
         FsError: START_FAILED: its daemon does not come back.
@@ -203,8 +208,9 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
     """Flush and end one mount, of the given cluster or of whichever is mounted there.
 
     Raises:
-        FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one, is mounted there; NOT_FLUSHED: it is
-            unmounted, and not everything that was buffered could be written.
+        FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one,
+            is mounted there; NOT_FLUSHED: it is unmounted, and not everything that
+            was buffered could be written.
     """
     found = mount_daemon_at(mount_point) if given is None else None
     daemon = found[0] if found is not None else None
@@ -235,7 +241,8 @@ def _end(daemon: Command, mount_point: Path) -> None:
 
 
 def wait_daemon_end(daemon: Command, mount_point: Path, *, asks_first: bool = False) -> None:
-    """Wait until a mount daemon without a supervisor has written everything and ended, after asking it to do so with `asks_first`.
+    """Wait until a mount daemon without a supervisor has written everything and ended,
+    after asking it to do so with `asks_first`.
 
     Raises:
         FsError: BAD_MOUNT_POINT: it takes too long.
@@ -257,9 +264,11 @@ def wait_daemon_end(daemon: Command, mount_point: Path, *, asks_first: bool = Fa
 
 
 def wait_place_left(mount_point: Path) -> None:
-    """Wait for mount daemons of a place where nothing is mounted any more: they may still be writing what the next mount is to see.
+    """Wait for mount daemons of a place where nothing is mounted any more:
+    they may still be writing what the next mount is to see.
 
-    One that is about to mount there is not waited for any longer once it has, and one that hangs not for ever.
+    One that is about to mount there is not waited for any longer once it has,
+    and one that hangs not for ever.
     """
     until_s = time.monotonic() + UNMOUNT_TIMEOUT_S
     while not is_mounted(mount_point) and time.monotonic() < until_s:
@@ -274,7 +283,9 @@ def wait_place_left(mount_point: Path) -> None:
 
 
 def _has_ended(pidfd: int, pid: int) -> bool:
-    """Wait for the end of a mount daemon; True also when what is left of it, which serves nothing, waits for a disk that does not answer."""
+    """Wait for the end of a mount daemon; True also when what is left of it, which serves nothing,
+    waits for a disk that does not answer.
+    """
     now_s = stuck_since_s = time.monotonic()
     until_s = now_s + UNMOUNT_TIMEOUT_S
     while now_s < until_s and now_s - stuck_since_s < LEFT_AFTER_S:

@@ -1,7 +1,7 @@
 """`ember up`: from nothing, or from a stopped cluster, to a mounted file system.
 
-Everything that can be refused is checked before the first process starts; a failure after that stops
-what was started.  Repeating `up` on a stopped cluster brings back the same data.
+Everything that can be refused is checked before the first process starts; a failure after that
+stops what was started.  Repeating `up` on a stopped cluster brings back the same data.
 """
 
 import os
@@ -168,7 +168,9 @@ def with_services(
 
 
 def _check_new_directory(path: Path) -> None:
-    """A new cluster needs an empty directory, or none yet: it is made when nothing else stands in the way."""
+    """A new cluster needs an empty directory, or none yet:
+    it is made when nothing else stands in the way.
+    """
     try:
         names = [n for n in os.listdir(path) if n not in {"run", "logs"}]  # noqa: PTH208
     except FileNotFoundError:
@@ -302,7 +304,8 @@ def begin_mount(
 def start_services(
     options: UpOptions, directory: ClusterDir, record: ClusterRecord, progress: Progress
 ) -> list[str]:
-    """Start all processes; return what of the cluster is not as it should be, though it serves, a line each.
+    """Start all processes; return what of the cluster is not as it should be,
+    though it serves, a line each.
 
     A storage process that does not start is no obstacle while the others have what its disks hold.
 
@@ -353,7 +356,9 @@ def _start_servers(directory: ClusterDir, record: ClusterRecord, progress: Progr
 
 
 def _have_chains(directory: ClusterDir, record: ClusterRecord) -> bool:
-    """Have the chains of a new cluster made, or tell a known one which managers and metadata services it has now; return whether it is new."""
+    """Have the chains of a new cluster made, or tell a known one which managers
+    and metadata services it has now; return whether it is new.
+    """
     info = fetch_routing(directory, record, timeout_s=SERVICE_TIMEOUT_S)
     is_new = not info.chain_tables
     check_chains(directory, has_chains=not is_new)
@@ -393,10 +398,13 @@ def summary(
 
 
 def bring_up(options: UpOptions, default_mount_point: Path) -> ClusterDir:
-    """Carry out `ember up`; returns when the cluster serves.  What an earlier one began that was killed is gone on with.
+    """Carry out `ember up`; returns when the cluster serves.
+
+    What an earlier one began that was killed is gone on with.
 
     Raises:
-        FsError: with nothing left running; ALREADY_RUNNING also when another `ember up` is at work here.
+        FsError: with nothing left running; ALREADY_RUNNING also when another
+            `ember up` is at work here.
     """
     with only_start(options.directory):
         return _bring_up(options, default_mount_point)

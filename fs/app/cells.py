@@ -1,6 +1,8 @@
-r"""Text of others on a terminal: names of files, hosts and programs are chosen by users, and are not to speak to it.
+r"""Text of others on a terminal: names of files, hosts and programs are chosen by users,
+and are not to speak to it.
 
-Control characters are shown as `\x1b`, as in logs; what looks like markup of tables is shown as it is.
+Control characters are shown as `\x1b`, as in logs; what looks like
+markup of tables is shown as it is.
 """
 
 import sys
@@ -27,7 +29,9 @@ def cell(text: str) -> Text:
 
 
 def table(*headers: str, title: str | None = None) -> Table:
-    """Return a table whose cells are folded where they do not fit, never cut off: names in it are typed elsewhere."""
+    """Return a table whose cells are folded where they do not fit, never cut off:
+    names in it are typed elsewhere.
+    """
     return Table(*(Column(header, overflow="fold") for header in headers), title=title)
 
 
@@ -37,5 +41,7 @@ def facts_table() -> Table:
 
 
 def console() -> Console:
-    """Return where tables go: as wide as the terminal, and wide enough for programs that read text."""
+    """Return where tables go: as wide as the terminal,
+    and wide enough for programs that read text.
+    """
     return Console(width=None if sys.stdout.isatty() else WIDTH)

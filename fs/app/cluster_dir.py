@@ -2,18 +2,20 @@
 
     made             stands here from when its chains are in its metadata store on (lost_store.py)
     cluster.key      of a closed cluster: who can read it, its owner alone, is the cluster
-    cluster.json     format version, cluster id, sizes, checksum blocks: never changed; how many managers and metadata services, and
-                     where it was mounted, the last time
+    cluster.json     format version, cluster id, sizes, checksum blocks: never changed; how many
+                     managers and metadata services, and where it was mounted, the last time
     config/          one TOML file per process
-    data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk each); of its owner alone:
-                     names and modes in it are those of all users
+    data/            control/ (key-value store, whichever process holds it), storage-N/ (one disk
+                     each); of its owner alone: names and modes in it are those of all users
     logs/            one file per process
     run/             sockets, lock and state of the supervisor; worthless after a reboot
 
 Invariants:
-    - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N, mgmtd-N 100 + N, meta-N 200 + N.
-    - One manager and one metadata service share the control process and its store.  With more of either, each is a
-      process of its own, and the kv process serves them the same store.  On FoundationDB there is no kv process.
+    - Node ids are fixed for the life of the cluster: control is 1, storage-N is 10 + N,
+      mgmtd-N 100 + N, meta-N 200 + N.
+    - One manager and one metadata service share the control process and its store.  With more of
+      either, each is a process of its own, and the kv process serves them the same store.  On
+      FoundationDB there is no kv process.
     - A directory with an unknown format version is refused, never changed.
 
 Does not start, stop or look at processes (supervisor.py, process_id.py).
@@ -49,7 +51,9 @@ _LONGEST_SOCKET_NAME: Final = "supervisor.sock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """What a local cluster is made of; only what is said of its mount and the last two counts may change."""
+    """What a local cluster is made of; only what is said of its mount
+    and the last two counts may change.
+    """
 
     cluster_id: str
     node_count: int
@@ -65,7 +69,9 @@ class ClusterRecord:
     is_closed: bool = False
     """Its processes serve who has its key, or a token."""
     checksum_block_bytes: int = StorageSection().checksum_block_bytes
-    """Of all its disks, also of those to come; the default is that of clusters whose record does not say it."""
+    """Of all its disks, also of those to come;
+    the default is that of clusters whose record does not say it.
+    """
     has_hf3fs_tree: bool = False
     """Its mount offers `3fs-virt`."""
     format_version: int = FORMAT_VERSION
@@ -99,7 +105,9 @@ class ClusterDir:
 
     @property
     def run_path(self) -> Path:
-        """Where sockets live: `run/`, or a private directory elsewhere when that path is too long."""
+        """Where sockets live: `run/`, or a private directory elsewhere when
+        that path is too long.
+        """
         usual = self.path / "run"
         if len(os.fsencode(usual / _LONGEST_SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
             return usual
@@ -147,7 +155,8 @@ class ClusterDir:
         """Make every folder that is missing.
 
         Raises:
-            FsError: BAD_CLUSTER_DIR when that is not possible, or somebody else owns the folder of sockets or data.
+            FsError: BAD_CLUSTER_DIR when that is not possible, or somebody else owns the
+                folder of sockets or data.
         """
         try:
             for name in ("config", "data", "logs", "run"):
@@ -198,7 +207,9 @@ def role_of(name: str) -> str:
 
 
 def node_id_of(name: str) -> int:
-    """Return the node id of a server process; 0 for the kv process, which is no member of the cluster."""
+    """Return the node id of a server process; 0 for the kv process,
+    which is no member of the cluster.
+    """
     if name in {CONTROL, KV}:
         return CONTROL_NODE_ID if name == CONTROL else 0
     return FIRST_NODE_IDS[role_of(name)] + int(name.partition("-")[2])
@@ -215,7 +226,8 @@ def auth_of(directory: ClusterDir, record: ClusterRecord) -> AuthSection:
 
 
 def usual_key_file(directory: ClusterDir, record: ClusterRecord) -> str:
-    """Return the key that clients on the machine of a local cluster use; empty: what the environment says.
+    """Return the key that clients on the machine of a local cluster use;
+    empty: what the environment says.
 
     A token that it names comes first: who names one wants to be its user.
     """
@@ -225,7 +237,8 @@ def usual_key_file(directory: ClusterDir, record: ClusterRecord) -> str:
 def save_record(directory: ClusterDir, record: ClusterRecord) -> None:
     """Write the record.
 
-    A cluster of before stays readable for the releases that made it: what they do not know, and means the same unsaid, is left out.
+    A cluster of before stays readable for the releases that made it: what they do not know, and
+    means the same unsaid, is left out.
     """
     fields = asdict(record)
     if record.checksum_block_bytes == StorageSection().checksum_block_bytes:
@@ -271,8 +284,10 @@ def need_record(directory: ClusterDir) -> ClusterRecord:
         check_not_wiped(directory)
         raise FsError(
             Status.BAD_CLUSTER_DIR,
-            f"{directory.path} holds no cluster; `ember up` makes one on this machine alone, and commands reach one of"
-            " several machines by the file of any of its processes: --config FILE, or EMBERFS_CONFIG",
+            f"{directory.path} holds no cluster; `ember up` makes one on this machine alone, and "
+            "commands reach one of"
+            " several machines by the file of any of its processes: --config FILE, or "
+            "EMBERFS_CONFIG",
         )
     return record
 
@@ -280,7 +295,10 @@ def need_record(directory: ClusterDir) -> ClusterRecord:
 def check_not_wiped(directory: ClusterDir) -> None:
     """Refuse what an interrupted `ember down --wipe` has left; raises FsError(BAD_CLUSTER_DIR)."""
     if directory.wiping_path.exists():
-        detail = f"{directory.path} was being removed; go on with it: ember down --wipe --dir {directory.path}"
+        detail = (
+            f"{directory.path} was being removed; go on with it: ember down --wipe --dir "
+            f"{directory.path}"
+        )
         raise FsError(Status.BAD_CLUSTER_DIR, detail)
 
 

@@ -1,7 +1,8 @@
 """From a cluster's record to what each process is told: targets, chains, configuration.  Pure.
 
 Invariants:
-    - A plan is made once, for a new cluster; afterwards the manager and the configuration files say what is.
+    - A plan is made once, for a new cluster; afterwards the manager and the
+      configuration files say what is.
     - Target ids are node id * 1000 + slot, slot from 1 on each node.
 """
 
@@ -111,8 +112,8 @@ def check_sizes(record: ClusterRecord) -> None:
 def default_chain_count(node_count: int, replica_count: int) -> int:
     """Return how many chains a cluster gets: enough that every node has work when one is gone.
 
-    Rather a few more when then every node is brought up to date by all others in equal parts: that takes a
-    multiple of `node_count - 1` targets on each node.
+    Rather a few more when then every node is brought up to date by all others in equal parts: that
+    takes a multiple of `node_count - 1` targets on each node.
     """
     usual = CHAINS_PER_NODE * node_count
     for chains in range(usual, CHAINS_PER_NODE_MAX * node_count + 1):
@@ -148,7 +149,9 @@ def targets_of_node(chains: list[PlannedChain], node_id: int) -> list[int]:
 
 
 def server_configs(directory: ClusterDir, record: ClusterRecord) -> dict[str, ProcessConfig]:
-    """Return the configuration of every server process by name, in the order in which they start."""
+    """Return the configuration of every server process by name,
+    in the order in which they start.
+    """
     process = partial(_process, directory, record)
     config = partial(ProcessConfig, auth=auth_of(directory, record))
     usual = MetaSection()

@@ -13,8 +13,9 @@ HEAD = """# Commands
 
 Generated from the command line by `ember generate`; do not edit.
 
-Exit codes: 0 done; 1 an operating error, told in one line that begins with `ember:`; 2 wrong usage; 3 something was
-found (differences, findings); 4 a question was answered with no, or nobody was there to ask; 130 interrupted."""
+Exit codes: 0 done; 1 an operating error, told in one line that begins with `ember:`;
+2 wrong usage; 3 something was found (differences, findings); 4 a question was answered with no, or
+nobody was there to ask; 130 interrupted."""
 
 
 def commands_page() -> str:

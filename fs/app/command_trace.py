@@ -1,4 +1,6 @@
-"""The trace of a command: each has one, and its errors name it, so that logs of all processes can be searched for it."""
+"""The trace of a command: each has one, and its errors name it,
+so that logs of all processes can be searched for it.
+"""
 
 import os
 from typing import Final

@@ -1,11 +1,14 @@
-"""What every process of EmberFS does around its own work: configuration, log, runtime, signals, readiness.
+"""What every process of EmberFS does around its own work:
+configuration, log, runtime, signals, readiness.
 
-Each composition root (control.py, mgmtd.py, meta.py, storage.py, mountd.py) is one async function that gets a
-`Process`, builds its objects, calls `Process.ready` once it serves, and returns after `stopping` is set.
-SIGTERM and SIGINT set it; a second one ends the process at once.  A process that does not serve yet is cancelled: it may be
-waiting for others (starting.py).  SIGHUP has the cluster's key read again.
+Each composition root (control.py, mgmtd.py, meta.py, storage.py, mountd.py) is one async
+function that gets a `Process`, builds its objects, calls `Process.ready` once it serves, and
+returns after `stopping` is set.  SIGTERM and SIGINT set it; a second one ends the process at
+once.  A process that does not serve yet is cancelled: it may be waiting for others
+(starting.py).  SIGHUP has the cluster's key read again.
 
-Errors end here: an FsError becomes one line and exit code 1, a bug a traceback in the log and exit code 70.
+Errors end here: an FsError becomes one line and exit code 1, a bug a
+traceback in the log and exit code 70.
 """
 
 import gc
@@ -90,7 +93,9 @@ class Process:
     sources: list[Source] = field(default_factory=list)
     """What says the metrics of this process; parts add to it as they are made."""
     margins_s: list[Callable[[], float]] = field(default_factory=list)
-    """What tells the seconds left of the leases of this process; parts add to it as they are made."""
+    """What tells the seconds left of the leases of this process;
+    parts add to it as they are made.
+    """
     relayed_links: list[RelayedLinks] = field(default_factory=list)
     """What tells for whom this process passes requests on; parts add to it as they are made."""
     metrics_address: str = ""
@@ -107,7 +112,9 @@ class Process:
     has_served: bool = False
 
     def follow(self, act: Callable[[ProcessConfig], None]) -> None:
-        """Have `act` called with the settings whenever others are in force than at the start; at once if they are already."""
+        """Have `act` called with the settings whenever others are in force than at the start;
+        at once if they are already.
+        """
         if self.kept is None:
             return
         settings = self.kept.settings
@@ -166,7 +173,9 @@ class Process:
         return server
 
     def look_before_sleep(self) -> None:
-        """Have the event loop look for what comes next before it sleeps; for processes that others wait for step by step."""
+        """Have the event loop look for what comes next before it sleeps;
+        for processes that others wait for step by step.
+        """
         readiness.look_before_sleep(self.config.process.look_before_sleep_s)
 
     def ready(self) -> None:
@@ -181,7 +190,10 @@ Root = Callable[[Process], Awaitable[None]]
 
 
 def make_guard(config: ProcessConfig, runtime: Runtime) -> UserGuard | None:
-    """Return what judges the peers of a process; None in an open cluster.  Raises FsError(BAD_CONFIG)."""
+    """Return what judges the peers of a process; None in an open cluster.
+
+    Raises FsError(BAD_CONFIG).
+    """
     auth = config.auth
     if not auth.key_file:
         return None
@@ -228,7 +240,9 @@ async def _watch_signals(stopping: trio.Event, systemd: SystemdLink) -> None:
 
 
 async def _end_start(process: Process) -> None:
-    """Cancel a root that is asked to stop before it serves; nothing that it was about to tell others counts yet."""
+    """Cancel a root that is asked to stop before it serves;
+    nothing that it was about to tell others counts yet.
+    """
     await process.stopping.wait()
     if not process.has_served:
         process.start.cancel()
@@ -237,7 +251,8 @@ async def _end_start(process: Process) -> None:
 def read_keys_again(auth: AuthSection, guard: UserGuard | None, channels: ChannelPool) -> None:
     """Take over what `auth.key_file` holds now; a mistake in it is logged, and changes nothing.
 
-    Tokens are not read again: the ids of their clients, and so their sessions and locks, belong to them.
+    Tokens are not read again: the ids of their clients, and so their
+    sessions and locks, belong to them.
     """
     if not auth.key_file or guard is None:
         log.info("SIGHUP: no auth.key_file to read again")
@@ -305,7 +320,9 @@ async def _run(root: Root, config: ProcessConfig) -> None:
 
 
 def _sink(config: ProcessConfig, role: str, identity: Identity) -> "SpanExport":
-    """Return what sends the spans of this process; raises FsError(BAD_CONFIG) where that is not installed."""
+    """Return what sends the spans of this process;
+    raises FsError(BAD_CONFIG) where that is not installed.
+    """
     try:
         from .otel import export_to, resource_of  # noqa: PLC0415 - see there
     except ImportError as error:
@@ -347,7 +364,9 @@ def _say_who(root: Root, identity: Identity, figures: Figures) -> None:
 
 
 def _use_all_descriptors() -> None:
-    """Allow this process as many as it may allow itself: shells start it with 1024, which one large disk takes."""
+    """Allow this process as many as it may allow itself:
+    shells start it with 1024, which one large disk takes.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -379,7 +398,9 @@ def run_process(root: Root, config_path: Path) -> NoReturn:
 
 
 def log_end(error: Exception) -> int:
-    """Log what ended the process, the bugs among it with their tracebacks, and last what it means for people; return the exit code."""
+    """Log what ended the process, the bugs among it with their tracebacks,
+    and last what it means for people; return the exit code.
+    """
     group = ExceptionGroup("the process ended", [error])
     told, bugs = group.split(FsError)
     if bugs is not None:

@@ -1,11 +1,14 @@
-"""Which configuration file says what cluster is meant, when a command was told nothing: on a machine of a deployed cluster.
+"""Which configuration file says what cluster is meant, when a command was told nothing:
+on a machine of a deployed cluster.
 
     EMBERFS_CONFIG           a file, as of --config
     /etc/emberfs/*.toml      where the servers and mounts of a deployed cluster have theirs
 
-A cluster of `ember up` that is on this machine comes before /etc/emberfs: who made it there means it.
+A cluster of `ember up` that is on this machine comes before
+/etc/emberfs: who made it there means it.
 
-Does not choose between clusters of this machine (which_cluster.py).  Decision: specs/decisions/0202-which-cluster-on-a-server.md.
+Does not choose between clusters of this machine (which_cluster.py).  Decision:
+specs/decisions/0202-which-cluster-on-a-server.md.
 """
 
 import os
@@ -23,7 +26,8 @@ FOLDER: Final = Path("/etc/emberfs")
 
 
 def configured_file() -> Path | None:
-    """Return the file that names the cluster of this machine; None: a cluster of `ember up` is meant, or none is known.
+    """Return the file that names the cluster of this machine;
+    None: a cluster of `ember up` is meant, or none is known.
 
     Raises:
         FsError: BAD_CONFIG when the files are of several clusters.
@@ -44,7 +48,8 @@ def has_local_cluster() -> bool:
 
 
 def file_in(folder: Path) -> Path | None:
-    """Return the file of a folder that proves most: one with a key, else one with a token; None if none names managers.
+    """Return the file of a folder that proves most: one with a key, else one with a token;
+    None if none names managers.
 
     Raises:
         FsError: BAD_CONFIG when the files are of several clusters.
@@ -56,7 +61,10 @@ def file_in(folder: Path) -> Path | None:
     known = {p: c for p, c in found.items() if c is not None and c.process.mgmtd_addresses}
     names = sorted({config.process.cluster_id for config in known.values()})
     if len(names) > 1:
-        detail = f"the files in {folder} are of several clusters ({', '.join(names)}); choose with --config or {CONFIG_VARIABLE}"
+        detail = (
+            f"the files in {folder} are of several clusters ({', '.join(names)}); choose with "
+            f"--config or {CONFIG_VARIABLE}"
+        )
         raise FsError(Status.BAD_CONFIG, detail)
     return min(known, key=lambda path: (_rank(known[path]), path), default=None)
 

@@ -1,9 +1,10 @@
 """The control process: mgmtd and meta over one key-value store.
 
-Each also runs alone (mgmtd.py, meta.py), with a store of its own, for they share no keys, or with that of a kv process.
+Each also runs alone (mgmtd.py, meta.py), with a store of its own, for they share no
+keys, or with that of a kv process.
 
-Backup and check of the store while it is in use read it through the process that holds it: it offers Kv too, if only
-this machine can reach it (a Unix socket, whose folder says who may).
+Backup and check of the store while it is in use read it through the process that holds it: it
+offers Kv too, if only this machine can reach it (a Unix socket, whose folder says who may).
 """
 
 import os
@@ -59,8 +60,8 @@ async def run_roles(process: Process, roles: frozenset[Role]) -> None:
 def owner_of_the_root(listen: str) -> tuple[int, int]:
     """Return who owns a new file system's root directory, user and group.
 
-    A cluster of this machine only belongs to who starts it.  One that others reach belongs to root: which user its service
-    runs as, in a container say, means nothing to those who mount it.
+    A cluster of this machine only belongs to who starts it.  One that others reach belongs to root:
+    which user its service runs as, in a container say, means nothing to those who mount it.
     """
     if is_on_this_machine(listen):
         return os.geteuid(), os.getegid()

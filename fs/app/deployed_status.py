@@ -1,4 +1,5 @@
-"""`ember status` of a cluster of many machines: what its manager knows of nodes, chains, moves, mounts and space.
+"""`ember status` of a cluster of many machines:
+what its manager knows of nodes, chains, moves, mounts and space.
 
 Of a cluster of this machine: status_view.py, which also knows its processes.
 """
@@ -54,7 +55,9 @@ def show_deployed(config: Path | None, *, as_json: bool) -> None:
 
 
 async def _if_allowed(mgmtd: MgmtdLink, method: Method[ReqT, RspT], request: ReqT) -> RspT | None:
-    """Return the manager's answer; None: it is for administrators, and others are shown the rest."""
+    """Return the manager's answer; None: it is for administrators,
+    and others are shown the rest.
+    """
     try:
         return await mgmtd.call(method, request, timeout_s=TIMEOUT_S)
     except FsError as error:
@@ -112,7 +115,10 @@ def render_deployed(status: dict[str, Any]) -> str:
             "",
             *chain_lines(status, has_nodes=True),
             *(f"mount: {m['mount_point']} on {m['host']}" for m in status["mounts"]),
-            f"disks: {bytes_text(space['free_bytes'])} of {bytes_text(space['capacity_bytes'])} free, all copies counted",
+            (
+                f"disks: {bytes_text(space['free_bytes'])} of"
+                f" {bytes_text(space['capacity_bytes'])} free, all copies counted"
+            ),
             "what is wrong, and what to do: ember admin doctor",
         ]
     )

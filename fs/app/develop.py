@@ -1,4 +1,6 @@
-"""The developer's commands: test, check, fix, generate, lock, bench, sim, torture.  They need the checkout.
+"""The developer's commands: test, check, fix, generate, lock, bench, sim, torture.
+
+They need the checkout.
 
 Each runs other programs, shows their output, and returns an exit code.
 """
@@ -20,22 +22,27 @@ from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 BY_FILES: Final = ("--dist", "loadfile", "--no-loadscope-reorder")
 """Whole files, in the order of tests/conftest.py."""
 FULL_OPTIONS: Final = ("-n", "3", *BY_FILES)
-"""One file more at a time than the two cores that this is for: of the time of tests with real processes two fifths are spent waiting."""
+"""One file more at a time than the two cores that this is for:
+of the time of tests with real processes two fifths are spent waiting.
+"""
 FAST_OPTIONS: Final = (
     *("-m", "not slow and not thorough and not mount", "--hypothesis-profile=few"),
     *FULL_OPTIONS,
 )
 """Few of these wait, but those that do take a fifth of the time of a run by two workers."""
 SOME_FAILED: Final = 1
-"""What pytest ends with when it ran all tests and some of them failed; what else than 0 is an interruption or a wrong option."""
+"""What pytest ends with when it ran all tests and some of them failed;
+what else than 0 is an interruption or a wrong option.
+"""
 _HELP: Final = {"--help", "-h"}
 _WITH_VALUE: Final = {"--dir", "--plot", "--count", "--at", "--inline"}
 """Options of benchmarks that a value may follow as a word of its own (benchmarks/command.py)."""
 _BENCH_USAGE: Final = """\
 usage: ember bench [NAME ...] [--full] [--dir DIRECTORY] [--plot [FILE]] ...
 
-Run the named benchmarks, or all, each next to the machine's own limit in the same run.  `ember bench NAME --help` tells what
-one measures, and the options that it has besides (--count, --at, --inline).
+Run the named benchmarks, or all, each next to the machine's own limit in the same run.  `ember
+bench NAME --help` tells what one measures, and the options that it has besides (--count, --at,
+--inline).
 """
 MEMORY_FOLDER: Final = "/dev/shm"  # noqa: S108 - a folder with a random name is made in it
 MEMORY_BYTES_MIN: Final = 4 << 30
@@ -43,10 +50,14 @@ KV_SUITES: Final = ("tests/kv", "tests/meta", "tests/mgmtd")
 EMBEDDED_KINDS: Final = ("memory", "rocksdb", "remote")
 FAKE_FOUNDATIONDB: Final = "foundationdb-fake"
 TORCH: Final = "torch==2.13.0+cpu\nsafetensors>=0.7\nwebdataset>=1.0\n"
-"""What tests of `emberfs.torch`, and of its neighbour webdataset, need, without GPU libraries; a lock of its own, because it cannot be had everywhere."""
+"""What tests of `emberfs.torch`, and of its neighbour webdataset, need, without GPU libraries;
+a lock of its own, because it cannot be had everywhere.
+"""
 
 OTEL_EXTRA: Final = "otel"
-"""Its tests run where it is installed; a lock of its own, because nothing else needs what it brings."""
+"""Its tests run where it is installed; a lock of its own,
+because nothing else needs what it brings.
+"""
 
 LOCK_OPTIONS: Final = [
     "--quiet",
@@ -83,9 +94,10 @@ def run(command: Sequence[str], root: Path, *, text: str | None = None) -> int:
 def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
     """Run pytest, which also runs the static checks (tests/test_checks.py); return its exit code.
 
-    The temporary files are in a folder of this run alone, because pytest's usual place is cleaned up by every
-    other run of the same user; what failed leaves its own there.  Compiled files are kept, also where the
-    environment says not to (PYTHONDONTWRITEBYTECODE): the tests start hundreds of processes.
+    The temporary files are in a folder of this run alone, because pytest's usual place is
+    cleaned up by every other run of the same user; what failed leaves its own there.
+    Compiled files are kept, also where the environment says not to (PYTHONDONTWRITEBYTECODE):
+    the tests start hundreds of processes.
     """
     options = FAST_OPTIONS if fast else FULL_OPTIONS
     folder = Path(tempfile.mkdtemp(prefix="ember-test-", dir=_quick_folder()))
@@ -98,7 +110,8 @@ def run_tests(*, fast: bool, arguments: Sequence[str]) -> int:
 
 
 def _quick_folder() -> str | None:
-    """Return a folder in memory with room for all tests, where nothing waits for a disk; None: the usual place.
+    """Return a folder in memory with room for all tests, where nothing waits for a disk;
+    None: the usual place.
 
     A usual place that was chosen (TMPDIR) stays.
     """
@@ -108,9 +121,11 @@ def _quick_folder() -> str | None:
 
 
 def run_kv_tests(kv: str, *, fast: bool, arguments: Sequence[str]) -> int:
-    """Run what must hold on every key-value store on the one named: the contract, managers, metadata, namespace checks.
+    """Run what must hold on every key-value store on the one named:
+    the contract, managers, metadata, namespace checks.
 
-    Tests on FoundationDB use keys of their own below `emberfs/test-` and remove them; they can share it with clusters.
+    Tests on FoundationDB use keys of their own below `emberfs/test-` and remove them;
+    they can share it with clusters.
 
     Raises:
         FsError: BAD_CONFIG for a name that is none; as `ask_store` when FoundationDB is away.
@@ -151,7 +166,9 @@ def run_fix() -> int:
 
 
 def run_lock() -> int:
-    """Resolve anew: build tools, run time, and development on top of exactly the run-time versions."""
+    """Resolve anew: build tools, run time, and development on top
+    of exactly the run-time versions.
+    """
     root = checkout()
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     build = "\n".join(project["optional-dependencies"]["build"])
@@ -180,7 +197,8 @@ def run_lock() -> int:
 
 
 def run_bench(arguments: Sequence[str]) -> int:
-    """Run the named benchmarks, or all; options (`--full`) go to each of them; `--help` without a name lists them.
+    """Run the named benchmarks, or all; options (`--full`) go to each of them;
+    `--help` without a name lists them.
 
     Raises:
         FsError: BAD_CONFIG for a name that is none, or one picture of several.
@@ -208,7 +226,9 @@ def run_bench(arguments: Sequence[str]) -> int:
 def _names_and_options(
     arguments: Sequence[str], found: Container[str]
 ) -> tuple[list[str], list[str]]:
-    """Tell names of benchmarks from options, which may come before, between and behind; with its value an option is one word."""
+    """Tell names of benchmarks from options, which may come before, between and behind;
+    with its value an option is one word.
+    """
     names: list[str] = []
     options: list[str] = []
     for argument in arguments:
@@ -225,7 +245,8 @@ def _benchmarks_help(found: Mapping[str, Path]) -> str:
     """Return what `ember bench --help` says: each benchmark by the first line of its head."""
     width = max(map(len, found))
     lines = [
-        f"  {name:<{width}}  {(ast.get_docstring(ast.parse(path.read_text())) or '').splitlines()[0]}"
+        f"  {name:<{width}}  "
+        f"{(ast.get_docstring(ast.parse(path.read_text())) or '').splitlines()[0]}"
         for name, path in found.items()
     ]
     return "\n".join([_BENCH_USAGE, *lines]) + "\n"
@@ -245,7 +266,9 @@ def run_sim(arguments: Sequence[str]) -> int:
 
 
 def run_torture(arguments: Sequence[str]) -> NoReturn:
-    """Become the torture with the given arguments: it cleans up by itself when it is interrupted."""
+    """Become the torture with the given arguments:
+    it cleans up by itself when it is interrupted.
+    """
     root = checkout()
     if not (root / "tests/torture/__main__.py").exists():
         raise FsError(Status.NOT_SUPPORTED, "this checkout has no torture (tests/torture)")

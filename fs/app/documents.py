@@ -1,8 +1,9 @@
 """Writes the documents that are derived from the code: `python -m fs.app.documents`.
 
-specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py, the table of specs/metrics.md from
-fs/schema/metrics.py, specs/commands.md from the commands; and deploy/ember@.service, which the installer writes, too.
-tests/test_documents.py compares them, so that they never drift.
+specs/status.md from fs/schema/status.py, specs/config.md from fs/schema/config.py, the
+table of specs/metrics.md from fs/schema/metrics.py, specs/commands.md from the commands;
+and deploy/ember@.service, which the installer writes, too. tests/test_documents.py compares
+them, so that they never drift.
 """
 
 import errno
@@ -122,9 +123,18 @@ def config_page() -> str:
         "Unknown keys, wrong types and values out of bounds are refused.",
         "Units are in the names: `_s` seconds, `_bytes` bytes.",
         "",
-        "The managers keep further settings for each role (`ember admin config set`), which are laid over the file;",
-        "*change* says when another value counts: *live*: at once in a running process; *restart*: when the process is",
-        "started anew; *file*: the same, and only the process's own file has it (specs/settings.md).",
+        (
+            "The managers keep further settings for each role (`ember admin config set`), which "
+            "are laid over the file;"
+        ),
+        (
+            "*change* says when another value counts: *live*: at once in a running process; "
+            "*restart*: when the process is"
+        ),
+        (
+            "started anew; *file*: the same, and only the process's own file has it "
+            "(specs/settings.md)."
+        ),
         "",
     ]
     for field in msgspec.structs.fields(config.ProcessConfig):
@@ -133,7 +143,10 @@ def config_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-METRICS_MARK = "<!-- What follows is generated from `fs/schema/metrics.py` by `ember generate`; do not edit. -->"
+METRICS_MARK = (
+    "<!-- What follows is generated from `fs/schema/metrics.py` by `ember generate`; do not edit. "
+    "-->"
+)
 
 
 def metrics_page() -> str:
@@ -145,7 +158,8 @@ def metrics_page() -> str:
         lines += ["", f"## Of {shower.value}", ""]
         lines += ["| name | kind | labels | meaning | shows |", "|---|---|---|---|---|"]
         lines += [
-            f"| `{m.name}` | {m.kind.value} | {', '.join(m.labels)} | {m.help} | {m.occasion or 'always'} |"
+            f"| `{m.name}` | {m.kind.value} | {', '.join(m.labels)} | {m.help} | "
+            f"{m.occasion or 'always'} |"
             for m in found
         ]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,9 @@
-"""Ctrl-C while a command still loads: one line, as later.  To be imported before all that takes time.
+"""Ctrl-C while a command still loads: one line, as later.
 
-Ends the process by the signal, as Python does with an interruption that nobody catches; every other error goes its way.
+To be imported before all that takes time.
+
+Ends the process by the signal, as Python does with an interruption that nobody catches;
+every other error goes its way.
 """
 
 import sys

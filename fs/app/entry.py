@@ -1,4 +1,6 @@
-"""What was said before a command of `ember admin`: how to reach a cluster that is not of this machine."""
+"""What was said before a command of `ember admin`:
+how to reach a cluster that is not of this machine.
+"""
 
 from contextvars import ContextVar
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The process edge: how errors leave EmberFS.  Standard library and schema only, so that it loads quickly."""
+"""The process edge: how errors leave EmberFS.
+
+Standard library and schema only, so that it loads quickly.
+"""
 
 import io
 import os
@@ -10,7 +13,9 @@ from ..schema.status import FsError, Status
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first leaf of an exception group, or the error itself; an interruption is why the others failed."""
+    """Return the first leaf of an exception group, or the error itself;
+    an interruption is why the others failed.
+    """
     if isinstance(error, BaseExceptionGroup):
         error = error.subgroup(KeyboardInterrupt) or error
     while isinstance(error, BaseExceptionGroup):
@@ -20,7 +25,9 @@ def first_error(error: BaseException) -> BaseException:
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise operating errors and interruptions of the block without the groups that nurseries make of them; a bug as it is."""
+    """Raise operating errors and interruptions of the block without the groups that nurseries make
+    of them; a bug as it is.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
@@ -31,7 +38,9 @@ def unwrapped() -> Iterator[None]:
 
 
 def error_line(error: FsError | OSError) -> str:
-    """Return an operating error for people, with the trace that an operator finds in the logs, if there is one."""
+    """Return an operating error for people, with the trace that an operator finds in the logs,
+    if there is one.
+    """
     if isinstance(error, OSError):
         return f"{error.filename or 'error'}: {error.strerror or error}"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
@@ -68,8 +77,9 @@ def check_interpreter() -> None:
 def make_streams_usable() -> None:
     """Let no output fail for how the process was started.
 
-    A standard stream that was closed leads to /dev/null: else what is opened next would get its number, and be written into.
-    A name that the terminal's character set lacks is shown with escapes; under UTF-8 it leaves byte for byte as it is.
+    A standard stream that was closed leads to /dev/null: else what is opened next would get its
+    number, and be written into. A name that the terminal's character set lacks is shown with
+    escapes; under UTF-8 it leaves byte for byte as it is.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -1,14 +1,17 @@
 """Serving the metrics of this process to Prometheus, by HTTP, in its text format.
 
 Invariants:
-    - What is measured is read on the event loop, in one go, and never by another thread; the text is made of the
-      reading by a thread.
-    - Nothing is loaded, and no thread is there, until somebody asks; nothing waits for a thread at the end.
-    - A client that does not speak is given up after CLIENT_TIMEOUT_S, one that speaks for ever after CLIENT_TIME_S_MAX.
-    - At most CLIENTS_MAX are served at once; of those beyond WAITING_MAX that wait no descriptor is kept.
+    - What is measured is read on the event loop, in one go, and never by another thread; the text
+      is made of the reading by a thread.
+    - Nothing is loaded, and no thread is there, until somebody asks; nothing
+      waits for a thread at the end.
+    - A client that does not speak is given up after CLIENT_TIMEOUT_S, one that speaks for
+      ever after CLIENT_TIME_S_MAX.
+    - At most CLIENTS_MAX are served at once; of those beyond WAITING_MAX
+      that wait no descriptor is kept.
 
-Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless somebody wanted otherwise.  Documents
-have a rule of their own (page_rule.py).
+Asks nobody who he is: schema/config.py checks that the address is of this machine only, unless
+somebody wanted otherwise.  Documents have a rule of their own (page_rule.py).
 
 Concurrency: trio; one worker thread per request.
 """
@@ -42,7 +45,9 @@ Content = tuple[Sequence[tuple[str, str]], bytes]
 """Headers and body of an answer."""
 
 Document = Callable[[], Callable[[], Content]]
-"""Called on the event loop, to take what is known; what it returns is called by another thread, and makes the answer of it."""
+"""Called on the event loop, to take what is known;
+what it returns is called by another thread, and makes the answer of it.
+"""
 
 CLIENT_TIMEOUT_S: Final = 5.0
 CLIENT_TIME_S_MAX: Final = 60.0
@@ -203,7 +208,10 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def _make_server(exposition: Exposition) -> "WSGIServer":
-    """Return what answers a connection; it listens nowhere itself.  Takes some 50 ms the first time."""
+    """Return what answers a connection; it listens nowhere itself.
+
+    Takes some 50 ms the first time.
+    """
     from wsgiref.simple_server import WSGIRequestHandler, WSGIServer  # noqa: PLC0415 - as above
 
     from prometheus_client import (  # noqa: PLC0415 - as above

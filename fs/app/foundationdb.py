@@ -41,11 +41,15 @@ class StoreReport:
         """Return the report as people say it."""
         version = "/".join(self.versions) or "(version not told)"
         redundancy = f", redundancy {self.redundancy}" if self.redundancy else ""
-        return f"FoundationDB {version} at {self.where}{redundancy}, answers in {self.answer_s * 1e3:.1f} ms"
+        return (
+            f"FoundationDB {version} at {self.where}{redundancy}, answers in "
+            f"{self.answer_s * 1e3:.1f} ms"
+        )
 
 
 def parse_kv(text: str) -> str:
-    """Return what the cluster's record says of its store: `foundationdb:/PATH`, or nothing for the embedded one.
+    """Return what the cluster's record says of its store:
+    `foundationdb:/PATH`, or nothing for the embedded one.
 
     Raises:
         FsError: BAD_CONFIG for anything else.
@@ -83,7 +87,9 @@ def ask_store(recorded: str, cluster_id: str) -> StoreReport:
 
 
 def read_status(text: bytes) -> tuple[tuple[str, ...], str]:
-    """Return (versions of the processes, redundancy mode) from FoundationDB's status; what is missing is empty."""
+    """Return (versions of the processes, redundancy mode) from FoundationDB's status;
+    what is missing is empty.
+    """
     try:
         cluster = json.loads(text or b"{}").get("cluster", {})
         processes = cluster.get("processes", {}).values()
@@ -94,7 +100,9 @@ def read_status(text: bytes) -> tuple[tuple[str, ...], str]:
 
 
 def empty_store(recorded: str, cluster_id: str) -> None:
-    """Remove everything of a cluster from FoundationDB; raises FsError as `ask_store`, or as a commit."""
+    """Remove everything of a cluster from FoundationDB;
+    raises FsError as `ask_store`, or as a commit.
+    """
 
     async def clear(engine: "FoundationDbEngine") -> None:
         await engine.clear_all()

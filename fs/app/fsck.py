@@ -1,7 +1,7 @@
 """`ember fsck`: is the namespace of a cluster sound, and does every chunk belong to a file?
 
-Exit codes: 0 nothing wrong (notices may be shown), 1 something is wrong (with --repair: something is left),
-2 it could not be checked.
+Exit codes: 0 nothing wrong (notices may be shown), 1 something is wrong (with --repair: something
+is left), 2 it could not be checked.
 """
 
 import json
@@ -60,8 +60,8 @@ def fsck(
 
     Args:
         choice: the store.
-        managers: addresses of the managers of the cluster; none: it does not run, and only the store is checked; None: only a
-            store was named.
+        managers: addresses of the managers of the cluster; none: it does not run, and only the
+            store is checked; None: only a store was named.
         is_repair: whether to put right what can be.
         removes_chunks: whether to remove chunks without a file, too.
         as_json: for programs.

@@ -1,7 +1,7 @@
 """`ember fsck-disk`: is a disk that no process uses what its records say?
 
-Exit codes: 0 nothing wrong (notices may be shown), 1 something is wrong (with --repair: something is left),
-2 the disk could not be checked.
+Exit codes: 0 nothing wrong (notices may be shown), 1 something is wrong (with --repair: something
+is left), 2 the disk could not be checked.
 """
 
 import json

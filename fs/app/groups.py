@@ -15,7 +15,9 @@ GROUPS: Final[dict[str, Callable[[], typer.Typer]]] = {}
 
 
 def tell_whole_lines(group: typer.Typer) -> None:
-    """Have lists of commands tell the first line of each, however long; else it is cut short with dots."""
+    """Have lists of commands tell the first line of each, however long;
+    else it is cut short with dots.
+    """
     for command in group.registered_commands:
         said = command.help or getdoc(command.callback) or ""
         command.short_help = next(iter(said.splitlines()), None)
@@ -135,7 +137,9 @@ def _dirlock() -> typer.Typer:
 
 
 def load_all(into: typer.Typer) -> None:
-    """Put the groups themselves in the place of what loads them, so that a shell can complete what comes after."""
+    """Put the groups themselves in the place of what loads them,
+    so that a shell can complete what comes after.
+    """
     whole = [name for name in GROUPS if name != "rm"]  # that one is a command
     app.registered_commands = [c for c in app.registered_commands if c.name not in whole]
     for name in whole:

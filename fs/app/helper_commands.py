@@ -1,4 +1,6 @@
-"""`ember mount-helper ...`: lets mount(8), umount(8) and /etc/fstab mount EmberFS, as type fuse.ember."""
+"""`ember mount-helper ...`: lets mount(8), umount(8) and /etc/fstab mount EmberFS,
+as type fuse.ember.
+"""
 
 import os
 import sys
@@ -20,7 +22,9 @@ FolderOption = Annotated[Path, typer.Option("--folder", help="Where mount(8) loo
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield what each program does, and where it belongs; raises FsError for who may not write there, and at files of others."""
+    """Yield what each program does, and where it belongs;
+    raises FsError for who may not write there, and at files of others.
+    """
     if os.geteuid() != 0:
         raise FsError(Status.NOT_PERMITTED, f"{folder}: run this as root")
     for deed in DEEDS:

@@ -1,4 +1,7 @@
-"""The two programs that mount(8) and umount(8) look for: where they belong, and what they say.  Pure."""
+"""The two programs that mount(8) and umount(8) look for: where they belong, and what they say.
+
+Pure.
+"""
 
 import shlex
 from typing import Final
@@ -17,7 +20,8 @@ def helper_path(deed: str, folder: str = FOLDER) -> str:
 def helper_text(deed: str, interpreter: str) -> str:
     """Return a program that runs the helper with the packages of an interpreter.
 
-    Where EmberFS is gone from there umount(8) does without: nothing that is mounted may stay so for lack of a helper.
+    Where EmberFS is gone from there umount(8) does without: nothing that is mounted may
+    stay so for lack of a helper.
     """
     module, python = f"{__package__}.mount_helper", f"{shlex.quote(interpreter)} -P"
     lines = ["#!/bin/sh", MARK, f'exec {python} -m {module} {deed} "$@"', ""]

@@ -1,8 +1,10 @@
-"""How each process of a cluster comes to the settings that the managers keep for it; roots.py says for which roles.
+"""How each process of a cluster comes to the settings that the managers keep for it;
+roots.py says for which roles.
 
-Managers and metadata services read them from the store before they begin; storage processes and mounts ask the managers, and
-go on with what they remember when none answers.  Afterwards heartbeats and extensions of sessions bring what is new.
-The kv process has no stored settings: it is there before all others.
+Managers and metadata services read them from the store before they begin; storage processes and
+mounts ask the managers, and go on with what they remember when none answers.  Afterwards
+heartbeats and extensions of sessions bring what is new.  The kv process has no stored settings:
+it is there before all others.
 """
 
 import logging
@@ -23,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 async def begin_from_store(process: "Process", engine: KvEngine) -> None:
-    """Begin with what the store has for the roles of this process, waiting for a store that is away; raises FsError."""
+    """Begin with what the store has for the roles of this process,
+    waiting for a store that is away; raises FsError.
+    """
     kept = process.kept
     if kept is None:
         return
@@ -45,7 +49,8 @@ def _begin(process: "Process", kept: KeptSettings, newest: list[StoredSettingsPb
     before = remembered.settings()
     if newest is None and before:
         log.info("no manager says which settings are kept: going on with those remembered")
-    # first those of before: a newer text that this process refuses leaves them in force, as it did while it ran
+    # first those of before: a newer text that this process refuses leaves them in
+    # force, as it did while it ran
     stored = [*before, *(newest or [])]
     kept.settings.remember(stored, remembered.changes, process.runtime.clock.wall_ns())
     process.config = kept.settings.start()

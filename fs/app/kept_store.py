@@ -1,14 +1,16 @@
-"""A store that was there, and whose place is empty now: its disk is not mounted, or its folder was removed.
+"""A store that was there, and whose place is empty now:
+its disk is not mounted, or its folder was removed.
 
-Purpose: a process that serves the embedded store makes no other one in its place.  Managers would know no node, metadata services
-would make an empty namespace and show it to every mount, and a restore would find the place taken.  The process ends instead, and is
-started again until the store is there (systemd, a keeper, or a supervisor does that).
+Purpose: a process that serves the embedded store makes no other one in its place.  Managers would
+know no node, metadata services would make an empty namespace and show it to every mount, and a
+restore would find the place taken.  The process ends instead, and is started again until the store
+is there (systemd, a keeper, or a supervisor does that).
 
-The mark that says so lies in `process.directory`, else beside the folder of the store: on another disk than a store that is
-mounted there.
+The mark that says so lies in `process.directory`, else beside the folder of the store: on another
+disk than a store that is mounted there.
 
-What this module does not do: clusters of `ember up`, which look before anything starts (lost_store.py); a host that is lost with mark and
-store (fs/mgmtd/births.py finds that).
+What this module does not do: clusters of `ember up`, which look before anything starts
+(lost_store.py); a host that is lost with mark and store (fs/mgmtd/births.py finds that).
 """
 
 import logging
@@ -53,15 +55,18 @@ def check_there(config: ProcessConfig) -> None:
     if holds_nothing(config.kv.path) and _stands(mark):
         raise FsError(
             Status.KV_EMPTY,
-            f"{config.kv.path}: the store that was here is not: mount its disk, or restore a backup:"
-            f" ember restore FILE --kv rocksdb:{config.kv.path}; only to begin anew, without the files, remove {mark}",
+            f"{config.kv.path}: the store that was here is not: mount its disk, or restore a "
+            "backup:"
+            f" ember restore FILE --kv rocksdb:{config.kv.path}; only to begin anew, without the "
+            f"files, remove {mark}",
         )
 
 
 async def note_there(config: ProcessConfig, runtime: Runtime) -> None:
     """Leave the mark once the store holds something.
 
-    A store serves without one, as it did before there were any: its folder's parent may belong to somebody else, or be full.
+    A store serves without one, as it did before there were any: its folder's parent may belong
+    to somebody else, or be full.
     """
     is_told = False
     while config.kv.engine == "rocksdb":

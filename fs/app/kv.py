@@ -1,4 +1,5 @@
-"""The kv process: the embedded key-value store, served to the managers and metadata services of a cluster.
+"""The kv process: the embedded key-value store,
+served to the managers and metadata services of a cluster.
 
 Whoever uses it has `engine = "remote"` and this process's address in [kv].
 """

@@ -1,7 +1,7 @@
 """How commands print rows, plans and questions: tables for people, JSON for programs.
 
-Exit codes of all commands: 0 done; 1 an operating error, told in one line; 2 wrong usage; 3 something was found
-(differences, findings); 4 the question was answered with no.
+Exit codes of all commands: 0 done; 1 an operating error, told in one line; 2 wrong usage; 3
+something was found (differences, findings); 4 the question was answered with no.
 """
 
 import json
@@ -55,10 +55,17 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal, on stderr, how far something has come; the block is given what says how many are done."""
+    """Show on a terminal, on stderr, how far something has come;
+    the block is given what says how many are done.
+    """
     stderr = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.update(task, completed=count)
 
@@ -79,7 +86,8 @@ def _cell(value: object, form: Callable[[Any], str] | None) -> str:
 
 
 def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool = False) -> None:
-    """Show what is going to happen, and ask, unless told not to; on stderr when what is printed is for programs.
+    """Show what is going to happen, and ask, unless told not to;
+    on stderr when what is printed is for programs.
 
     Raises:
         typer.Exit: 0 after a dry run; EXIT_DECLINED after a no, or when there is nobody to ask.

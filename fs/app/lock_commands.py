@@ -1,6 +1,7 @@
 """`ember dirlock ...`: a mount alone may change names in a directory.
 
-The lock belongs to the mount that the path is on, so it goes through that mount, as the extended attribute `ember.lock`.
+The lock belongs to the mount that the path is on, so it goes through that mount, as the
+extended attribute `ember.lock`.
 """
 
 import errno

@@ -1,7 +1,8 @@
-"""A mount daemon of no cluster directory: started for mount(8) with a configuration of its own, and left alone once the mount answers.
+"""A mount daemon of no cluster directory: started for mount(8) with a configuration of its own,
+and left alone once the mount answers.
 
-Nobody starts it again when it dies: what is to be kept running belongs to systemd (`ember@mountd`).  What a dead one leaves is cleared
-by the next mount at its place.
+Nobody starts it again when it dies: what is to be kept running belongs to systemd (`ember@mountd`).
+What a dead one leaves is cleared by the next mount at its place.
 
     /run/emberfs/mounts/NAME.toml, .log      as a user: /tmp/emberfs-mounts-UID
 """
@@ -43,7 +44,9 @@ def runtime_folder() -> Path:
 
 
 def _made_folder() -> Path:
-    """Return that folder, made where it was missing; raises FsError(BAD_CONFIG) where it is somebody else's."""
+    """Return that folder, made where it was missing;
+    raises FsError(BAD_CONFIG) where it is somebody else's.
+    """
     folder = runtime_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
@@ -141,7 +144,9 @@ def _spawn(config_path: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _wait_ready(child: "subprocess.Popen[bytes]", ready: int, log_path: Path) -> None:
-    """Wait until the daemon says that it serves; raises ServiceFailedError with the last line of its log."""
+    """Wait until the daemon says that it serves;
+    raises ServiceFailedError with the last line of its log.
+    """
     has_answer = bool(select.select([ready], [], [], SERVICE_TIMEOUT_S)[0])
     if has_answer and os.read(ready, 1):
         return

@@ -1,11 +1,15 @@
-"""A cluster that has been made, and whose metadata store holds nothing: it was removed, its disk is not mounted, or another was given.
+"""A cluster that has been made, and whose metadata store holds nothing:
+it was removed, its disk is not mounted, or another was given.
 
-Purpose: no empty namespace is ever made over disks that hold files.  Nothing would show that the names are gone, a restore would find the
-store taken, and new inodes would get the numbers, and with them the chunks, of old ones.
+Purpose: no empty namespace is ever made over disks that hold files.  Nothing would show that the
+names are gone, a restore would find the store taken, and new inodes would get the numbers, and
+with them the chunks, of old ones.
 
-Invariant: the mark stands in a cluster's directory from when its first chains are in its store on; only `ember down --wipe` takes it away.
+Invariant: the mark stands in a cluster's directory from when its first chains are in its store on;
+only `ember down --wipe` takes it away.
 
-What this module does not do: clusters that are deployed process by process, which have no such directory.
+What this module does not do: clusters that are deployed process by
+process, which have no such directory.
 """
 
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The `ember` command.  Each command imports what it needs when it runs, so that `ember status` is quick.
+"""The `ember` command.  Each command imports what it needs when it runs,
+so that `ember status` is quick.
 
 An operating error is one line on stderr, "ember: ...", and exit code 1; wrong usage is exit code 2.
 """
@@ -147,7 +148,9 @@ def _process(pid: int) -> ProcessId:
 
 
 def _end_like_ctrl_c() -> None:
-    """Let whatever asks this process to end run the same clean-up as Ctrl-C, also in the background."""
+    """Let whatever asks this process to end run the same clean-up as Ctrl-C,
+    also in the background.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 
@@ -248,7 +251,9 @@ def path(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Print the path of an inode: of a directory at once, of a file by listing the directory where it counts."""
+    """Print the path of an inode: of a directory at once,
+    of a file by listing the directory where it counts.
+    """
     from .quota_commands import connected  # noqa: PLC0415
 
     with connected(directory) as fs:
@@ -310,7 +315,9 @@ def profile(
         bool, typer.Option("--json", help="For programs: an object per line.")
     ] = False,
 ) -> None:
-    """Show what the programs on a mount do: calls, bytes and times per process, and the files used most."""
+    """Show what the programs on a mount do: calls, bytes and times per process,
+    and the files used most.
+    """
     from .profile import run_profile  # noqa: PLC0415
 
     run_profile(mount, interval_s=interval, count=count, as_json=as_json)
@@ -324,7 +331,9 @@ def probe(
         bool, typer.Option("--serving", help="Also ask the manager: do all targets of the node?")
     ] = False,
 ) -> None:
-    """Ask the process of a configuration file, on its machine, whether it answers; exit code 1: no."""
+    """Ask the process of a configuration file, on its machine, whether it answers;
+    exit code 1: no.
+    """
     from .probe import probe as ask  # noqa: PLC0415
 
     typer.echo(ask(config, timeout_s=timeout, has_to_serve=serving))

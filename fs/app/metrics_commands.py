@@ -1,4 +1,6 @@
-"""`ember metrics`: where the processes of a local cluster show their metrics, and what one of them shows."""
+"""`ember metrics`: where the processes of a local cluster show their metrics,
+and what one of them shows.
+"""
 
 import json
 from pathlib import Path

@@ -96,7 +96,9 @@ def fetch_routing(directory: ClusterDir, record: ClusterRecord, *, timeout_s: fl
 def fetch_overview(
     directory: ClusterDir, record: ClusterRecord, *, timeout_s: float
 ) -> tuple[RoutingInfo, int, mgmtd_pb2.ListMovesRsp]:
-    """Return the newest routing info, the node id of the primary, the moves; raises FsError(RPC_TIMEOUT)."""
+    """Return the newest routing info, the node id of the primary, the moves;
+    raises FsError(RPC_TIMEOUT).
+    """
 
     async def use(
         mgmtd: MgmtdLink, _channels: ChannelPool

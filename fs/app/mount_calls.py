@@ -1,4 +1,5 @@
-"""Changing and ending mounts by the system's own calls, as mount(8) and umount(8) would where they know no helper.
+"""Changing and ending mounts by the system's own calls,
+as mount(8) and umount(8) would where they know no helper.
 
 Does not look at who serves the mount.
 """
@@ -18,10 +19,12 @@ _MNT_DETACH: Final = 2
 
 
 def remount(place: str, options: list[str]) -> int:
-    """Give a mount the flags of these options alone, and return them: mount(8) names those, too, that are to stay.
+    """Give a mount the flags of these options alone, and return them:
+    mount(8) names those, too, that are to stay.
 
     Raises:
-        FsError: NOT_PERMITTED: for root only; BAD_MOUNT_POINT: no EmberFS is mounted there, or the kernel refuses.
+        FsError: NOT_PERMITTED: for root only; BAD_MOUNT_POINT: no EmberFS is mounted
+            there, or the kernel refuses.
     """
     if not is_mounted(Path(place)):
         raise FsError(Status.BAD_MOUNT_POINT, f"{place}: no EmberFS is mounted there")
@@ -35,7 +38,9 @@ def remount(place: str, options: list[str]) -> int:
 
 
 def unmount(place: str, *, is_lazy: bool, is_forced: bool) -> None:
-    """Take a mount out of the tree; raises FsError(BAD_MOUNT_POINT) when it is in use, or not there."""
+    """Take a mount out of the tree; raises FsError(BAD_MOUNT_POINT)
+    when it is in use, or not there.
+    """
     if os.geteuid() != 0:
         _unmount_as_user(place, is_lazy=is_lazy)
         return

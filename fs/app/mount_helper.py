@@ -1,11 +1,13 @@
-"""What mount(8) and umount(8) run for file systems of type `fuse.ember`; `ember mount-helper install` puts it where they look.
+"""What mount(8) and umount(8) run for file systems of type `fuse.ember`;
+`ember mount-helper install` puts it where they look.
 
     python -m fs.app.mount_helper mount SOURCE DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]
     python -m fs.app.mount_helper umount DIRECTORY [-flnrv] [-t TYPE]
 
-Returns when the mount answers; or when the daemon of what was unmounted has written everything and ended, so that whoever mounts next
-sees it.  `umount DIRECTORY` of util-linux asks for no helper (it takes the type from statfs, which is plain `fuse`), so a mount also waits
-for daemons of its place that still write.  Exit codes are those of mount(8).
+Returns when the mount answers; or when the daemon of what was unmounted has written everything and
+ended, so that whoever mounts next sees it.  `umount DIRECTORY` of util-linux asks for no helper (it
+takes the type from statfs, which is plain `fuse`), so a mount also waits for daemons of its place
+that still write.  Exit codes are those of mount(8).
 """
 
 from . import early_interrupt  # isort: skip # noqa: F401 - before all others
@@ -57,7 +59,10 @@ _EXITS: Final = {
 
 
 _UNSAID: Final = ("suid", "dev")
-"""What mount(8) means where it does not say `nosuid` and `nodev`: it leaves out what is usual.  Of plain users it says these."""
+"""What mount(8) means where it does not say `nosuid` and `nodev`: it leaves out what is usual.
+
+Of plain users it says these.
+"""
 
 
 def mount(arguments: list[str]) -> None:
@@ -112,7 +117,8 @@ def umount(arguments: list[str]) -> None:
 
     Raises:
         UsageError: the command line is wrong.
-        FsError: BAD_MOUNT_POINT: it stays mounted; NOT_FLUSHED: it is unmounted, and not all could be written.
+        FsError: BAD_MOUNT_POINT: it stays mounted; NOT_FLUSHED: it is unmounted,
+            and not all could be written.
     """
     words = read_umount_words(arguments)
     place = os.path.abspath(words.mount_point)  # noqa: PTH100 - as above

@@ -1,4 +1,5 @@
-"""Judging and cleaning mount points: may something be mounted here, and what is left of a dead mount.
+"""Judging and cleaning mount points: may something be mounted here,
+and what is left of a dead mount.
 
 Does not mount anything (fs/client/fuse/mount.py does).
 """
@@ -23,7 +24,9 @@ FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
 def is_dead(path: Path) -> bool:
-    """True if a FUSE mount stands here whose daemon has died; one that lives is asked, which takes as long as the cluster needs."""
+    """True if a FUSE mount stands here whose daemon has died;
+    one that lives is asked, which takes as long as the cluster needs.
+    """
     if is_mounted(path):
         free_all(path)  # else nobody would ever answer
     try:
@@ -48,7 +51,9 @@ def mounted_types() -> dict[str, str]:
 
 
 def mounted_sources() -> dict[str, str]:
-    """Return what stands for the file system of every EmberFS mount in the list of mounts, by mount point."""
+    """Return what stands for the file system of every EmberFS mount in the list of mounts,
+    by mount point.
+    """
     lines = Path("/proc/self/mounts").read_text().splitlines()
     uppermost = {_unescape(fields[1]): fields for fields in map(str.split, lines)}
     return {
@@ -61,7 +66,8 @@ def mounted_sources() -> dict[str, str]:
 def mounted_tree(place: str, source: str) -> MountedTree:
     """Return which tree is mounted at a mount point, of which the list of mounts says `source`.
 
-    A mount with a name of its own is asked, which takes as long as its daemon needs.  An empty cluster id: it does not say it.
+    A mount with a name of its own is asked, which takes as long as its daemon needs.  An empty
+    cluster id: it does not say it.
     """
     said = tree_of_source(source)
     if said is not None:

@@ -4,7 +4,8 @@
     /etc/emberfs/mountd.toml       a cluster, by the configuration file of a mount daemon
     10.0.0.1:7001,10.0.0.2:7001    a cluster, by the addresses of its managers
 
-Each may be followed by `:/DIRECTORY`: then that directory of the file system is mounted alone, as NFS and CephFS have it.
+Each may be followed by `:/DIRECTORY`: then that directory of the file system is mounted
+alone, as NFS and CephFS have it.
 """
 
 import posixpath
@@ -21,7 +22,9 @@ class MountSource(NamedTuple):
     """Which cluster, and what of it."""
 
     place: str = ""
-    """An absolute path, of a cluster's directory or of a configuration file; empty: there are addresses."""
+    """An absolute path, of a cluster's directory or of a configuration file;
+    empty: there are addresses.
+    """
     addresses: tuple[str, ...] = ()
     """Of managers."""
     subdir: str = ""

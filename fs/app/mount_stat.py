@@ -1,4 +1,6 @@
-"""`ember stat`: what one mount does, a line per interval, from the metrics that its daemon shows."""
+"""`ember stat`: what one mount does, a line per interval,
+from the metrics that its daemon shows.
+"""
 
 import time
 from pathlib import Path
@@ -14,7 +16,19 @@ from .scraped import Reading, Span, fetch, parse
 from .status_view import bytes_text
 from .top import KERNEL, duration_text
 
-HEAD: Final = ("ops/s", "mean", "p99", "read/s", "written/s", "dirty", "lookup", "open", "read", "write", "err/s")  # fmt: skip
+HEAD: Final = (
+    "ops/s",
+    "mean",
+    "p99",
+    "read/s",
+    "written/s",
+    "dirty",
+    "lookup",
+    "open",
+    "read",
+    "write",
+    "err/s",
+)
 HEAD_EVERY: Final = 20
 WIDTH: Final = 11
 _OPERATIONS: Final = (
@@ -45,7 +59,8 @@ def metrics_of_mount(mount_point: Path) -> str:
     if not address or address.endswith(":0"):
         raise FsError(
             Status.NOT_RUNNING,
-            f"the daemon of {wanted} shows no metrics: set process.metrics_address in {command.path}",
+            f"the daemon of {wanted} shows no metrics: set process.metrics_address in "
+            f"{command.path}",
         )
     return address.removeprefix("tcp:")
 

@@ -1,7 +1,7 @@
 """Command lines with which mount(8) and umount(8) call their helpers, read word by word.  Pure.
 
-Words that are for mount(8) itself, for systemd or for whoever reads /etc/fstab are passed over; what means nothing to EmberFS is
-refused, as it would be forgotten otherwise.
+Words that are for mount(8) itself, for systemd or for whoever reads /etc/fstab are passed over;
+what means nothing to EmberFS is refused, as it would be forgotten otherwise.
 """
 
 import getopt

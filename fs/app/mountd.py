@@ -1,6 +1,7 @@
 """The mount daemon: a native client, the vfs on top, FUSE around it.
 
-Ends when asked to (after flushing everything), or with exit code 0 when somebody unmounts from outside.
+Ends when asked to (after flushing everything), or with exit code 0 when
+somebody unmounts from outside.
 """
 
 import os
@@ -81,9 +82,11 @@ async def _root(client: Client, subdir: str) -> InodeId:
 
 
 def _clear_own_mount(mount_point: Path) -> None:
-    """Detach what a killed daemon has left where this one is to mount: whoever restarts it need not know.
+    """Detach what a killed daemon has left where this one is to mount:
+    whoever restarts it need not know.
 
-    Not before: whoever wrote meanwhile would write into the directory beneath, where nobody finds it, and nothing could be mounted on it any more.
+    Not before: whoever wrote meanwhile would write into the directory beneath, where nobody finds
+    it, and nothing could be mounted on it any more.
     """
     if is_mounted(mount_point):
         clear_dead_mount(mount_point)

@@ -1,10 +1,11 @@
 """Who may start a cluster: one `ember up` at a time, and only where no complete cluster runs.
 
-Two at once would each make a record, with another identity, and each stop what the other has started.  One that was killed
-leaves a part of a cluster, with its supervisor: the next one goes on with that.
+Two at once would each make a record, with another identity, and each stop what the
+other has started.  One that was killed leaves a part of a cluster, with its supervisor:
+the next one goes on with that.
 
-Invariant: `starting` stands in the folder of the sockets from before the first process starts until all serve.  It says nothing
-unless a supervisor answers.
+Invariant: `starting` stands in the folder of the sockets from before the first process starts until
+all serve.  It says nothing unless a supervisor answers.
 """
 
 import fcntl
@@ -27,7 +28,8 @@ POLL_S: Final = 0.05
 
 @contextmanager
 def in_turn(path: Path) -> Iterator[None]:
-    """Wait for every `ember up` and `ember mount` that is choosing names and places in a directory, and keep others waiting.
+    """Wait for every `ember up` and `ember mount` that is choosing names and places in a directory,
+    and keep others waiting.
 
     Raises:
         FsError: BAD_CLUSTER_DIR.
@@ -45,7 +47,8 @@ def in_turn(path: Path) -> Iterator[None]:
 
 @contextmanager
 def only_start(path: Path) -> Iterator[None]:
-    """Keep every other `ember up` away from a directory, which is made for it, and removed again if it is left empty.
+    """Keep every other `ember up` away from a directory, which is made for it,
+    and removed again if it is left empty.
 
     The lock is that of the directory itself: a refused start leaves no file behind.
 
@@ -91,7 +94,8 @@ def check_stopped(directory: ClusterDir) -> None:
         if time.monotonic() > deadline_s:
             raise FsError(
                 Status.ALREADY_RUNNING,
-                f"the supervisor of {directory.path} runs, but nobody can ask it: was {directory.run_path} emptied?"
+                f"the supervisor of {directory.path} runs, but nobody can ask it: was "
+                f"{directory.run_path} emptied?"
                 " stop it: ember down",
             )
         time.sleep(POLL_S)

@@ -58,7 +58,8 @@ def running_cluster(given: Path | None) -> ClusterDir:
     """Return the cluster to look at: without --dir, also the only one that runs elsewhere.
 
     Raises:
-        FsError: BAD_CLUSTER_DIR; NOT_SUPPORTED: this machine belongs to a deployed cluster, and has none of its own.
+        FsError: BAD_CLUSTER_DIR; NOT_SUPPORTED: this machine belongs to a deployed
+            cluster, and has none of its own.
     """
     from .configured import configured_file, has_local_cluster  # noqa: PLC0415
     from .which_cluster import chosen_directory  # noqa: PLC0415
@@ -66,7 +67,8 @@ def running_cluster(given: Path | None) -> ClusterDir:
     file = None if given is not None or has_local_cluster() else configured_file()
     if file is not None:
         detail = (
-            f"this is for clusters of `ember up`, and {file} is of a deployed one: ember status and ember admin doctor tell of it,"
+            f"this is for clusters of `ember up`, and {file} is of a deployed one: ember status "
+            "and ember admin doctor tell of it,"
             " and each process shows its metrics at process.metrics_address"
         )
         raise FsError(Status.NOT_SUPPORTED, detail)
@@ -74,7 +76,9 @@ def running_cluster(given: Path | None) -> ClusterDir:
 
 
 def managers_here(given: Path | None, config: Path | None) -> list[str]:
-    """Return where the managers of the cluster that is meant listen; nothing if it is a local one that does not run."""
+    """Return where the managers of the cluster that is meant listen;
+    nothing if it is a local one that does not run.
+    """
     from .where import find  # noqa: PLC0415
 
     return list(find(given, config).addresses)

@@ -1,7 +1,9 @@
-"""Spans to a collector of OpenTelemetry.  Needs `emberfs[otel]`; loaded only where trace.otlp_endpoint is set.
+"""Spans to a collector of OpenTelemetry.
 
-The SDK gathers spans and sends them by HTTP in a thread of its own; what a collector does not take in time is dropped, and
-the SDK says so in the log.  Nothing here waits on the event loop.
+Needs `emberfs[otel]`; loaded only where trace.otlp_endpoint is set.
+
+The SDK gathers spans and sends them by HTTP in a thread of its own; what a collector does not take
+in time is dropped, and the SDK says so in the log.  Nothing here waits on the event loop.
 """
 
 import logging

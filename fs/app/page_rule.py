@@ -1,8 +1,10 @@
-"""Who is shown the status page of a manager (`process.status_page`), beside metrics that may be for more people.
+"""Who is shown the status page of a manager (`process.status_page`),
+beside metrics that may be for more people.
 
-The page tells more than metrics do: addresses and hosts of all nodes.  `local` shows it to browsers of this machine only, wherever the
-metrics are shown.  And it is shown under a name that is ours only: a page of somebody else's, in the browser of somebody who may look, could
-otherwise have its own name lead here, and read what is shown (DNS rebinding).
+The page tells more than metrics do: addresses and hosts of all nodes.  `local` shows it to browsers
+of this machine only, wherever the metrics are shown.  And it is shown under a name that is ours
+only: a page of somebody else's, in the browser of somebody who may look, could otherwise have its
+own name lead here, and read what is shown (DNS rebinding).
 """
 
 import ipaddress
@@ -71,7 +73,10 @@ class PageRule:
         if shown == "off":
             return "the status page is not shown: process.status_page is off"
         if shown == "local" and not is_same_machine(asked.peer, asked.own):
-            return 'the status page is shown on its own machine only: set process.status_page to "open"'
+            return (
+                "the status page is shown on its own machine only: set process.status_page to "
+                '"open"'
+            )
         name = host_name(asked.host)
         # a name without a dot is nobody's on the internet
         if _address(name) is not None or "." not in name or name in self.names:

@@ -2,8 +2,8 @@
 
 A path is one of a mounted EmberFS, or, when it is on no mount, one of the file system itself.
 
-Invariant: links above the last name are followed by this machine, as they may be absolute and then mean nothing within the
-file system; so is the last one where the command is about what it leads to.
+Invariant: links above the last name are followed by this machine, as they may be absolute and then
+mean nothing within the file system; so is the last one where the command is about what it leads to.
 
 What this module does not do: choose a cluster (which_cluster.py), look into the file system.
 """
@@ -27,7 +27,8 @@ class OnMount(NamedTuple):
 
 
 def on_mount(path: str, *, follow: bool = False) -> OnMount | None:
-    """Return where a path is on a mount; None: on none, so that it is one of the file system itself.
+    """Return where a path is on a mount; None:
+    on none, so that it is one of the file system itself.
 
     Args:
         path: as it was given.

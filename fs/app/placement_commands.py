@@ -1,6 +1,8 @@
-"""`ember placement ...`: making, checking, growing, simulating and drawing chain tables; but for `export` without any cluster.
+"""`ember placement ...`: making, checking, growing, simulating and drawing chain tables;
+but for `export` without any cluster.
 
-Does not decide anything: the mathematics is in placement/ (specs/placement.md); this is its wiring and output.
+Does not decide anything: the mathematics is in placement/ (specs/placement.md);
+this is its wiring and output.
 """
 
 import json
@@ -55,7 +57,9 @@ def _read(path: Path) -> TableFile:
 
 
 def _grid(nodes: int, disks: int, racks: int, zones: int) -> list[Disk]:
-    """Return equal disks; node 1 is in the first rack, node 2 in the second, and so on, racks in zones alike."""
+    """Return equal disks; node 1 is in the first rack, node 2 in the second, and so on,
+    racks in zones alike.
+    """
     if zones and racks % zones:
         _refuse(f"--racks {racks}: a multiple of --zones {zones}")
     return [
@@ -187,7 +191,8 @@ def simulate_losses(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lose each disk, node and failure domain in turn, and show the worst of each kind; or what --lost names.
+    """Lose each disk, node and failure domain in turn, and show the worst of each kind;
+    or what --lost names.
 
     Example: ember placement simulate table.json --lost "node 3" --lost "node 5 disk 0"
     """
@@ -271,7 +276,9 @@ def _loss(found: TableFile, names: list[str]) -> Loss:
 
 
 def _worst_facts(found: TableFile, kind: str, target_mb: float, speeds: Speeds) -> dict[str, Any]:
-    """Return the largest of each figure over all losses of a kind; times are of the most uneven loss."""
+    """Return the largest of each figure over all losses of a kind;
+    times are of the most uneven loss.
+    """
     simulation = Simulation(found.table, found.disks)
     all_ = simulation.all_of(kind)
     worst = worst_of(all_) or all_[0]
@@ -311,7 +318,7 @@ def export(
 ) -> None:
     """Write the chains of a running cluster as a table: to be checked, simulated, drawn.
 
-    Example: ember placement export --out now.json && ember placement simulate now.json --lost "node 10002"
+    Example: ember placement export --out t.json && ember placement simulate t.json --lost "node 3"
     """
     found = table_of(find(directory, config).routing(), table_id)
     text = to_json(found.disks, found.table)
@@ -359,7 +366,9 @@ def plot_table(
     *,
     lost: LostOption = None,
 ) -> None:
-    """Draw who feeds whom, and the survivors' load after the worst losses, or after what --lost names."""
+    """Draw who feeds whom, and the survivors' load after the worst losses,
+    or after what --lost names.
+    """
     found = _read(path)
     figures = _figures(found)
     if not picture.is_there():

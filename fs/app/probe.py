@@ -1,8 +1,11 @@
-"""`ember probe`: does the process of a configuration file answer?  For health checks of containers and for scripts.
+"""`ember probe`: does the process of a configuration file answer?
 
-A server is asked who it is, at its own address and as its own cluster; of a mount the kernel is asked, which asks the daemon.
-A process that answers is healthy, also while it waits for its manager.  Whoever takes down one storage node after the other
-asks the stricter question, whether all targets of a node serve: so no chain loses a second member meanwhile.
+For health checks of containers and for scripts.
+
+A server is asked who it is, at its own address and as its own cluster; of a mount the kernel is
+asked, which asks the daemon.  A process that answers is healthy, also while it waits for its
+manager.  Whoever takes down one storage node after the other asks the stricter question, whether
+all targets of a node serve: so no chain loses a second member meanwhile.
 
 Does not look beyond the one process: `ember admin doctor` does.
 """
@@ -30,8 +33,8 @@ def probe(path: Path, *, timeout_s: float, has_to_serve: bool = False) -> str:
         has_to_serve: ask the manager, too, whether all targets of this node serve.
 
     Raises:
-        FsError: BAD_CONFIG; NOT_RUNNING for a mount that is not there or dead; NOT_SERVING; what a connection or the call
-            fails with.
+        FsError: BAD_CONFIG; NOT_RUNNING for a mount that is not there or dead; NOT_SERVING; what a
+            connection or the call fails with.
     """
     config = read_config(path)
     if config.client.mount_point:

@@ -22,7 +22,9 @@ LEFT_BEHIND: Final = "not ended: a thread of it waits for a disk that does not a
 
 
 async def pidfd_of(identity: ProcessId) -> int | None:
-    """Return what `open_pidfd` does, as soon as there is a descriptor to be had: who is not seen has not ended."""
+    """Return what `open_pidfd` does, as soon as there is a descriptor to be had:
+    who is not seen has not ended.
+    """
     while True:
         try:
             return open_pidfd(identity)

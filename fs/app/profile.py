@@ -1,7 +1,8 @@
-"""`ember profile`: what the programs on a mount do, live, as its daemon tells whoever reads an attribute of the mount.
+"""`ember profile`: what the programs on a mount do, live,
+as its daemon tells whoever reads an attribute of the mount.
 
-The daemon counts from the first reading on, and stops some seconds after the last (fs/client/vfs/profile.py): so a mount
-at which nobody looks pays nothing.
+The daemon counts from the first reading on, and stops some seconds after the last
+(fs/client/vfs/profile.py): so a mount at which nobody looks pays nothing.
 """
 
 import errno
@@ -44,9 +45,13 @@ class Row:
     mean_s: float
     p50_s: float
     p99_s: float
-    """Of 99 of 100 calls, as far as the buckets of the histogram tell; of entries of rings: of the batches."""
+    """Of 99 of 100 calls, as far as the buckets of the histogram tell;
+    of entries of rings: of the batches.
+    """
     share: float
-    """So many calls were under way at the same time, in the mean: the time of all calls by that of the interval."""
+    """So many calls were under way at the same time, in the mean:
+    the time of all calls by that of the interval.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,9 @@ def read_profile(mount_point: Path) -> Profile:
 
 
 def view_between(before: Profile, after: Profile, mount_point: Path) -> View:
-    """Return what happened between two readings, the busiest first; one of a count begun anew counts from its start."""
+    """Return what happened between two readings, the busiest first;
+    one of a count begun anew counts from its start.
+    """
     if after["began_s"] != before["began_s"]:
         before = {"at_s": after["began_s"], "processes": [], "files": []}
     seconds = max(after["at_s"] - before["at_s"], 1e-3)
@@ -160,7 +167,9 @@ def _files(before: Profile, after: Profile, seconds: float, mount_point: Path) -
 
 
 def path_of(pid: int, inode_id: int, mount_point: Path) -> str:
-    """Return where a process has something of a mount open, as far as its descriptors tell; "" otherwise."""
+    """Return where a process has something of a mount open,
+    as far as its descriptors tell; "" otherwise.
+    """
     try:
         device = mount_point.stat().st_dev
         if mount_point.stat().st_ino == inode_id:
@@ -190,7 +199,9 @@ def _new_table(*columns: str) -> Table:
 
 
 def _process_table(view: View) -> Table:
-    table = _new_table("pid", "command", "operation", "calls/s", "bytes/s", "mean", "p50", "p99", "at once")  # fmt: skip
+    table = _new_table(
+        "pid", "command", "operation", "calls/s", "bytes/s", "mean", "p50", "p99", "at once"
+    )
     for row in view.rows[:ROW_COUNT]:
         table.add_row(
             str(row.pid),

@@ -1,9 +1,12 @@
-"""Stopping a whole cluster: its managers are told before anybody else ends, by a signal, and judge nobody from then on.
+"""Stopping a whole cluster: its managers are told before anybody else ends, by a signal,
+and judge nobody from then on.
 
-Else each storage process that ends in order is one less that has the newest data of its chains, the last of all is waited for at
-the next start, and a loss of just its disk keeps everything away, though the others have the same.
+Else each storage process that ends in order is one less that has the newest data of its chains, the
+last of all is waited for at the next start, and a loss of just its disk keeps everything away,
+though the others have the same.
 
-Signalled first, a manager knows it before it hears of any end: its handler runs before anything that came later is acted on.
+Signalled first, a manager knows it before it hears of any end: its handler runs before
+anything that came later is acted on.
 """
 
 import logging
@@ -30,7 +33,8 @@ async def hear_of_stop(
 ) -> None:
     """Tell a manager when all is being stopped, until cancelled.
 
-    In the handler itself, not by a task: what has come through sockets meanwhile is acted on by tasks, in any order.
+    In the handler itself, not by a task: what has come through sockets meanwhile is
+    acted on by tasks, in any order.
     """
     token = trio.lowlevel.current_trio_token()
 
@@ -47,7 +51,9 @@ async def hear_of_stop(
 
 
 def tell_of_stop(manager: ProcessId) -> None:
-    """Tell a manager that all is about to be stopped; one of a release that does not listen would die of it, and is left alone."""
+    """Tell a manager that all is about to be stopped;
+    one of a release that does not listen would die of it, and is left alone.
+    """
     try:
         pidfd = open_pidfd(manager)
     except OSError as error:

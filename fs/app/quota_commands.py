@@ -90,7 +90,8 @@ def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = F
 
 
 def check_not_here(paths: Sequence[str]) -> None:
-    """Refuse paths of this machine that are on no mount: within a file system which nobody has named they would mean other files.
+    """Refuse paths of this machine that are on no mount:
+    within a file system which nobody has named they would mean other files.
 
     Raises:
         FsError: INVALID_ARGUMENT.
@@ -104,10 +105,12 @@ def check_not_here(paths: Sequence[str]) -> None:
 
 
 def meant_directory(given: Path | None, where: OnMount | None) -> ClusterDir | None:
-    """Return the directory of the cluster that is given, or whose mount a path is on; None: it is of another machine.
+    """Return the directory of the cluster that is given, or whose mount a path is on;
+    None: it is of another machine.
 
     Raises:
-        FsError: BAD_CLUSTER_DIR; INVALID_ARGUMENT: that mount is of another cluster than the one given.
+        FsError: BAD_CLUSTER_DIR; INVALID_ARGUMENT: that mount is of another
+            cluster than the one given.
     """
     if given is None and where is not None and where.cluster_id:
         return directory_of_cluster(where.cluster_id)
@@ -119,18 +122,26 @@ def meant_directory(given: Path | None, where: OnMount | None) -> ClusterDir | N
 
 
 def check_same_cluster(where: OnMount | None, cluster_id: str) -> None:
-    """Raise FsError(INVALID_ARGUMENT) for a path on a mount of another cluster: there its name means something else."""
+    """Raise FsError(INVALID_ARGUMENT) for a path on a mount of another cluster:
+    there its name means something else.
+    """
     if where is not None and where.cluster_id not in {"", cluster_id}:
-        detail = f"{where.mount_point} is a mount of {where.cluster_id}, and the command is for {cluster_id}"
+        detail = (
+            f"{where.mount_point} is a mount of {where.cluster_id}, and the command is for "
+            f"{cluster_id}"
+        )
         raise FsError(Status.INVALID_ARGUMENT, detail)
 
 
 def _connected_as_daemon(where: OnMount) -> BlockingFs:
-    """Return a client that reaches the cluster as the daemon of its mount does, for machines that have the mount only."""
+    """Return a client that reaches the cluster as the daemon of its mount does,
+    for machines that have the mount only.
+    """
     found = mount_daemon_at(where.mount_point)
     if found is None:
         detail = (
-            f"{where.mount_point} is a mount of {where.cluster_id}, of which no process runs here that you may ask: "
+            f"{where.mount_point} is a mount of {where.cluster_id}, of which no process runs here "
+            "that you may ask: "
             "be its owner, or name a directory by --dir"
         )
         raise FsError(Status.NOT_RUNNING, detail)
@@ -144,7 +155,9 @@ def _connected_as_daemon(where: OnMount) -> BlockingFs:
 
 
 def _connected_elsewhere(on: OnMount | None) -> BlockingFs:
-    """Return a client of the cluster of `ember admin --at`, or of the configuration file of this machine."""
+    """Return a client of the cluster of `ember admin --at`,
+    or of the configuration file of this machine.
+    """
     from .where import find  # noqa: PLC0415 - loads managers and stores, which `ember rm` does not need
 
     where = find(None, None)
@@ -229,7 +242,10 @@ def _store_to_count(given: Path | None, where: OnMount | None, path: str) -> "St
     if meant is not None:
         return store_of_cluster(meant)
     if where is not None and configured_file() is None:
-        detail = f"{path} is on a mount of a cluster of other machines: name the file of any of its servers by {CONFIG_VARIABLE}"
+        detail = (
+            f"{path} is on a mount of a cluster of other machines: name the file of any of its "
+            f"servers by {CONFIG_VARIABLE}"
+        )
         raise FsError(Status.NOT_RUNNING, detail)
     choice = store_of(None, None, "")
     check_same_cluster(where, choice.cluster_id)
@@ -245,7 +261,9 @@ def recount(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Count what lies below each directory, compare, and put the counters right, while the cluster works."""
+    """Count what lies below each directory, compare, and put the counters right,
+    while the cluster works.
+    """
     from .recount import recount as run  # noqa: PLC0415
 
     where = mount_of([path] if path else [])

@@ -1,13 +1,18 @@
-"""How a process tells whoever started it that it serves: a line through a pipe.  Standard library only.
+"""How a process tells whoever started it that it serves: a line through a pipe.
 
-The line says where its metrics are, empty: nowhere.  An end of file without it: the process died before.
+Standard library only.
+
+The line says where its metrics are, empty: nowhere.  An end of file
+without it: the process died before.
 """
 
 import os
 from typing import Final
 
 READY_VARIABLE: Final = "EMBERFS_READY_FD"
-"""Environment variable with the descriptor of the pipe; fs/app/deploy/keeper.py, which stands alone, has it, too."""
+"""Environment variable with the descriptor of the pipe;
+fs/app/deploy/keeper.py, which stands alone, has it, too.
+"""
 
 
 def tell_ready(metrics_address: str) -> None:

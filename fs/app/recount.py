@@ -1,6 +1,7 @@
 """`ember quota recount`: are the counters of usage right?
 
-Exit codes: 0 they are (or are now), 1 some are wrong (with --check), or could not be put right, 2 it could not be counted.
+Exit codes: 0 they are (or are now), 1 some are wrong (with --check), or could not be put
+right, 2 it could not be counted.
 """
 
 import json

@@ -11,8 +11,8 @@ SUFFIX: Final = ".dist-info"
 def _release() -> str:
     """Return the release of the first folder of the import path that tells one, or "unpackaged".
 
-    An installer names it in the name of a folder.  Only where there is none, `importlib.metadata` is asked: loading that takes
-    longer than most of what a process loads.
+    An installer names it in the name of a folder.  Only where there is none, `importlib.metadata`
+    is asked: loading that takes longer than most of what a process loads.
     """
     for place in sys.path:
         for folder in Path(place).glob(f"{PREFIX}*{SUFFIX}"):

@@ -1,7 +1,8 @@
 """Which clusters and mount daemons run on this machine: read from the command lines in /proc.
 
-Tells what runs of a cluster also when its folder of sockets and state was removed.  Only processes that the caller may signal count.
-Does not talk to any of them (supervisor_link.py), and starts and stops nothing.
+Tells what runs of a cluster also when its folder of sockets and state was removed.  Only
+processes that the caller may signal count.  Does not talk to any of them
+(supervisor_link.py), and starts and stops nothing.
 """
 
 import json
@@ -106,7 +107,9 @@ def _mount_daemons_at(mount_point: Path) -> Iterator[tuple[Command, ProcessConfi
 
 
 def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
-    """Return what the last supervisor knew, by service name; empty when there is nothing to read."""
+    """Return what the last supervisor knew, by service name;
+    empty when there is nothing to read.
+    """
     try:
         state = json.loads(directory.state_path.read_text())
         return {service["name"]: service for service in state["services"]}
@@ -117,7 +120,8 @@ def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:
 def left_running(directory: ClusterDir) -> dict[str, dict[str, Any]]:
     """Return the services of a cluster that run, by name, in the form of the state file.
 
-    That file need not know of them: the disk was full, its folder was removed, or the supervisor died before it wrote.
+    That file need not know of them: the disk was full, its folder was removed, or the
+    supervisor died before it wrote.
     """
     found = {
         name: service

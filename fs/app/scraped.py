@@ -1,4 +1,7 @@
-"""Metrics of other processes, fetched and read; what happened between two readings.  Knows no metric by name."""
+"""Metrics of other processes, fetched and read; what happened between two readings.
+
+Knows no metric by name.
+"""
 
 import urllib.request
 from collections.abc import Collection, Iterator
@@ -76,7 +79,9 @@ def parse(text: str, at_s: float) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What happened between two readings of one process; a process that began anew counts from its start."""
+    """What happened between two readings of one process;
+    a process that began anew counts from its start.
+    """
 
     before: Reading
     after: Reading
@@ -101,7 +106,9 @@ class Span:
         return self.grown(f"{name}_sum", **labels) / count if count > 0 else 0.0
 
     def quantile_s(self, name: str, share: float, **labels: str) -> float:
-        """Return an upper bound of the time that `share` of what happened took at most; 0 when nothing happened."""
+        """Return an upper bound of the time that `share` of what happened took at most;
+        0 when nothing happened.
+        """
         then = self.before.buckets(name, labels)
         now = self.after.buckets(name, labels)
         if any(now[end] < then.get(end, 0.0) for end in now):

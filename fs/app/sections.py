@@ -1,7 +1,7 @@
 """The list of commands in `ember --help`, by what a reader wants to do.
 
-Says where each command stands, and nothing else of it.  A command that stands nowhere comes last, below "Other"; tests
-refuse that.
+Says where each command stands, and nothing else of it.  A command that stands nowhere comes last,
+below "Other"; tests refuse that.
 """
 
 from typing import Any, Final

@@ -1,4 +1,6 @@
-"""`ember control`, `mgmtd`, `meta`, `kv`, `storage`, `mountd`: one process of a cluster each, until it is asked to stop."""
+"""`ember control`, `mgmtd`, `meta`, `kv`, `storage`, `mountd`:
+one process of a cluster each, until it is asked to stop.
+"""
 
 import typer
 

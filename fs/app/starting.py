@@ -1,7 +1,8 @@
 """What a start waits for: a store or a manager that is down, starting, or out of reach for a while.
 
-A process that ended instead would only be started again, with a log that tells of an error where there is none: after a
-power failure everything comes back in any order.  Whoever asks the process to stop meanwhile need not wait (compose.py).
+A process that ended instead would only be started again, with a log that tells of an error where
+there is none: after a power failure everything comes back in any order.  Whoever asks the process
+to stop meanwhile need not wait (compose.py).
 """
 
 import logging
@@ -36,7 +37,9 @@ MANAGER_TIMEOUT_S: Final = 5.0
 
 
 class _Telling:
-    """Says for what a process waits, since when, and why it is not there yet: in the log, and to systemd."""
+    """Says for what a process waits, since when, and why it is not there yet:
+    in the log, and to systemd.
+    """
 
     def __init__(self, process: "Process", what: str) -> None:
         self._process = process
@@ -49,7 +52,9 @@ class _Telling:
         """Says why; empty: not known yet."""
 
     async def run(self) -> None:
-        """Tell after a moment, once more as soon as it is known why, then now and then, until cancelled."""
+        """Tell after a moment, once more as soon as it is known why, then now and then,
+        until cancelled.
+        """
         await trio.sleep(TELL_AFTER_S)
         while True:
             is_known = self._tell()
@@ -109,7 +114,9 @@ async def wait_for(process: "Process", what: str, attempt: Callable[[], Awaitabl
 
 
 async def tell_until_joined(process: "Process", membership: Membership) -> None:
-    """Wait for the first lease of a process that serves nobody before, and say so as long as no manager gives one."""
+    """Wait for the first lease of a process that serves nobody before,
+    and say so as long as no manager gives one.
+    """
     where = ", ".join(process.config.process.mgmtd_addresses)
     telling = _Telling(process, f"a lease of the manager at {where}")
     telling.look = lambda: membership.trouble
@@ -128,7 +135,9 @@ async def wait_for_store(process: "Process", attempt: Callable[[], Awaitable[T]]
 
 
 async def wait_for_manager(process: "Process") -> None:
-    """Wait until a primary manager answers; raises FsError for what no waiting cures, such as another cluster's id."""
+    """Wait until a primary manager answers; raises FsError for what no waiting cures,
+    such as another cluster's id.
+    """
     link = MgmtdLink(process.channels, process.config.process.mgmtd_addresses, process.runtime)
 
     async def ask() -> None:

@@ -1,10 +1,12 @@
-"""The status of a cluster as a web page, for people without a command line: `/` and `/status.json` of a manager's metrics address.
+"""The status of a cluster as a web page, for people without a command line:
+`/` and `/status.json` of a manager's metrics address.
 
-Any manager tells what it knows: the acting one also of moves.  The page is one text without anything from elsewhere, so it
-works without a network beyond this one; it asks for the JSON every few seconds.  Nothing can be changed through it.
+Any manager tells what it knows: the acting one also of moves.  The page is one text without
+anything from elsewhere, so it works without a network beyond this one; it asks for the JSON every
+few seconds.  Nothing can be changed through it.
 
-Asks nobody who he is, as the metrics beside it do not; whom it is shown says page_rule.py.  However many look, and however often, it is
-made once in AGE_S_MAX.
+Asks nobody who he is, as the metrics beside it do not; whom it is shown says page_rule.py.  However
+many look, and however often, it is made once in AGE_S_MAX.
 """
 
 import json
@@ -70,7 +72,10 @@ HTML_HEADERS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     (
         "Content-Security-Policy",
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'",
+        (
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src "
+            "data:; connect-src 'self'; frame-ancestors 'none'"
+        ),
     ),
 )
 JSON_HEADERS: Final = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))

@@ -1,7 +1,7 @@
 """`ember status`: what runs, what the chains are doing, how much space is left.
 
-Asks the supervisor (processes) and the manager (chains); a manager that does not answer within a second is
-reported as such, so that status works best when things are worst.
+Asks the supervisor (processes) and the manager (chains); a manager that does not answer within a
+second is reported as such, so that status works best when things are worst.
 """
 
 import json
@@ -70,9 +70,12 @@ def _is_healthy(services: list[dict[str, Any]], chains: list[dict[str, Any]]) ->
 
 
 def failure_texts(directory: ClusterDir, services: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each process that has ended and does not run again yet: what its log said last."""
+    """Return a line for each process that has ended and does not run again yet:
+    what its log said last.
+    """
     return [
-        f"problem: {s['name']} has ended ({s['last_exit']}) and is started again; its log, {path}, ends with:"
+        f"problem: {s['name']} has ended ({s['last_exit']}) and is started again; its log, "
+        f"{path}, ends with:"
         f" {supervisor_link.last_line(path)}"
         for s in services
         if s["last_exit"] and s["state"] in {"restarting", "starting"}
@@ -81,14 +84,18 @@ def failure_texts(directory: ClusterDir, services: list[dict[str, Any]]) -> list
 
 
 def _mount(service: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a mount, without touching it: that would wait for as long as metadata is away."""
+    """Return the state of a mount, without touching it:
+    that would wait for as long as metadata is away.
+    """
     path = Path(service["mount_point"])
     served = "mounted" if service["pid"] else "dead"
     return {"mount_point": str(path), "state": served if is_mounted(path) else "not mounted"}
 
 
 def _what_the_manager_knows(directory: ClusterDir, record: ClusterRecord) -> dict[str, Any]:
-    """Return the chains and the moves as the manager knows them, and the service that holds the primary."""
+    """Return the chains and the moves as the manager knows them,
+    and the service that holds the primary.
+    """
     from .mgmtd_link import fetch_overview  # noqa: PLC0415 - trio and the schema load only when needed
 
     info, primary_id, moves = fetch_overview(directory, record, timeout_s=MGMTD_TIMEOUT_S)
@@ -137,7 +144,8 @@ def move_text(move: dict[str, Any]) -> str:
     """Return a move as people say it."""
     text = (
         f"move {move['move_id']} ({move['reason']}): {move['state']}: chain {move['chain_id']},"
-        f" target {move['leaving_target_id']} -> {move['joining_target_id']} on node {move['node_id']}"
+        f" target {move['leaving_target_id']} -> {move['joining_target_id']} on node "
+        f"{move['node_id']}"
     )
     return f"{text} ({move['trouble']})" if move["trouble"] else text
 
@@ -155,7 +163,9 @@ def _target(target: "Target", state: "PublicState") -> dict[str, Any]:
 
 
 def target_text(target: dict[str, Any], *, has_node: bool = False) -> str:
-    """Return a chain's member as people say it: 1001 syncing (40%, 2m05s left); with its node 1001@1."""
+    """Return a chain's member as people say it: 1001 syncing (40%, 2m05s left);
+    with its node 1001@1.
+    """
     notes = []
     if resync := target["resync"]:
         unit = "bytes" if resync["bytes_total"] else "chunks"
@@ -176,7 +186,8 @@ def target_text(target: dict[str, Any], *, has_node: bool = False) -> str:
 def loss_texts(chains: list[dict[str, Any]]) -> list[str]:
     """Return a line for each chain that may have lost what no sync had covered."""
     return [
-        f"losses: chain {c['chain_id']}: {c['loss_count']} so far: machines lost power, or their last server was given up;"
+        f"losses: chain {c['chain_id']}: {c['loss_count']} so far: machines lost power, or their "
+        "last server was given up;"
         " what was written just before and not synced may be gone"
         for c in chains
         if c["loss_count"]
@@ -184,14 +195,18 @@ def loss_texts(chains: list[dict[str, Any]]) -> list[str]:
 
 
 def slow_texts(chains: list[dict[str, Any]]) -> list[str]:
-    """Return one line per node whose disks answer slowly: what that means and what to do about it."""
+    """Return one line per node whose disks answer slowly:
+    what that means and what to do about it.
+    """
     slow: dict[int, list[int]] = {}
     for target in (t for c in chains for t in c["targets"] if t["is_slow"]):
         slow.setdefault(target["node_id"], []).append(target["target_id"])
     return [
         f"problem: node {node_id} has a slow disk, below target"
-        f"{'s' if len(targets) > 1 else ''} {', '.join(map(str, sorted(targets)))}: every write to their chains waits"
-        " for it.  Its log tells since when and how slow; look at the disk (smartctl, dmesg), replace it if it stays so"
+        f"{'s' if len(targets) > 1 else ''} {', '.join(map(str, sorted(targets)))}: every write "
+        "to their chains waits"
+        " for it.  Its log tells since when and how slow; look at the disk (smartctl, dmesg), "
+        "replace it if it stays so"
         for node_id, targets in sorted(slow.items())
     ]
 
@@ -242,7 +257,9 @@ def render(status: dict[str, Any], now_s: float) -> str:
 
 
 def chain_lines(status: dict[str, Any], *, has_nodes: bool = False) -> list[str]:
-    """Return the lines about chains and moves, as `overview` tells them; with the nodes that targets are on or without."""
+    """Return the lines about chains and moves, as `overview` tells them;
+    with the nodes that targets are on or without.
+    """
     text_of = partial(target_text, has_node=has_nodes)
     complete = sum(c["is_complete"] for c in status["chains"])
     problem = status["manager_problem"]

@@ -1,4 +1,6 @@
-"""The storage process: one chunk engine per disk, the CRAQ service over them, membership in the cluster."""
+"""The storage process: one chunk engine per disk, the CRAQ service over them,
+membership in the cluster.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,8 +30,9 @@ from .starting import tell_until_joined
 log = logging.getLogger(__name__)
 
 WARM_BYTES: Final = 32 << 20
-"""Of memory for what is received or read, touched before anybody writes: where a host takes back what its guests do not use, finding it costs more
-than all else of a first write."""
+"""Of memory for what is received or read, touched before anybody writes: where a host takes back
+what its guests do not use, finding it costs more than all else of a first write.
+"""
 
 REFUSALS: Final = {
     Status.FOREIGN_DISK,
@@ -71,10 +74,12 @@ def make_calls(process: Process) -> list[DiskCalls]:
 async def open_disks(
     process: Process, engines: list[ChunkEngine], open_disk: Callable[[int], Awaitable[ChunkEngine]]
 ) -> None:
-    """Open every disk, adding to `engines`; one that is refused is left out of service, unless all are.
+    """Open every disk, adding to `engines`; one that is refused is left out of service,
+    unless all are.
 
     Raises:
-        FsError: of the first disk, when none can be used; of any, for a mistake that is not the disk's.
+        FsError: of the first disk, when none can be used; of any, for a
+            mistake that is not the disk's.
     """
     errors = []
     for index, disk in enumerate(process.config.storage.disks):
@@ -122,7 +127,9 @@ async def _open(
 
 
 async def _close_all(engines: list[ChunkEngine], calls: Sequence[DiskCalls]) -> None:
-    """Make every disk durable and release it, but for one that hangs; raises the first error after all have been closed."""
+    """Make every disk durable and release it, but for one that hangs;
+    raises the first error after all have been closed.
+    """
     errors = []
     for engine, its_calls in zip(engines, calls, strict=False):  # those that were opened
         await its_calls.settle()  # what was begun has no task that would have waited for it
@@ -151,7 +158,8 @@ async def serve_storage(
 
     Args:
         process: this one.
-        engines: by disk; they stay the caller's, also one that is put here in place of a failed one.
+        engines: by disk; they stay the caller's, also one that is put
+            here in place of a failed one.
         open_disk: opens the disk of that index, as at the start.
         calls: of the disks; the caller watches them.
         warm_bytes: so much memory for what is received or read is touched at the start.

@@ -1,7 +1,8 @@
-"""The key-value store that a process is configured with: opened, kept durable in the background, closed.
+"""The key-value store that a process is configured with:
+opened, kept durable in the background, closed.
 
-`rocksdb` is the store itself and belongs to this process alone; `remote` is the one that a kv process serves;
-`foundationdb` is a cluster of its own; `memory` keeps nothing and is for trials.
+`rocksdb` is the store itself and belongs to this process alone; `remote` is the one that a kv
+process serves; `foundationdb` is a cluster of its own; `memory` keeps nothing and is for trials.
 """
 
 from collections.abc import AsyncIterator
@@ -46,12 +47,15 @@ async def _closing(engine: KvEngine) -> AsyncIterator[None]:
 async def open_local_store(process: Process) -> AsyncIterator[RocksDbEngine]:
     """Open the store in `kv.path` for the length of the block.
 
-    Commits that nobody waits for reach the disk within kv.group_sync_interval_s while the block lasts.
+    Commits that nobody waits for reach the disk within
+    kv.group_sync_interval_s while the block lasts.
 
-    A disk that does not answer ends the process (kv.disk_hang_s): its callers are refused, instead of waiting without an end.
+    A disk that does not answer ends the process (kv.disk_hang_s): its callers are refused,
+    instead of waiting without an end.
 
     Raises:
-        FsError: BAD_CONFIG; what RocksDbEngine.open says; IO_ERROR, ending the block, when the disk fails.
+        FsError: BAD_CONFIG; what RocksDbEngine.open says; IO_ERROR, ending the
+            block, when the disk fails.
     """
     section = process.config.kv
     if not section.path:
@@ -78,7 +82,8 @@ async def _watch(section: KvSection, runtime: Runtime) -> AsyncIterator[DiskWatc
 
     def on_hang(age_s: float) -> None:
         abandon(
-            f"{section.path} does not answer for {age_s:.0f} s: this process ends, and can begin again when the disk answers"
+            f"{section.path} does not answer for {age_s:.0f} s: this process ends, and can begin "
+            "again when the disk answers"
         )
 
     watch = DiskWatch(section.path, section.disk_hang_s)
@@ -101,7 +106,9 @@ async def _open_watch(watch: DiskWatch, path: str, runtime: Runtime) -> None:
 
 @asynccontextmanager
 async def open_local_reader(process: Process) -> AsyncIterator[RocksDbReader]:
-    """Open the store in `kv.path` for reading, whether its process serves it or not; raises what RocksDbReader.open says."""
+    """Open the store in `kv.path` for reading, whether its process serves it or not;
+    raises what RocksDbReader.open says.
+    """
     cluster_id = process.config.process.cluster_id
     path = process.config.kv.path
     engine = await RocksDbReader.open(path, process.runtime, cluster_id=cluster_id)
@@ -122,7 +129,9 @@ async def _open_remote_store(process: Process) -> AsyncIterator[RemoteEngine]:
 async def open_foundationdb(
     section: KvSection, runtime: Runtime, cluster_id: str
 ) -> AsyncIterator[FoundationDbEngine]:
-    """Open FoundationDB for the length of the block; raises what fs.kv.foundationdb.open_engine says."""
+    """Open FoundationDB for the length of the block;
+    raises what fs.kv.foundationdb.open_engine says.
+    """
     engine = await open_engine(section, runtime, cluster_id=cluster_id)
     async with _closing(engine):
         yield engine
@@ -130,11 +139,12 @@ async def open_foundationdb(
 
 @asynccontextmanager
 async def open_store(process: Process, *, waits: bool = False) -> AsyncIterator[KvEngine]:
-    """Open the store that kv.engine names for the length of the block; with `waits`, wait for one that is away.
+    """Open the store that kv.engine names for the length of the block;
+    with `waits`, wait for one that is away.
 
     Raises:
-        FsError: as `open_local_store` and `open_foundationdb`; a remote store that is away raises nothing until
-            it is used.
+        FsError: as `open_local_store` and `open_foundationdb`; a remote store that is away
+            raises nothing until it is used.
     """
     match process.config.kv.engine:
         case "remote":

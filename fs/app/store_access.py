@@ -1,7 +1,7 @@
 """The key-value store of a cluster, opened by a command: with the cluster running or not.
 
---dir DIR                      the store that the cluster's processes are configured with; while they run, through
-the process that holds it
+--dir DIR                      the store that the cluster's processes are configured with;
+                               while they run, through the process that holds it
 --kv rocksdb:PATH              the embedded store at PATH, which no process uses
 --kv remote:ADDRESS            the same through the process that serves it
 --kv foundationdb:CLUSTERFILE  (or without CLUSTERFILE) FoundationDB
@@ -98,7 +98,9 @@ def managers_of(directory: ClusterDir) -> list[str]:
 
 
 def check_exists(choice: StoreChoice) -> None:
-    """Raise FsError(BAD_CONFIG) if the embedded store is not there: opening would make an empty one."""
+    """Raise FsError(BAD_CONFIG) if the embedded store is not there:
+    opening would make an empty one.
+    """
     path = Path(choice.section.path)
     if choice.section.engine == "rocksdb" and not (path / "CURRENT").exists():
         raise FsError(Status.BAD_CONFIG, f"{path} holds no key-value store")

@@ -1,4 +1,6 @@
-"""`ember backup`, `restore`, `fsck`, `fsck-disk`: metadata as a whole, and disks that no process uses."""
+"""`ember backup`, `restore`, `fsck`, `fsck-disk`:
+metadata as a whole, and disks that no process uses.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -52,7 +54,10 @@ def restore(
 
     goal = directory_of(directory) if directory is not None or kv is None else None
     if goal is not None and directory is None and not check and not goal.record_path.exists():
-        detail = f"{goal.path} holds no cluster of `ember up`: say where the backup goes by --kv rocksdb:PATH, or by --dir"
+        detail = (
+            f"{goal.path} holds no cluster of `ember up`: say where the backup goes by --kv "
+            "rocksdb:PATH, or by --dir"
+        )
         raise FsError(Status.BAD_CONFIG, detail)
     run(file, goal, kv, is_check=check)
 

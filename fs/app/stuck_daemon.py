@@ -1,19 +1,26 @@
 """Mount daemons that were killed, and cannot end.
 
-A notice to the kernel waits, in a thread and beyond the reach of any signal, for the pages of READs that are under way
-(fs/client/fuse/frontend.py).  With the main thread gone nobody answers these any more, and the kernel ends a connection by itself only when
-the last thread has let go of it: neither the process would ever end, nor whoever uses the mount.  So whoever finds such a process has
-the kernel end the connection: all that waits gets an error, the process ends, and its mount is a dead one like any other.
+A notice to the kernel waits, in a thread and beyond the reach of any signal, for the pages of
+READs that are under way (fs/client/fuse/frontend.py).  With the main thread gone nobody answers
+these any more, and the kernel ends a connection by itself only when the last thread has let go of
+it: neither the process would ever end, nor whoever uses the mount.  So whoever finds such a
+process has the kernel end the connection: all that waits gets an error, the process ends, and its
+mount is a dead one like any other.
 
-A thread may also wait for a disk that does not answer (fs/client/direct_threads.py), for as long as that takes, whatever ends its process.  Then
-what is left of it has no mount and answers nobody, and nobody waits for it any longer (`look_after`).
+A thread may also wait for a disk that does not answer (fs/client/direct_threads.py), for as long as
+that takes, whatever ends its process.  Then what is left of it has no mount and answers nobody, and
+nobody waits for it any longer (`look_after`).
 
 Invariants:
-    - A connection is ended only once the main thread of the process that serves it is gone: what is left of that process answers nobody.
-    - Where another daemon serves the mount point again, its connection is not taken for that of the one before.
-    - What stands on the mount point stays there, dead, until the next daemon mounts: nobody writes to the directory beneath.
+    - A connection is ended only once the main thread of the process that serves it is gone: what is
+      left of that process answers nobody.
+    - Where another daemon serves the mount point again, its connection is not
+      taken for that of the one before.
+    - What stands on the mount point stays there, dead, until the next daemon mounts: nobody
+      writes to the directory beneath.
 
-Needs /sys/fs/fuse/connections, or root, who may mount it elsewhere.  Finds nobody in another namespace of processes.
+Needs /sys/fs/fuse/connections, or root, who may mount it elsewhere.  Finds nobody in
+another namespace of processes.
 """
 
 import ctypes
@@ -38,7 +45,9 @@ MOUNTS: Final = Path("/proc/self/mountinfo")
 LOOK_S: Final = 0.5
 """Between two looks at a process."""
 LEFT_AFTER_S: Final = 5.0
-"""What is left of a process for so long without its main thread is not waited for: it ends with the disk's answer."""
+"""What is left of a process for so long without its main thread is not waited for:
+it ends with the disk's answer.
+"""
 
 _CONNECTION: Final = re.compile(r"^fuse_connection:\s*(\d+)$", re.MULTILINE)
 _MNT_DETACH: Final = 2
@@ -50,7 +59,9 @@ _PF_EXITING: Final = 0x4
 
 
 async def look_after(pid: int, mount_point: Path) -> None:
-    """Look after a mount daemon, so that it ends when it is killed; return when it cannot, or until cancelled."""
+    """Look after a mount daemon, so that it ends when it is killed;
+    return when it cannot, or until cancelled.
+    """
     left_s = 0.0
     while left_s < LEFT_AFTER_S:
         await trio.sleep(LOOK_S)
@@ -66,7 +77,9 @@ def free_all(mount_point: Path) -> None:
 
 
 def free(pid: int, mount_point: Path) -> None:
-    """Let a process end if it is a daemon of that mount point that was killed; does nothing to one that lives."""
+    """Let a process end if it is a daemon of that mount point that was killed;
+    does nothing to one that lives.
+    """
     if not is_stuck(pid):
         return
     numbers = _held_by(pid)
@@ -78,7 +91,9 @@ def free(pid: int, mount_point: Path) -> None:
 
 
 def is_stuck(pid: int) -> bool:
-    """Tell whether the main thread of a process has ended, and others have not yet; or is at its end, and does not come to it."""
+    """Tell whether the main thread of a process has ended, and others have not yet;
+    or is at its end, and does not come to it.
+    """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         if fields[0] != "Z":
@@ -89,7 +104,9 @@ def is_stuck(pid: int) -> bool:
 
 
 def exit_code_of(pid: int) -> int:
-    """Return how the main thread of a process that is stuck has ended, as `subprocess` has it: 0: in order, as far as is known."""
+    """Return how the main thread of a process that is stuck has ended, as `subprocess` has it: 0:
+    in order, as far as is known.
+    """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -103,7 +120,9 @@ def _others(pid: int) -> Iterator[Path]:
 
 
 def _stuck_at(mount_point: Path) -> Iterator[int]:
-    """Yield the processes of mount daemons that are stuck; only a thread still knows what the process was started with."""
+    """Yield the processes of mount daemons that are stuck;
+    only a thread still knows what the process was started with.
+    """
     for pid in [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]:
         if not is_stuck(pid):
             continue

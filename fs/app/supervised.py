@@ -1,9 +1,11 @@
-"""One process of a local cluster: started, started again when it dies, asked to stop, killed when it does not.
+"""One process of a local cluster: started, started again when it dies, asked to stop,
+killed when it does not.
 
-Part of fs/app/supervisor.py, which has all of them, and says what holds for signals and for the state file.
+Part of fs/app/supervisor.py, which has all of them, and says what holds for
+signals and for the state file.
 
-Concurrency: trio; one task runs `Service.run`, any other may call `Service.stop`.  No checkpoint lies between a change of a field and
-the writing of the state file.
+Concurrency: trio; one task runs `Service.run`, any other may call `Service.stop`.  No checkpoint
+lies between a change of a field and the writing of the state file.
 """
 
 import logging
@@ -143,7 +145,9 @@ class Service:
         self.ended.set()
 
     async def _run_once(self) -> tuple[int | None, str]:
-        """Start the process, wait for its end; return its exit code, None if there was none, and how it ended for people."""
+        """Start the process, wait for its end; return its exit code, None if there was none,
+        and how it ended for people.
+        """
         try:
             child, ready_read = self._spawn()
         except OSError as error:  # no room for its log, no process or descriptor left
@@ -198,7 +202,9 @@ class Service:
             os.close(ready_read)
 
     async def _wait_child(self, child: "subprocess.Popen[bytes]") -> int | None:
-        """Wait for the end of a process that was started here; return its exit code; None: as `wait_daemon_end`."""
+        """Wait for the end of a process that was started here; return its exit code;
+        None: as `wait_daemon_end`.
+        """
         while (code := child.poll()) is None:
             identity = process_id(child.pid)
             if identity is None:  # it is just ending, or there is no descriptor to look

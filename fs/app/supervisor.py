@@ -1,14 +1,17 @@
-"""The supervisor of a local cluster: starts its processes, restarts those that die, stops them in order.
+"""The supervisor of a local cluster: starts its processes, restarts those that die,
+stops them in order.
 
-Runs as its own process (`python -m fs.app.supervisor DIRECTORY`), detached from the terminal.  Answers
-one JSON line per connection on a Unix socket: status, add, remove, stop.
+Runs as its own process (`python -m fs.app.supervisor DIRECTORY`), detached from the terminal.
+Answers one JSON line per connection on a Unix socket: status, add, remove, stop.
 
 Invariants:
     - At most one supervisor per cluster: it holds a lock on run/supervisor.lock while it lives.
     - A process is signalled only through a pidfd opened for its verified identity (process_id.py).
-    - The death of the supervisor stops no service; the next one adopts what still runs: by the state file, which is written
-      after every start, else, where that could not be written or was removed, by what /proc shows (running.py).
-    - What the machine refuses (a full disk, no more processes or descriptors) ends no supervisor: it goes on, and tries again.
+    - The death of the supervisor stops no service; the next one adopts what still runs: by the
+      state file, which is written after every start, else, where that could not be written or was
+      removed, by what /proc shows (running.py).
+    - What the machine refuses (a full disk, no more processes or descriptors) ends no
+      supervisor: it goes on, and tries again.
     - Nor does any line that comes by the socket, nor one that never ends.
 
 Concurrency: trio; one task per service (supervised.py).
@@ -101,7 +104,8 @@ class Supervisor:
         """Stop one service and forget it.
 
         Raises:
-            FsError: NOT_RUNNING; NOT_FLUSHED: it has stopped, a mount daemon that could not write everything.
+            FsError: NOT_RUNNING; NOT_FLUSHED: it has stopped, a mount daemon that
+                could not write everything.
         """
         service = self._services.get(name)
         if service is None:
@@ -113,7 +117,9 @@ class Supervisor:
             raise FsError(Status.NOT_FLUSHED, service.complaint)
 
     async def stop(self) -> None:
-        """Stop everything: mounts flush first, storage tells managers, who know that all is going, what it has; the store comes last."""
+        """Stop everything: mounts flush first, storage tells managers, who know that all is going,
+        what it has; the store comes last.
+        """
         for role in STOP_ORDER:
             if role == "storage":
                 self._tell_managers()
@@ -140,7 +146,9 @@ class Supervisor:
         }
 
     def _save(self) -> None:
-        """Write the state file, if there is room; losing it in a power failure harms nothing, so it is not synced."""
+        """Write the state file, if there is room; losing it in a power failure harms nothing,
+        so it is not synced.
+        """
         temporary = self._directory.state_path.with_suffix(".new")
         try:
             temporary.write_text(json.dumps(self.status()))
@@ -226,7 +234,8 @@ async def serve(
     supervisor = Supervisor(directory, restarts=restarts)
     path = directory.supervisor_socket
     path.unlink(missing_ok=True)
-    # Without a checkpoint between name and readiness: whoever was refused there would take the supervisor for gone.
+    # Without a checkpoint between name and readiness: whoever was refused there would
+    # take the supervisor for gone.
     made = socket.create_server(str(path), family=socket.AF_UNIX, backlog=16)
     listening = trio.socket.from_stdlib_socket(made)
 

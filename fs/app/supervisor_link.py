@@ -1,4 +1,6 @@
-"""Talking to a cluster's supervisor: one JSON line each way.  Standard library only, so that it is quick.
+"""Talking to a cluster's supervisor: one JSON line each way.
+
+Standard library only, so that it is quick.
 
 Blocking; used by the command line, never by a service.
 """
@@ -54,7 +56,9 @@ def is_answering(directory: ClusterDir) -> bool:
 
 
 def answering_pid(directory: ClusterDir) -> int | None:
-    """Return who answers as the supervisor, None if nobody does; raises FsError(BAD_CLUSTER_DIR) when only its owner may ask."""
+    """Return who answers as the supervisor, None if nobody does;
+    raises FsError(BAD_CLUSTER_DIR) when only its owner may ask.
+    """
     try:
         line = _exchange(directory, {"command": "status"})
     except PermissionError as error:
@@ -80,11 +84,15 @@ def _silence(directory: ClusterDir, error: OSError) -> FsError:
 
     if supervisor_of(directory) is not None:
         detail = (
-            f"the supervisor of {directory.path} runs, but its socket is gone: was {directory.run_path} emptied?"
+            f"the supervisor of {directory.path} runs, but its socket is gone: was "
+            f"{directory.run_path} emptied?"
             " stop it: ember down"
         )
     elif has_orphans(directory):
-        detail = f"the supervisor of {directory.path} has died, its services go on; take them over: ember up"
+        detail = (
+            f"the supervisor of {directory.path} has died, its services go on; take them over: "
+            "ember up"
+        )
     else:
         detail = f"no cluster runs in {directory.path}; start it: ember up"
     return FsError(Status.NOT_RUNNING, detail)

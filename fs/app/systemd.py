@@ -1,6 +1,7 @@
 """What a process tells systemd, when systemd started it: ready, stopping, alive.
 
-The protocol of sd_notify(3): one datagram per message to the socket that NOTIFY_SOCKET names.  Without it, nothing is said.
+The protocol of sd_notify(3): one datagram per message to the socket that NOTIFY_SOCKET
+names.  Without it, nothing is said.
 """
 
 import logging
@@ -19,7 +20,9 @@ PID_VARIABLE: Final = "WATCHDOG_PID"
 
 
 class SystemdLink:
-    """The way to systemd; takes its variables out of the environment, so that children do not speak for us."""
+    """The way to systemd; takes its variables out of the environment,
+    so that children do not speak for us.
+    """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
         self._path = environment.pop(SOCKET_VARIABLE, "")
@@ -30,7 +33,9 @@ class SystemdLink:
         """Within which a word is expected; 0: none is."""
 
     def say(self, word: str) -> None:
-        """Send READY=1, STOPPING=1 or WATCHDOG=1; one that is lost is told in the log, and no more than that."""
+        """Send READY=1, STOPPING=1 or WATCHDOG=1; one that is lost is told in the log,
+        and no more than that.
+        """
         if not self._path:
             return
         address = f"\0{self._path[1:]}" if self._path.startswith("@") else self._path
@@ -41,7 +46,10 @@ class SystemdLink:
             log.warning("systemd was not told %s: %s", word, error)
 
     async def keep_saying(self) -> None:
-        """Say that the loop runs, twice as often as expected, until cancelled.  A loop that hangs says nothing."""
+        """Say that the loop runs, twice as often as expected, until cancelled.
+
+        A loop that hangs says nothing.
+        """
         while self.watchdog_s:
             self.say("WATCHDOG=1")
             await trio.sleep(self.watchdog_s / 2)

@@ -1,4 +1,6 @@
-"""`ember top`: what every process of a local cluster does, second by second, from the metrics that it shows."""
+"""`ember top`: what every process of a local cluster does, second by second,
+from the metrics that it shows.
+"""
 
 import contextlib
 import json
@@ -105,7 +107,19 @@ def duration_text(seconds: float) -> str:
 def table_of(rows: list[Row]) -> Table:
     """Return the rows for people."""
     table = Table(box=None, pad_edge=False)
-    for column in ("process", "req/s", "mean", "p99", "open", "err/s", "in/s", "out/s", "cpu", "memory", "loop"):  # fmt: skip
+    for column in (
+        "process",
+        "req/s",
+        "mean",
+        "p99",
+        "open",
+        "err/s",
+        "in/s",
+        "out/s",
+        "cpu",
+        "memory",
+        "loop",
+    ):
         table.add_column(column, justify="left" if column == "process" else "right", no_wrap=True)
     table.add_column("most time", overflow="ellipsis", no_wrap=True)
     for row in rows:

@@ -1,7 +1,7 @@
 """`ember rm` and `ember trash ...`: removals that can be taken back.
 
-A path is one of a mounted EmberFS, or, when it is not below a mount, one of the file system itself.  Does not decide
-anything: fs/meta/ops/trash.py does.
+A path is one of a mounted EmberFS, or, when it is not below a mount, one of the file system itself.
+Does not decide anything: fs/meta/ops/trash.py does.
 """
 
 import json
@@ -63,7 +63,9 @@ def _rm(
     ] = False,
     directory: DirOption = None,
 ) -> None:
-    """Move files and, with -r, directories to the trash; what lies in the trash is removed for good."""
+    """Move files and, with -r, directories to the trash;
+    what lies in the trash is removed for good.
+    """
     with connected(directory, paths) as fs:
         for path in paths:
             inside = path_inside(path)
@@ -126,7 +128,10 @@ def restore(
             except FsError as error:
                 if error.status is not Status.EXISTS:
                     raise
-                detail = f"{to or entry.path}; nothing is replaced: restore it under another name by --to PATH"
+                detail = (
+                    f"{to or entry.path}; nothing is replaced: restore it under another name by "
+                    "--to PATH"
+                )
                 raise FsError(Status.EXISTS, detail) from error
 
 

@@ -1,7 +1,7 @@
 """`ember user ...`: who may use a closed cluster, and by which tokens (specs/authentication.md).
 
-A token is made here: the manager gets to know what checks it, the token itself is shown once and kept nowhere.
-Does not decide anything: fs/mgmtd/user_book.py does.
+A token is made here: the manager gets to know what checks it, the token itself is shown once and
+kept nowhere. Does not decide anything: fs/mgmtd/user_book.py does.
 """
 
 import json
@@ -68,12 +68,24 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What people call the user.")],
     *,
     gid: Annotated[int | None, typer.Option(help="Primary group.", show_default="UID")] = None,
-    groups: Annotated[str | None, typer.Option(help="Supplementary groups: 10,20; '': none.")] = None,
-    root: Annotated[bool | None, typer.Option("--root/--no-root", help="May act for everybody: for mount daemons.", show_default=False)] = None,
-    admin: Annotated[bool | None, typer.Option("--admin/--no-admin", help="May change the cluster, and its users.", show_default=False)] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Supplementary groups: 10,20; '': none.")
+    ] = None,
+    root: Annotated[
+        bool | None,
+        typer.Option(
+            "--root/--no-root", help="May act for everybody: for mount daemons.", show_default=False
+        ),
+    ] = None,
+    admin: Annotated[
+        bool | None,
+        typer.Option(
+            "--admin/--no-admin", help="May change the cluster, and its users.", show_default=False
+        ),
+    ] = None,
     config: ConfigOption = None,
     directory: DirOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Make a user, or change the name of one and what else is said; the rest, and tokens, stay."""
     known = [one for one in _users(config, directory) if one.uid == uid]
     before = known[0] if known else pb.UserPb(gid=uid)
@@ -168,11 +180,15 @@ def ls(
 def new(
     uid: UidArgument,
     *,
-    expire: Annotated[str, typer.Option(metavar="TIME", help="12h, 90d ...", show_default="never")] = "",
-    file: Annotated[Path | None, typer.Option(help="Write it there (mode 0600) instead of printing it.")] = None,
+    expire: Annotated[
+        str, typer.Option(metavar="TIME", help="12h, 90d ...", show_default="never")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option(help="Write it there (mode 0600) instead of printing it.")
+    ] = None,
     config: ConfigOption = None,
     directory: DirOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Make a token and show it, once; it lets its holder in as that user."""
     source = random.SystemRandom()
     made = Token(uid, source.randbytes(TOKEN_ID_BYTES), source.randbytes(SECRET_BYTES))

@@ -1,6 +1,7 @@
 """What `ember up` waits for: services that serve, and chains that can be read and written.
 
-Invariants: every wait ends, within the limits below; what it raises names the service or the chains, and where the log is.
+Invariants: every wait ends, within the limits below; what it raises names the service or
+the chains, and where the log is.
 
 Does not: start or stop anything.
 """
@@ -31,11 +32,15 @@ DISK_STATUSES: Final = (
     Status.NO_SPACE,
     Status.OUT_OF_RESOURCES,
 )
-"""Of a process none of whose disks can be used (fs/app/storage.py): there is nothing to put right in its configuration."""
+"""Of a process none of whose disks can be used (fs/app/storage.py):
+there is nothing to put right in its configuration.
+"""
 
 _ENDED: Final = {"restarting", "stopped"}
-"""States of a service whose process is not there: then alone the last line of its log says why.  One that is started again has begun to
-write other lines."""
+"""States of a service whose process is not there: then alone the last line of its log says why.
+
+One that is started again has begun to write other lines.
+"""
 
 _LOG_PREFIX: Final = re.compile(r"^\S+Z \w+ +[\w.]+: ")
 
@@ -86,7 +91,9 @@ def wait_running(directory: ClusterDir, name: str) -> None:
 
 
 def wait_storage(directory: ClusterDir, record: ClusterRecord) -> list[ServiceFailedError]:
-    """Wait until storage processes serve; return why some do not, for want of their disks.  They are started again and again.
+    """Wait until storage processes serve; return why some do not, for want of their disks.
+
+    They are started again and again.
 
     Raises:
         ServiceFailedError: none does; or one, for something else.
@@ -171,7 +178,8 @@ def _is_available(info: RoutingInfo) -> bool:
 def is_redundant(info: RoutingInfo) -> bool:
     """Every target serves, and has said so: the first version of a chain takes that for granted.
 
-    Later ones do not: whoever serves in them was heard.  That it is up to date may be published seconds later, since nobody acts on it.
+    Later ones do not: whoever serves in them was heard.  That it is up to date may be published
+    seconds later, since nobody acts on it.
     """
     return all(
         len(chain.serving) >= chain.replica_count

@@ -1,7 +1,8 @@
 """`ember warmup`: has the storage nodes read files into their page caches, on every replica.
 
-Files are taken in the order of their paths, so that an interrupted run is resumed after the last one it finished.
-They are listed first, and the tree may change meanwhile: a file that is gone when its turn comes is counted, and no failure.
+Files are taken in the order of their paths, so that an interrupted run is resumed after the last
+one it finished. They are listed first, and the tree may change meanwhile: a file that is gone when
+its turn comes is counted, and no failure.
 """
 
 import json
@@ -59,7 +60,9 @@ class Outcome:
 
 
 def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, Inode]]:
-    """Return the regular files at and below paths, as the file system calls them, in order, without those up to `after`."""
+    """Return the regular files at and below paths, as the file system calls them, in order,
+    without those up to `after`.
+    """
     found: dict[str, Inode] = {}
     for path in paths:
         inside = path_inside(path, follow=True)
@@ -74,7 +77,9 @@ def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, 
 
 
 def _warm_piece(file: BlockingFile, start: int, count: int) -> tuple[int, list[FsError]]:
-    """Have every replica read a piece, a few times where what failed may pass by itself; return bytes read and failures."""
+    """Have every replica read a piece, a few times where what failed may pass by itself;
+    return bytes read and failures.
+    """
     read_bytes, failures = file.prefetch(start, count)
     for _ in range(TRIES - 1):
         if all(error.retry is Retry.NEVER for error in failures):
@@ -101,7 +106,8 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     """Do what `ember warmup` does; Ctrl-C ends it early, and says how to go on.
 
     Raises:
-        FsError: a path is not there; a replica could not read something: with the first one's status.
+        FsError: a path is not there; a replica could not read something:
+            with the first one's status.
     """
     outcome = Outcome()
     columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -137,7 +143,8 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
 def _say(outcome: Outcome) -> None:
     gone = f"; {outcome.gone_count} were gone" if outcome.gone_count else ""
     typer.echo(
-        f"{outcome.file_count} {'file' if outcome.file_count == 1 else 'files'}, {bytes_text(outcome.byte_count)}:"
+        f"{outcome.file_count} {'file' if outcome.file_count == 1 else 'files'}, "
+        f"{bytes_text(outcome.byte_count)}:"
         f" replicas read {bytes_text(outcome.read_bytes)}{gone}"
     )
     if outcome.is_complete:

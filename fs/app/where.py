@@ -1,14 +1,16 @@
 """Which cluster a command means, and how it talks to it.
 
     --dir DIR                a cluster of this machine
-    --config FILE            the configuration of any of its processes, which names the managers and how to prove who we are
-    ember admin --at ADDRESS any process of it, which is asked for the managers; credentials as the environment says
+    --config FILE            the configuration of any of its processes, which names the managers and
+                             how to prove who we are
+    ember admin --at ADDRESS any process of it, which is asked for the managers; credentials as
+                             the environment says
     ember admin --kv STORE   its key-value store, when no service answers
-    nothing                  what EMBERFS_CONFIG or /etc/emberfs says on a machine of a deployed cluster (configured.py), else
-                             the cluster of this machine
+    nothing                  what EMBERFS_CONFIG or /etc/emberfs says on a machine of a deployed
+                             cluster (configured.py), else the cluster of this machine
 
-When the services of a cluster of this machine are down, its store is read instead.  What is read so is said to be so, and
-nothing can be changed.
+When the services of a cluster of this machine are down, its store is read instead.  What is read so
+is said to be so, and nothing can be changed.
 """
 
 import math
@@ -67,8 +69,12 @@ T = TypeVar("T")
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's directory.")]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Of a process of the cluster; it says where the manager is."),
-]  # fmt: skip
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Of a process of the cluster; it says where the manager is.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +146,15 @@ class Where:
         """Run `use` on the cluster's store, to change it; also while services are down.
 
         Raises:
-            FsError: as `read_store`; ALREADY_RUNNING for a store that is in use and was named by its path.
+            FsError: as `read_store`; ALREADY_RUNNING for a store that is in use
+                and was named by its path.
         """
         return self._with_store(self.chosen_store(), use, for_reading=False)
 
     def chosen_store(self) -> StoreChoice:
-        """Return the store to read; raises FsError: as the managers answer, NOT_SUPPORTED for one that nobody serves."""
+        """Return the store to read; raises FsError:
+        as the managers answer, NOT_SUPPORTED for one that nobody serves.
+        """
         choice = self.store or self._asked_store()
         check_exists(choice)
         return choice
@@ -192,8 +201,10 @@ class Where:
             if not address.startswith("unix:"):
                 raise FsError(
                     Status.NOT_SUPPORTED,
-                    f"the manager at {address} has a store of its own ({section.path}) and serves it to nobody:"
-                    f" stop it and name the store on its machine, --kv rocksdb:{section.path}; a kv process"
+                    f"the manager at {address} has a store of its own ({section.path}) and serves "
+                    "it to nobody:"
+                    f" stop it and name the store on its machine, --kv rocksdb:{section.path}; a "
+                    "kv process"
                     " serves a store while all work (deploy/README.md)",
                 )
             section = KvSection(engine="remote", address=address)
@@ -234,13 +245,16 @@ def _of_file(file: Path, auth: AuthSection) -> Where:
 
 
 def auth_of_file(file: Path) -> AuthSection:
-    """Return what a command proves that was not given this file: who names a token or a key in the environment wants that."""
+    """Return what a command proves that was not given this file:
+    who names a token or a key in the environment wants that.
+    """
     is_named = any(os.environ.get(name) for name in (TOKEN_FILE_VARIABLE, KEY_FILE_VARIABLE))
     return AuthSection() if is_named else read_config(file).auth
 
 
 def store_of_file(file: Path, auth: AuthSection) -> StoreChoice:
-    """Return the store of the cluster of a configuration file: the one that it names, else the managers'.
+    """Return the store of the cluster of a configuration file:
+    the one that it names, else the managers'.
 
     Raises:
         FsError: as `Where.chosen_store`.

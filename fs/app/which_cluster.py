@@ -1,6 +1,8 @@
-"""Which cluster of this machine a command is about: that of --dir, that whose mount a path is on, or the one that runs.
+"""Which cluster of this machine a command is about:
+that of --dir, that whose mount a path is on, or the one that runs.
 
-Asks supervisors whether they answer, and /proc what else runs (running.py).  Starts and stops nothing.
+Asks supervisors whether they answer, and /proc what else runs
+(running.py).  Starts and stops nothing.
 """
 
 from pathlib import Path
@@ -29,13 +31,16 @@ def chosen_directory(given: Path | None, *, by: str = "--dir") -> ClusterDir:
         listed = ", ".join(map(str, found))
         raise FsError(
             Status.BAD_CLUSTER_DIR,
-            f"{default.path} does not run, and there are several others; choose with {by}: {listed}",
+            f"{default.path} does not run, and there are several others; choose with {by}: "
+            f"{listed}",
         )
     return ClusterDir(found[0]) if found else default
 
 
 def directory_of_cluster(cluster_id: str) -> ClusterDir | None:
-    """Return the directory of a cluster that runs on this machine and that the caller may look into, None if there is none."""
+    """Return the directory of a cluster that runs on this machine
+    and that the caller may look into, None if there is none.
+    """
     for path in dict.fromkeys([default_directory().absolute(), *cluster_directories()]):
         directory = ClusterDir(path)
         try:

@@ -1,18 +1,24 @@
 """Block allocator: which blocks of the data files are in use.  Pure: no I/O, no clock.
 
-Two bitmaps per group: `persisted` is what the metadata store holds (or is about to, in the batch
-being built), `busy` adds blocks that a record no longer names but that may not be reused yet (a reader
-holds them, or the batch that freed them is not durable) and blocks handed out but not yet recorded.
+Two bitmaps per group: `persisted` is what the metadata store holds (or is about to, in the
+batch being built), `busy` adds blocks that a record no longer names but that may not be
+reused yet (a reader holds them, or the batch that freed them is not durable) and blocks
+handed out but not yet recorded.
 
 Invariants:
     - persisted is a subset of busy; `allocate` hands out only blocks that are not busy.
-    - Blocks whose space has been claimed go before all others; new space is claimed only when there are none.
-    - Of these and of those, the fullest group is used first, so that others run empty and can be returned.
-    - What sums over all groups is counted with each change: nobody walks them for it under the lock.
-    - A group's blocks are handed out lowest first; space is reserved in steps of `reserve_step` blocks.
-    - Where memory is short in the middle of a change of a group, `Allocator.is_torn` says so for good: it may be found where it is not.
-    - Where memory is short in the middle of a change of a group, `is_torn` says so for good: what is counted, or which group is found, may be
-      wrong from then on.
+    - Blocks whose space has been claimed go before all others; new space is
+      claimed only when there are none.
+    - Of these and of those, the fullest group is used first, so that others
+      run empty and can be returned.
+    - What sums over all groups is counted with each change: nobody
+      walks them for it under the lock.
+    - A group's blocks are handed out lowest first; space is reserved in
+      steps of `reserve_step` blocks.
+    - Where memory is short in the middle of a change of a group, `Allocator.is_torn` says so for
+      good: it may be found where it is not.
+    - Where memory is short in the middle of a change of a group, `is_torn` says so for good: what
+      is counted, or which group is found, may be wrong from then on.
 
 Concurrency: the caller holds the engine's lock.  Source: 3FS design notes, "Chunk engine".
 """
@@ -38,7 +44,9 @@ from .format import (
 )
 
 RESERVE_BYTES: Final = 16 << 20
-"""Space is claimed in runs of about this much: a whole group of the smallest blocks, one of the largest."""
+"""Space is claimed in runs of about this much:
+a whole group of the smallest blocks, one of the largest.
+"""
 
 GROUP_BYTES: Final = BLOCKS_PER_GROUP // 8
 
@@ -112,7 +120,9 @@ class SizeClass:
         self._at_hand = _Levels()
         """Those that have a free block whose space has been claimed."""
         self._retiring: set[int] = set()
-        """Numbers of groups whose space is just being given back: not to be made again meanwhile."""
+        """Numbers of groups whose space is just being given back:
+        not to be made again meanwhile.
+        """
         self._lowest_unused = 0
         self._busy_count = self._reserved_count = self._reusable_count = 0
         """Of blocks of all groups: busy; claimed; claimed and not busy."""
@@ -128,7 +138,9 @@ class SizeClass:
         return self._allocate_in(self._fullest() if found is None else self.groups[found])
 
     def next_claimed(self) -> Position | None:
-        """Return the block that `allocate` would hand out, if its space has been claimed already."""
+        """Return the block that `allocate` would hand out,
+        if its space has been claimed already.
+        """
         number = self._at_hand.fullest()
         if number is None:
             return None
@@ -137,7 +149,9 @@ class SizeClass:
     def allocate_elsewhere(
         self, avoid: Collection[int]
     ) -> tuple[Position, Reservation | None] | None:
-        """Do the same in a group that holds something and is not one of `avoid`; None if there is no room."""
+        """Do the same in a group that holds something and is not one of `avoid`;
+        None if there is no room.
+        """
         for levels in (self._at_hand, self._levels):
             for number in levels.fullest_first():
                 if number not in avoid and self.groups[number].persisted:
@@ -175,7 +189,8 @@ class SizeClass:
         self._set(group, group.busy, group.reserved | 1 << block_of_position(position))
 
     def take_reserved(self, bytes_max: int) -> list[Position]:
-        """Make free blocks that hold space busy and spaceless; return them, about `bytes_max` in all.
+        """Make free blocks that hold space busy and spaceless;
+        return them, about `bytes_max` in all.
 
         The emptiest groups give first.
 
@@ -228,7 +243,8 @@ class SizeClass:
             self._set(group, group.busy, group.reserved & group.busy)
 
     def take_empty(self, bytes_max: int) -> list[int]:
-        """Remove and return empty groups that hold space, until they hold `bytes_max`; but one is kept at hand.
+        """Remove and return empty groups that hold space, until they hold `bytes_max`;
+        but one is kept at hand.
 
         The caller gives their space back and then calls `finish_retire`.
         """
@@ -334,7 +350,9 @@ class Allocator:
         return taken
 
     def take_surplus(self, kept_bytes: int, each_bytes: int) -> list[Position]:
-        """Do the same with all but about `kept_bytes`, and `each_bytes` of each size; who holds most gives first."""
+        """Do the same with all but about `kept_bytes`, and `each_bytes` of each size;
+        who holds most gives first.
+        """
         held = {blocks: blocks.reusable_bytes() for blocks in self.classes}
         surplus = sum(held.values()) - kept_bytes
         taken: list[Position] = []

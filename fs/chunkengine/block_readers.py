@@ -85,7 +85,9 @@ class BlockReaders:
                 del failure  # its traceback holds this frame
 
     def leave(self, position: Position) -> None:
-        """Have a block used again that nothing names any more: now, or when its last reader leaves."""
+        """Have a block used again that nothing names any more:
+        now, or when its last reader leaves.
+        """
         if position in self._readers:
             self._left.add(position)
         else:

@@ -1,8 +1,8 @@
 """The ledger, its lock, and whether the disk below may still be used.
 
-Concurrency: `with books as ledger` holds the lock; data I/O and waiting for the disk belong outside.  The metadata store is written
-under the lock, so where the disk hangs its holder may never let go: threads then wait with it, the event loop, which has the main
-thread, only for STUCK_S.
+Concurrency: `with books as ledger` holds the lock; data I/O and waiting for the disk belong
+outside.  The metadata store is written under the lock, so where the disk hangs its holder may never
+let go: threads then wait with it, the event loop, which has the main thread, only for STUCK_S.
 """
 
 import logging
@@ -19,7 +19,9 @@ from .ledger import IN_DOUBT, Ledger, in_doubt
 _log = logging.getLogger(__name__)
 
 STUCK_S: Final = 1.0
-"""So long the event loop waits for the books, once; from then on, until it has had them again, not at all."""
+"""So long the event loop waits for the books, once;
+from then on, until it has had them again, not at all.
+"""
 
 
 _FAILED: Final = "it has failed"
@@ -32,7 +34,8 @@ class StuckError(FsError):
 
 
 class Books:
-    """Lends the ledger to one thread at a time; a failure to write it, or a lack in the middle of that, leaves the disk in doubt for ever.
+    """Lends the ledger to one thread at a time;
+    a failure to write it, or a lack in the middle of that, leaves the disk in doubt for ever.
 
     To give the disk up takes no memory: there may be none.
     """
@@ -54,7 +57,9 @@ class Books:
         self.failure = ""
         """Why the disk is not used any more; empty: it is."""
         self.lacks_space = False
-        """All that failed was the metadata store, for want of space: another engine may be opened on the disk."""
+        """All that failed was the metadata store, for want of space:
+        another engine may be opened on the disk.
+        """
         self.is_closed = False
         self._disk_uuid = disk_uuid
         self._owed: deque[Work] = deque()
@@ -74,8 +79,8 @@ class Books:
 
         Args:
             what: is done, for the log.
-            is_metadata: only the metadata store is at work.  A failed flush of data is another matter: the kernel
-                may have dropped pages that nobody will write again.
+            is_metadata: only the metadata store is at work.  A failed flush of data is another
+                matter: the kernel may have dropped pages that nobody will write again.
         """
         try:
             yield
@@ -107,7 +112,9 @@ class Books:
         self.soon(lambda ledger: ledger.readers.unpin_all(records))
 
     def soon(self, work: Work) -> None:
-        """Have something that may not be left out done to the ledger, now if nobody has the books, else by whoever has them next; waits for nothing."""
+        """Have something that may not be left out done to the ledger, now if nobody has the books,
+        else by whoever has them next; waits for nothing.
+        """
         is_owed = not self.lock.acquire(False)
         if is_owed:
             self._owed.append(work)  # or an error
@@ -121,7 +128,9 @@ class Books:
             self.lock.release()
 
     def finish(self, work: Work) -> None:
-        """Have the end of what was begun done to the ledger, whatever became of it: by a thread now, by the event loop, which may not wait for long, as `soon`."""
+        """Have the end of what was begun done to the ledger, whatever became of it:
+        by a thread now, by the event loop, which may not wait for long, as `soon`.
+        """
         if threading.current_thread() is threading.main_thread():
             self.soon(work)
             return

@@ -35,7 +35,8 @@ class _Stat(ctypes.Structure):
 
 
 def is_cached(source: int | ReadNow, offset: int, length: int) -> bool:
-    """Return whether a range is in memory, or is about to be: a hint; False also where the system cannot tell.
+    """Return whether a range is in memory, or is about to be: a hint;
+    False also where the system cannot tell.
 
     Args:
         source: a descriptor, or what stands for one, which is asked for its first byte.
@@ -52,7 +53,10 @@ def is_cached(source: int | ReadNow, offset: int, length: int) -> bool:
 
 
 def is_uncached(source: int | ReadNow, offset: int, length: int) -> bool:
-    """Return whether nothing of a range is in memory; False also where the system cannot tell.  Of what is no descriptor as `is_cached`."""
+    """Return whether nothing of a range is in memory; False also where the system cannot tell.
+
+    Of what is no descriptor as `is_cached`.
+    """
     if isinstance(source, int):
         return _cached_pages(source, offset, length) == 0
     return not is_cached(source, offset, length)

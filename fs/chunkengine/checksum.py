@@ -23,7 +23,9 @@ def digest_of(checksums: bytes, length: int) -> int:
 
 
 def packed_checksums(parts: Sequence[Buffer], block: int) -> bytes:
-    """Return the checksums of the joined `parts`, cut every `block` bytes; the last may be shorter."""
+    """Return the checksums of the joined `parts`, cut every `block` bytes;
+    the last may be shorter.
+    """
     if len(parts) == 1:
         size = len(parts[0])
         if size <= block:

@@ -1,19 +1,21 @@
 """Compaction: moves the chunks of sparse groups together and returns the space that becomes free.
 
-A move copies the committed version into another block, verified on the way, and changes the chunk's record to
-name that block: same version, same bytes, one batch.  To the crash rules (fs/chunkengine/engine.py) it is an
-update like any other:
+A move copies the committed version into another block, verified on the way, and changes the chunk's
+record to name that block: same version, same bytes, one batch.  To the crash rules
+(fs/chunkengine/engine.py) it is an update like any other:
 
-a. The batch stores the record it replaces for undo; if a power loss tears the copy, `open` goes back to the old block.
-b. The old block is quarantined until the move is durable, and a group is only punched when all its blocks have
+a. The batch stores the record it replaces for undo; if a power loss tears the copy, `open` goes
+back to the old block. b. The old block is quarantined until the move is durable, and a group is
+only punched when all its blocks have
    left the quarantine.  A reader that was there first keeps the old block pinned.
-c. Pending versions are not moved, and nothing is moved under them: a chunk with one, or being prepared, is left alone.
-d. Bytes that do not match are not copied.  The caller hears of them.
+c. Pending versions are not moved, and nothing is moved under them: a chunk with one, or being
+prepared, is left alone.  d. Bytes that do not match are not copied.  The caller hears of them.
 
-An update that begins while a chunk is copied wins: the copy is given up.  Nothing is moved while all space that is free is kept at
-hand (fs/chunkengine/space.py): it would not go back to the disk.
+An update that begins while a chunk is copied wins: the copy is given up.  Nothing is moved while
+all space that is free is kept at hand (fs/chunkengine/space.py): it would not go back to the disk.
 
-Does not pace itself: the engine has no clock.  Concurrency: one compaction at a time; beside everything else.
+Does not pace itself: the engine has no clock.  Concurrency: one compaction at
+a time; beside everything else.
 """
 
 import logging
@@ -85,7 +87,9 @@ class Compactor:
         self._lock = threading.Lock()
 
     def run(self, bytes_max: int, sync: Callable[[], None], limit: Callable[[], None]) -> Compacted:
-        """See `ChunkEngine.compact`; `sync` flushes the disk, `limit` does when the epoch has grown large."""
+        """See `ChunkEngine.compact`; `sync` flushes the disk,
+        `limit` does when the epoch has grown large.
+        """
         with self._lock:
             with self._books as ledger:
                 reserved = ledger.allocator.reserved_bytes()
@@ -176,7 +180,9 @@ class Compactor:
     def _copy_bytes(
         self, key: ChunkKey, record: ChunkRecord, copy: Position, progress: _Progress
     ) -> bool:
-        """Copy verified bytes piece by piece; False if the old ones are bad, or there is no room for the new."""
+        """Copy verified bytes piece by piece; False if the old ones are bad,
+        or there is no room for the new.
+        """
         file_id, start = place_of(copy)
         for at in range(0, record.length, COPY_BYTES):
             try:

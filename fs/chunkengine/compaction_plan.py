@@ -1,8 +1,8 @@
 """Which groups of blocks are worth emptying, so that their space goes back to the disk.  Pure.
 
-A sparse group is emptied if all its used blocks find room in other groups that are in use and are not emptied themselves.
-The emptiest go first: they cost least and give most.  Nothing is moved into an empty group, nor is a new one
-made for it: that would gain nothing.
+A sparse group is emptied if all its used blocks find room in other groups that are in use and are
+not emptied themselves.  The emptiest go first: they cost least and give most.  Nothing is moved
+into an empty group, nor is a new one made for it: that would gain nothing.
 
 Invariants:
     - What the chosen groups hold fits into the free blocks of the others that hold something.
@@ -33,7 +33,9 @@ class GroupUse:
 def groups_to_empty(
     groups: Iterable[GroupUse], *, blocks_per_group: int = BLOCKS_PER_GROUP
 ) -> list[int]:
-    """Return the numbers of the groups to empty, the emptiest first; of equals the one that is further back."""
+    """Return the numbers of the groups to empty, the emptiest first;
+    of equals the one that is further back.
+    """
     in_use = [group for group in groups if group.used_count]
     free_count = sum(blocks_per_group - group.busy_count for group in in_use)
     chosen: list[int] = []

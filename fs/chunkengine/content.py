@@ -1,9 +1,10 @@
 """What an update reads, writes and checksums: arithmetic over one chunk.  Pure.
 
-A new version is the old content with data put at an offset, gaps zero-filled.  It is written either in
-place behind the old bytes (append that fits the block) or copied to another block.  Either way each new
-byte is written once, only checksum blocks that are changed in part are read back for checksumming, and
-what is read or copied is always whole checksum blocks, so that it can be verified.
+A new version is the old content with data put at an offset, gaps zero-filled.  It is
+written either in place behind the old bytes (append that fits the block) or copied to
+another block.  Either way each new byte is written once, only checksum blocks that are
+changed in part are read back for checksumming, and what is read or copied is always whole
+checksum blocks, so that it can be verified.
 
 Invariants:
     - In place, no byte below the old length is written.
@@ -119,7 +120,9 @@ def new_content(
 def cut_content(
     head: memoryview, old_checksums: bytes, length: int, block: int
 ) -> tuple[list[Buffer], bytes]:
-    """Return the same for a version cut to `length`; `head` holds whole checksum blocks up to there."""
+    """Return the same for a version cut to `length`;
+    `head` holds whole checksum blocks up to there.
+    """
     whole = length // block
     checksums = old_checksums[: whole * CHECKSUM_BYTES]
     if length % block:

@@ -1,6 +1,8 @@
-"""Versions whose bytes are bad or missing: marked, found to be good again, put without their bytes, and repaired.
+"""Versions whose bytes are bad or missing:
+marked, found to be good again, put without their bytes, and repaired.
 
-A marked version is never served; everything else of it is known, and undo records carry the mark like the rest.
+A marked version is never served; everything else of it is known, and undo
+records carry the mark like the rest.
 
 Concurrency: thread-safe; the caller serialises the updates of one chunk.
 """
@@ -29,7 +31,9 @@ class Damage:
         block: int,
         sync: Sync,
     ) -> None:
-        """`block`: bytes of a checksum block; `sync` flushes the disk, to free blocks when it is full."""
+        """`block`: bytes of a checksum block; `sync` flushes the disk,
+        to free blocks when it is full.
+        """
         self._books = books
         self._reader = reader
         self._writer = writer

@@ -1,4 +1,5 @@
-"""`DataFiles` on a local file system: preadv/pwritev through the page cache; large new versions, and large first reads, past it.
+"""`DataFiles` on a local file system: preadv/pwritev through the page cache;
+large new versions, and large first reads, past it.
 
 Descriptors are kept (open_files.py).
 
@@ -91,7 +92,9 @@ class LocalDataFiles:
                 return False
 
     def lend(self, file_id: FileId, *, may_wait: bool = False) -> Lent | None:
-        """See `DataFiles`: a file that nobody has opened yet is left to those that may wait for the disk."""
+        """See `DataFiles`: a file that nobody has opened yet is left to those
+        that may wait for the disk.
+        """
         if may_wait:
             holds = self._does_read_hold
             opened = self._files.acquire(file_id, is_write=False, holds=holds)
@@ -109,7 +112,9 @@ class LocalDataFiles:
             return lent
 
     def lend_past_cache(self, file_id: FileId, *, may_wait: bool = True) -> Lent | None:
-        """See `DataFiles`; None also where descriptors are out, and a file that was not opened so yet for who must not wait."""
+        """See `DataFiles`; None also where descriptors are out,
+        and a file that was not opened so yet for who must not wait.
+        """
         if not may_wait:
             opened = self._files.direct_now(file_id)
             if opened is None:
@@ -169,7 +174,9 @@ class LocalDataFiles:
     def write_past_cache(
         self, places: Sequence[tuple[FileId, int, Buffer]], block: int
     ) -> list[tuple[int, bytes]]:
-        """See `DataFiles`; nothing where the file system is not made for it, bytes do not begin with a page, or descriptors are out."""
+        """See `DataFiles`; nothing where the file system is not made for it,
+        bytes do not begin with a page, or descriptors are out.
+        """
         taken: dict[FileId, OpenFile] = {}
         try:
             descriptors = self._take_direct({place[0] for place in places}, taken)
@@ -191,7 +198,9 @@ class LocalDataFiles:
     def _take_direct(
         self, file_ids: Iterable[FileId], taken: dict[FileId, OpenFile]
     ) -> dict[FileId, int] | None:
-        """Return descriptors for direct writes, and note the files in `taken`, for the caller to give back; None: they cannot be had."""
+        """Return descriptors for direct writes, and note the files in `taken`,
+        for the caller to give back; None: they cannot be had.
+        """
         if not self._can_pass_cache():
             return None
         descriptors = {}
@@ -209,7 +218,9 @@ class LocalDataFiles:
         return descriptors
 
     def _judged(self, file_id: FileId, count: int) -> int:
-        """Return how many bytes a direct write has written, which may have been refused as such; raises FsError."""
+        """Return how many bytes a direct write has written, which may have been refused as such;
+        raises FsError.
+        """
         if count >= 0:
             return count
         error = OSError(-count, os.strerror(-count))
@@ -227,7 +238,9 @@ class LocalDataFiles:
         return not self._why_not_direct
 
     def _forgo_direct(self, why: str) -> None:
-        """Write everything through the page cache from now on, and say so once; not if `why` is empty."""
+        """Write everything through the page cache from now on, and say so once;
+        not if `why` is empty.
+        """
         with self._files.lock:
             is_new = why and not self._why_not_direct
             self._why_not_direct = why or self._why_not_direct or ""
@@ -236,17 +249,21 @@ class LocalDataFiles:
             _log.info("%s: large reads and writes go through the page cache, too: %s", where, why)
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`; what cannot be begun, or fails on its way, the flush does and reports."""
+        """See `DataFiles`; what cannot be begun, or fails on its way,
+        the flush does and reports.
+        """
         with self._files.using(file_id) as file:
             if file is not None:
                 where = ctypes.c_int64(offset), ctypes.c_int64(length)
                 self._libc.sync_file_range(file.fd, *where, _SYNC_FILE_RANGE_WRITE)
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`; asks first, since a refused fallocate keeps what it had taken until then.
+        """See `DataFiles`; asks first, since a refused fallocate keeps what it had
+        taken until then.
 
-        A file system that cannot is left alone.  Not posix_fallocate: without help of the file system it reads a byte of
-        each block and writes it again, and would undo what another thread has written there in between.
+        A file system that cannot is left alone.  Not posix_fallocate: without help of the file
+        system it reads a byte of each block and writes it again, and would undo what another thread
+        has written there in between.
         """
         with self._files.using(file_id, is_write=True, holds=True) as file:
             assert file is not None, file_id
@@ -255,7 +272,9 @@ class LocalDataFiles:
             self._fallocate(file.fd, 0, offset, length)
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`; a file system that cannot is left alone, the space then stays claimed."""
+        """See `DataFiles`; a file system that cannot is left alone,
+        the space then stays claimed.
+        """
         with self._files.using(file_id, holds=True) as file:
             if file is None:
                 return

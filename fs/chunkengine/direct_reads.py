@@ -1,8 +1,10 @@
-"""Which large reads go past the page cache: those of bytes that are not in it, and that nobody has read lately.
+"""Which large reads go past the page cache:
+those of bytes that are not in it, and that nobody has read lately.
 
-A direct read (O_DIRECT) has the disk put the bytes where they are wanted: no page of the host is looked for, filled and copied, which
-is most of what a large read from the disk costs, and what lies in the page cache for small reads stays there.  Who reads the
-same again finds that remembered and reads through the page cache, so from the third time on it is found there.
+A direct read (O_DIRECT) has the disk put the bytes where they are wanted: no page of the host is
+looked for, filled and copied, which is most of what a large read from the disk costs, and what lies
+in the page cache for small reads stays there.  Who reads the same again finds that remembered and
+reads through the page cache, so from the third time on it is found there.
 
 Concurrency: thread-safe.
 """
@@ -27,7 +29,9 @@ class DirectReads:
     """See module head."""
 
     def __init__(self, files: DataFiles, checksum_block_bytes: int, bytes_min: int) -> None:
-        """Take the files of a disk; reads of at least `bytes_min` bytes are looked at, none if that is 0."""
+        """Take the files of a disk; reads of at least `bytes_min` bytes are looked at,
+        none if that is 0.
+        """
         self._files = files
         self._block = checksum_block_bytes
         self._bytes_min = bytes_min
@@ -37,7 +41,8 @@ class DirectReads:
     def choose(
         self, chunks: Mapping[int, ChunkRecord | None], rows: ReadRows, view: memoryview
     ) -> list[int]:
-        """Return the positions of the rows that are to be read past the page cache, and remember them.
+        """Return the positions of the rows that are to be read past the page cache,
+        and remember them.
 
         Args:
             chunks: what rows name, by number.
@@ -68,7 +73,8 @@ class DirectReads:
     def _is_new(self, chunk: ChunkRecord, offset: int) -> bool:
         """Return whether this was not read lately, and remember it.
 
-        Blocks are used again, and most versions are the first of their chunk: it is the digest that tells them apart.
+        Blocks are used again, and most versions are the first of their chunk: it is the
+        digest that tells them apart.
         """
         key = _key(chunk, offset)
         with self._lock:
@@ -77,7 +83,9 @@ class DirectReads:
         return is_new
 
     def may_lend(self, chunk: ChunkRecord, offset: int, length: int) -> bool:
-        """Return whether a read would go past the page cache if nothing of it is there; it is not remembered yet."""
+        """Return whether a read would go past the page cache if nothing of it is there;
+        it is not remembered yet.
+        """
         bytes_min = self._bytes_min
         if not bytes_min or length < bytes_min or not self._is_whole(chunk, offset, length):
             return False

@@ -1,14 +1,17 @@
 """Writing large new versions past the page cache: which bytes, and on which file systems.
 
-A direct write (O_DIRECT) has the disk take the bytes out of the caller's memory: no copy, and no page of the host for it.  It
-returns when the device has them, which is not yet durable: the next flush of the file makes them so, with all else.
+A direct write (O_DIRECT) has the disk take the bytes out of the caller's memory: no copy, and no
+page of the host for it.  It returns when the device has them, which is not yet durable: the next
+flush of the file makes them so, with all else.
 
-Why a direct write cannot break a later flush.  Behind it the kernel drops what the page cache has of the range; a page there that
-somebody has dirtied meanwhile cannot be dropped, and is reported as a failed flush, which ends the use of a disk.  A page may span
-two blocks, so it need not be our range that he wrote.  ext4 and XFS hold the lock of the inode shared during a direct write and alone
-during a buffered one: nobody dirties a page of the file meanwhile, wherever it lies, except through a mapping of it, which
-nobody here has.  What was dirty before is written out first.  Clean pages, as of reading ahead over the border of a block, are just dropped.  Other
-file systems have other locks, so they are not asked.
+Why a direct write cannot break a later flush.  Behind it the kernel drops what the page cache has
+of the range; a page there that somebody has dirtied meanwhile cannot be dropped, and is reported
+as a failed flush, which ends the use of a disk.  A page may span two blocks, so it need not be
+our range that he wrote.  ext4 and XFS hold the lock of the inode shared during a direct write and
+alone during a buffered one: nobody dirties a page of the file meanwhile, wherever it lies, except
+through a mapping of it, which nobody here has.  What was dirty before is written out first.
+Clean pages, as of reading ahead over the border of a block, are just dropped.  Other file systems
+have other locks, so they are not asked.
 """
 
 import ctypes
@@ -26,7 +29,9 @@ _STATFS_BYTES: Final = 512
 
 
 def why_not_direct(libc: ctypes.CDLL, directory: Path) -> str:
-    """Return why files below a directory are not to be written directly, empty if they may be; raises OSError."""
+    """Return why files below a directory are not to be written directly, empty if they may be;
+    raises OSError.
+    """
     kind = _kind(libc, directory)
     if kind in _FILE_SYSTEMS:
         return ""
@@ -34,7 +39,8 @@ def why_not_direct(libc: ctypes.CDLL, directory: Path) -> str:
 
 
 def writes_wait_for_reads(libc: ctypes.CDLL, directory: Path) -> bool:
-    """Return whether a read holds the lock of its file while it waits for the disk; False if nobody can tell.
+    """Return whether a read holds the lock of its file while it waits for the disk;
+    False if nobody can tell.
 
     XFS has readers share the lock that a writer needs alone; on ext4 readers take none.
     """

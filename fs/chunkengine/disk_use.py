@@ -1,4 +1,7 @@
-"""What an engine says of its disk's space, and of what a step of compaction has given back to it.  No I/O here."""
+"""What an engine says of its disk's space, and of what a step of compaction has given back to it.
+
+No I/O here.
+"""
 
 from dataclasses import dataclass
 

@@ -1,39 +1,48 @@
-"""The chunk engine of one disk: versions of chunks, prepared and committed without waiting for the disk.
+"""The chunk engine of one disk: versions of chunks,
+prepared and committed without waiting for the disk.
 
-Crash rules, and why they hold.  An *epoch* is the time between the beginnings of two flushes.  `sync` writes all data
-of an epoch to the disk (1), then its number with one synced metadata batch (2).  A process kill loses nothing: the
-kernel has data and log.  A power loss may drop or tear data written since (1), and drops a suffix of the batches since
-(2).
+Crash rules, and why they hold.  An *epoch* is the time between the beginnings of two flushes.
+`sync` writes all data of an epoch to the disk (1), then its number with one synced metadata batch
+(2).  A process kill loses nothing: the kernel has data and log.  A power loss may drop or tear data
+written since (1), and drops a suffix of the batches since (2).
 
-a. *A durable record has its data.*  Records of durable epochs have it, by the order of (1) and (2).  A later record may
-   survive without its data.  But the batch that wrote it also wrote an undo record with the version it replaced, the
-   first time in its epoch.  `open` verifies by checksum exactly the chunks with such undo records, and goes back to the
-   newest whole version (fs/chunkengine/recovery.py).  A version that was durable while it was pending replaces another
-   without such a record.  It is whole, and it is what the undo record of the next replacement stores.  An append in
-   place changes no byte of the committed version, so the older version stays whole below it.
-b. *A freed block is not reused before the freeing record is durable*, unless no durable record can ever name it.  This
-   is the ledger's quarantine.  `open` flushes everything first, since an earlier process may have freed blocks and died
-   before it was durable.
-c. *A pending version is found again.*  `prepare` stores it in one batch, with its block and owner.  `open` loads all of
-   them and drops torn ones; `get` shows the others for storage to resolve.  A version that is committed by the batch
-   that makes it never was pending.  After a power loss it is there whole, or the version that it replaced is (a).
+a. *A durable record has its data.*  Records of durable epochs have it, by the order of
+(1) and (2).  A later record may
+   survive without its data.  But the batch that wrote it also wrote an undo record with the version
+   it replaced, the first time in its epoch.  `open` verifies by checksum exactly the chunks with
+   such undo records, and goes back to the newest whole version (fs/chunkengine/recovery.py).  A
+   version that was durable while it was pending replaces another without such a record.  It is
+   whole, and it is what the undo record of the next replacement stores.  An append in place changes
+   no byte of the committed version, so the older version stays whole below it.
+b. *A freed block is not reused before the freeing record is durable*, unless no durable
+record can ever name it.  This
+   is the ledger's quarantine.  `open` flushes everything first, since an earlier process may have
+   freed blocks and died before it was durable.
+c. *A pending version is found again.*  `prepare` stores it in one batch, with its block
+and owner.  `open` loads all of
+   them and drops torn ones; `get` shows the others for storage to resolve.  A version that is
+   committed by the batch that makes it never was pending.  After a power loss it is there whole, or
+   the version that it replaced is (a).
 d. *Torn or rotten bytes are never served.*  Each read verifies every checksum block it touches
    (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
 
 What needs no rule of its own:
-    - A compaction.  It moves a version by a change of its record like any other (fs/chunkengine/compaction.py).
-    - A mark of damage.  It is part of the chunk record, so undo records carry it.  A marked version has no bytes that
-      could be torn.
+    - A compaction.  It moves a version by a change of its record like any other
+      (fs/chunkengine/compaction.py).
+    - A mark of damage.  It is part of the chunk record, so undo records carry it.  A marked version
+      has no bytes that could be torn.
     - A note.  It is in its commit's batch, and is not taken back with the commit (see `Note`).
-    - A target's record.  It is synced alone, which makes durable no more than a prefix of batches, as any crash may.
-      The removal of a target begins with such a record, and goes on at `open`.
+    - A target's record.  It is synced alone, which makes durable no more than a prefix of batches,
+      as any crash may.  The removal of a target begins with such a record, and goes on at `open`.
 
-A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then on.  Where only space
-was missing, and only for metadata, another engine may be opened on the disk when there is room: as after a kill.
+A failed flush or metadata write leaves the disk in doubt: the engine refuses everything from then
+on.  Where only space was missing, and only for metadata, another engine may be opened on the disk
+when there is room: as after a kill.
 
-Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.  The caller serialises
-the updates of one chunk.  Reads may run beside them: pinned blocks are not reused.  A compaction runs beside updates,
-too: what is being updated is not moved, and what was updated meanwhile stays where it is.
+Concurrency: thread-safe.  A short lock guards the books; data I/O and checksums run outside it.
+The caller serialises the updates of one chunk.  Reads may run beside them: pinned blocks are not
+reused.  A compaction runs beside updates, too: what is being updated is not moved, and what was
+updated meanwhile stays where it is.
 
 Source: deepseek-ai/3FS, its design notes, "Chunk engine".
 """
@@ -382,7 +391,9 @@ class DiskEngine:
         return self._registry.target_ids()
 
     def hold_targets(self, configured: Sequence[TargetId]) -> None:
-        """Add the configured targets that are missing, durably; a target that was removed stays removed."""
+        """Add the configured targets that are missing, durably;
+        a target that was removed stays removed.
+        """
         self._registry.hold(configured)
 
     def add_target(self, target_id: TargetId) -> None:

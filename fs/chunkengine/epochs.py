@@ -2,7 +2,8 @@
 
 What a flush does, and why in this order, is at the head of engine.py.
 
-Concurrency: thread-safe.  One flush at a time; who comes while one is under way waits for the next, which serves all of them.
+Concurrency: thread-safe.  One flush at a time; who comes while one is under way waits for the
+next, which serves all of them.
 """
 
 import threading
@@ -38,7 +39,9 @@ class Epochs:
         """Flushes that ended well."""
 
     def flush(self) -> None:
-        """End the epoch: return when all that was changed before the call would survive a power loss; see `ChunkEngine.sync`."""
+        """End the epoch: return when all that was changed
+        before the call would survive a power loss; see `ChunkEngine.sync`.
+        """
         with self._waking_others():
             with self._books.lock:
                 self._books.check()

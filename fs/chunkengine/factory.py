@@ -1,6 +1,7 @@
 """Makes chunk engines: over a directory of a real disk, or over a simulated one.
 
-A disk belongs to one node of one cluster; a foreign or newer one is refused before anything is written.
+A disk belongs to one node of one cluster; a foreign or newer one is
+refused before anything is written.
 """
 
 import secrets
@@ -35,8 +36,8 @@ def open_engine(
 ) -> DiskEngine:
     """Open the disk below directory `path`; an empty or missing directory is formatted first.
 
-    A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them yet, unless
-    they were removed from it.
+    A disk of an older format is upgraded in place; `target_ids` are added if it does not hold them
+    yet, unless they were removed from it.
 
     Args:
         path: where the disk is mounted, or any directory.
@@ -44,13 +45,14 @@ def open_engine(
         node_id: the same.
         section: limits, and what a new disk is formatted with.
         target_ids: the targets that the configuration gives it.
-        known: the disks this node has seen; without it an unmounted disk cannot be told from a new one.
+        known: the disks this node has seen; without it an unmounted disk
+            cannot be told from a new one.
 
     Raises:
-        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, or if `known`
-            expects another disk here;
-            BAD_DISK_FORMAT if its format is newer than this release; ALREADY_RUNNING if a process has it open;
-            NO_SPACE if the metadata store had no room, and nothing but that; IO_ERROR.
+        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, or
+            if `known` expects another disk here; BAD_DISK_FORMAT if its format is newer than this
+            release; ALREADY_RUNNING if a process has it open; NO_SPACE if the metadata store had no
+            room, and nothing but that; IO_ERROR.
     """
     directory = Path(path).absolute()
     if known is not None:

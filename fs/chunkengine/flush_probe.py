@@ -1,7 +1,8 @@
 """Whether a disk flushes quickly enough to open its metadata store beside others that serve.
 
-rocksdict opens a store with Python's interpreter lock in its hand and waits for about ten flushes meanwhile: for so long no other
-disk of the process serves, nor does it renew its lease.  Decision: specs/decisions/0114-who-waits-with-whom.md.
+rocksdict opens a store with Python's interpreter lock in its hand and waits for about ten flushes
+meanwhile: for so long no other disk of the process serves, nor does it renew its lease.  Decision:
+specs/decisions/0114-who-waits-with-whom.md.
 """
 
 import os
@@ -19,10 +20,11 @@ FLUSH_COUNT: Final = 3
 
 
 def require_answer(directory: Path) -> None:
-    """Return when a disk has taken a byte, or says what is wrong, which is for its opening to report; blocks, with no lock in its hand.
+    """Return when a disk has taken a byte, or says what is wrong,
+    which is for its opening to report; blocks, with no lock in its hand.
 
-    A disk that hangs is found out here, by whoever looks after this call; its opening would hold the interpreter lock meanwhile, so
-    that nobody could say a word.
+    A disk that hangs is found out here, by whoever looks after this call; its opening would hold
+    the interpreter lock meanwhile, so that nobody could say a word.
     """
     try:
         descriptor = probe_file(directory)
@@ -40,7 +42,8 @@ def require_answer(directory: Path) -> None:
 
 
 def require_quick_flushes(directory: Path) -> None:
-    """Return if a disk is as quick as it has to be, or what is wrong with it is for its opening to say; blocks, with no lock in its hand.
+    """Return if a disk is as quick as it has to be,
+    or what is wrong with it is for its opening to say; blocks, with no lock in its hand.
 
     Raises:
         FsError: BUSY: it is too slow just now, which says nothing against it.
@@ -60,7 +63,8 @@ def require_quick_flushes(directory: Path) -> None:
             if took_s > FLUSH_S_MAX:
                 raise FsError(
                     Status.BUSY,
-                    f"{directory}: a flush takes more than {FLUSH_S_MAX} s just now, and opening the disk would hold up the others;"
+                    f"{directory}: a flush takes more than {FLUSH_S_MAX} s just now, and opening "
+                    "the disk would hold up the others;"
                     " a start of the process does not ask",
                 )
     except OSError:

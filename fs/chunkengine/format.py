@@ -1,33 +1,38 @@
-"""What a disk holds, byte for byte: keys and values of the metadata store, names of data files.  Pure.
+"""What a disk holds, byte for byte: keys and values of the metadata store, names of data files.
+
+Pure.
 
 All numbers are big-endian, so that keys sort like what they name.  Format version 2.
 
-| key                                          | value                                              |
-|----------------------------------------------|----------------------------------------------------|
-| 0x01 target u64, inode u64, index u32        | chunk record: the committed version                |
-| 0x02 group u32 (size class u8, number u24)   | 32 bytes: bit i (of byte i/8, lowest first) = block i used |
-| 0x03 position u64                            | 20 bytes: target, inode, index of the owner        |
-| 0x04 target u64                              | bytes of blocks in use, u64                        |
-| 0x05                                         | durable epoch u64                                  |
-| 0x06 epoch u64, target, inode, index         | undo record: previous chunk record, empty = none   |
-| 0x07 target u64, inode u64, index u32        | pending record                                     |
-| 0x08                                         | format record (JSON)                               |
-| 0x09 target u64, note key (1..64 bytes)      | note: what storage wants to know with its commit   |
-| 0x0A target u64                              | 1: the disk holds this target, 2: it is being removed, 3: it was, although configured |
+| key                                        | value |
+|--------------------------------------------|-------|
+| 0x01 target u64, inode u64, index u32      | chunk record: the committed version |
+| 0x02 group u32 (size class u8, number u24) | 32 bytes: bit i, lowest first = block i used |
+| 0x03 position u64                          | 20 bytes: target, inode, index of the owner |
+| 0x04 target u64                            | bytes of blocks in use, u64 |
+| 0x05                                       | durable epoch u64 |
+| 0x06 epoch u64, target, inode, index       | undo record: previous chunk record, empty = none |
+| 0x07 target u64, inode u64, index u32      | pending record |
+| 0x08                                       | format record (JSON) |
+| 0x09 target u64, note key (1..64 bytes)    | note: what storage wants to know with its commit |
+| 0x0A target u64                            | 1: held, 2: being removed, 3: was removed |
 
-A chunk record is {commit version u64, chain version u64, position u64, digest u64, chunk size u32, length u32}
-followed by the packed checksums, 8 bytes per checksum block.  The highest bit of the chunk size means that the
-bytes are known to be damaged; the position and the checksums may then be missing.  A pending record is one flag byte
-(1 = removal, 2 = tag), with a tag its length in a byte and itself, then a chunk record whose commit version is the pending one and whose chain version is 0.
+A chunk record is {commit version u64, chain version u64, position u64, digest u64, chunk size
+u32, length u32} followed by the packed checksums, 8 bytes per checksum block.  The highest
+bit of the chunk size means that the bytes are known to be damaged; the position and the
+checksums may then be missing.  A pending record is one flag byte (1 = removal, 2 = tag), with
+a tag its length in a byte and itself, then a chunk record whose commit version is the pending
+one and whose chain version is 0.
 
-A position is {size class u8, group number u32, block u8} packed into the low 48 bits of a u64; NO_POSITION stands for
-the block of an empty version.  Block `b` of group `g` of a size class lies in data file `g mod 256`
-at byte `block size * (g div 256 * 256 + b)`.
+A position is {size class u8, group number u32, block u8} packed into the low 48 bits of a u64;
+NO_POSITION stands for the block of an empty version.  Block `b` of group `g` of a size class lies
+in data file `g mod 256` at byte `block size * (g div 256 * 256 + b)`.
 
 Invariants:
     - Every set bit of a group has exactly one position record; both are written in the same batch.
     - Every chunk, pending and note key belongs to a target that has a target record.
-    - A byte sequence written by one format version is never read as another: the format record decides first.
+    - A byte sequence written by one format version is never read as another:
+      the format record decides first.
 
 Source: deepseek-ai/3FS design notes, "Chunk engine"; the encoding is ours.
 Version 1 had neither notes nor target records (fs/chunkengine/upgrade.py).
@@ -74,7 +79,9 @@ TARGET_REMOVING: Final = b"\x02"
 TARGET_REMOVED: Final = b"\x03"
 
 ChunkKey = NewType("ChunkKey", bytes)
-"""Target and chunk id, 20 bytes: names a chunk of this disk in memory and as a tail of several keys."""
+"""Target and chunk id, 20 bytes: names a chunk of this disk in memory and as a tail
+of several keys.
+"""
 
 CHUNK_KEY_BYTES: Final = 8 + CHUNK_ID_BYTES
 _DAMAGED_BIT: Final = 1 << 31
@@ -136,7 +143,9 @@ class PendingRecord(msgspec.Struct, frozen=True):
     """Whose update it is; opaque, at most 255 bytes."""
 
     def pack(self) -> bytes:
-        """Return the stored form: flags (1: removal, 2: tag), with a tag its length and itself, the record."""
+        """Return the stored form: flags (1: removal, 2: tag),
+        with a tag its length and itself, the record.
+        """
         flags = (_IS_REMOVE if self.is_remove else 0) | (_HAS_TAG if self.tag else 0)
         head = bytes((flags, len(self.tag))) + self.tag if self.tag else bytes((flags,))
         return head + self.record.pack()
@@ -151,7 +160,9 @@ class PendingRecord(msgspec.Struct, frozen=True):
 
 
 def split_pending(value: bytes) -> tuple[bool, bytes, bytes] | None:
-    """Return whether a stored pending record is a removal, its tag and its chunk record; None for no such thing."""
+    """Return whether a stored pending record is a removal, its tag and its chunk record;
+    None for no such thing.
+    """
     if not value or value[0] & ~(_IS_REMOVE | _HAS_TAG):
         return None
     is_remove = bool(value[0] & _IS_REMOVE)

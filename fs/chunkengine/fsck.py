@@ -1,16 +1,18 @@
 """Does a disk hold what its records say?  The whole check of a disk that no engine has open.
 
-Every record is decoded and compared with all others that speak of the same blocks, and every byte of every version
-is read and verified.  The rules are those of fs/chunkengine/format.py:
+Every record is decoded and compared with all others that speak of the same blocks, and every byte
+of every version is read and verified.  The rules are those of fs/chunkengine/format.py:
 
     - chunk and pending records are consistent in themselves, and the bytes they point at match;
-    - a block is named by one chunk, marked in its group's bitmap, and its owner record names that chunk;
+    - a block is named by one chunk, marked in its group's bitmap, and its
+      owner record names that chunk;
     - nothing else is marked or owned; a target's used bytes are the sum of its blocks;
     - every chunk and note belongs to a target that the disk holds;
-    - a version that the next open may have to go back to (undo records) is whole, and its block nobody else's.
+    - a version that the next open may have to go back to (undo records) is
+      whole, and its block nobody else's.
 
-A disk that was not closed may hold versions that a power loss tore.  As long as the next open settles them
-without loss of anything synced they are notices.
+A disk that was not closed may hold versions that a power loss tore.  As long as the next open
+settles them without loss of anything synced they are notices.
 
 Decides and reads, never writes: a finding carries the changes that would put it right.
 Memory: 32 bytes per 256 blocks, and the chunks touched since the last sync; not the records.

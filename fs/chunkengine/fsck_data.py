@@ -45,7 +45,9 @@ class DataCheck:
         self._buffer = memoryview(bytearray(READ_BYTES))
 
     def verify(self, key: ChunkKey, record: ChunkRecord, block: int) -> Finding | None:
-        """Return what is wrong with the bytes of a version; the place is that of the first bad checksum block."""
+        """Return what is wrong with the bytes of a version;
+        the place is that of the first bad checksum block.
+        """
         if not record.length:
             return None
         file_id, start = place_of(record.position)

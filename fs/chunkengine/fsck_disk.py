@@ -1,8 +1,10 @@
-"""Opening a disk that no engine has open, for the check of fs/chunkengine/fsck.py; and repairing it.
+"""Opening a disk that no engine has open, for the check of fs/chunkengine/fsck.py;
+and repairing it.
 
-A check changes no byte of the disk and holds RocksDB's own lock meanwhile, so that no engine opens it; a disk in
-use is refused.  A repair rewrites what can be derived from the rest (bitmaps, owners of blocks, counters) and marks
-chunks whose bytes are bad as damaged, so that they are replaced from other replicas.  It deletes no version.
+A check changes no byte of the disk and holds RocksDB's own lock meanwhile, so that no engine opens
+it; a disk in use is refused.  A repair rewrites what can be derived from the rest (bitmaps, owners
+of blocks, counters) and marks chunks whose bytes are bad as damaged, so that they are replaced from
+other replicas.  It deletes no version.
 
 Concurrency: none.
 """
@@ -41,7 +43,8 @@ def check_path(
     """Yield what is wrong with the disk below `path`; the parameters are those of `check_disk`.
 
     Raises:
-        FsError: FOREIGN_DISK if this is no disk of EmberFS; ALREADY_RUNNING if a process has it open; IO_ERROR.
+        FsError: FOREIGN_DISK if this is no disk of EmberFS; ALREADY_RUNNING if a
+            process has it open; IO_ERROR.
     """
     with _locked(path):
         try:
@@ -62,7 +65,8 @@ def check_path(
 
 
 def repair_path(path: Path, findings: Iterable[Finding]) -> int:
-    """Apply what the findings of a check of this disk carry, durably; return how many had something.
+    """Apply what the findings of a check of this disk carry, durably;
+    return how many had something.
 
     Raises:
         FsError: as `check_path`.

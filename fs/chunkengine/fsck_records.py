@@ -1,4 +1,7 @@
-"""Which stored values of a disk make sense by themselves: for the check of fs/chunkengine/fsck.py.  Pure."""
+"""Which stored values of a disk make sense by themselves: for the check of fs/chunkengine/fsck.py.
+
+Pure.
+"""
 
 from typing import Final
 
@@ -24,7 +27,9 @@ GROUP_NUMBER_MAX: Final = 2**24
 
 
 def decoded(value: bytes, block: int) -> tuple[ChunkRecord | None, str]:
-    """Return a version's record that makes sense, or what is wrong with it; block 0: size of checksum blocks unknown."""
+    """Return a version's record that makes sense, or what is wrong with it;
+    block 0: size of checksum blocks unknown.
+    """
     if len(value) < RECORD_BYTES_MIN:
         return None, f"record of {len(value)} bytes"
     record = ChunkRecord.unpack(value)
@@ -53,7 +58,9 @@ def record_in_pending(value: bytes) -> bytes:
 
 
 def wrong_in_record(record: ChunkRecord, block: int) -> str:
-    """Return in what a version's record contradicts itself, empty if in nothing; block 0: size unknown."""
+    """Return in what a version's record contradicts itself, empty if in nothing;
+    block 0: size unknown.
+    """
     length, position, checksums = record.length, record.position, record.checksums
     if not record.version:
         return "version 0"

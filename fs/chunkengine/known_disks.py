@@ -1,12 +1,14 @@
 """Which disk is expected where: a list in the node's own directory, not on the disks.
 
-A disk that is not mounted looks like an empty directory, and formatting that would let the node come up with nothing
-where its chunks were.  Two disks that changed places would each answer for the other's targets.  So
-the identity of each disk is noted when it is formatted or first seen, and compared at every start.
+A disk that is not mounted looks like an empty directory, and formatting that would let the
+node come up with nothing where its chunks were.  Two disks that changed places would each
+answer for the other's targets.  So the identity of each disk is noted when it is formatted or
+first seen, and compared at every start.
 
-Does not repair anything: what is not as expected is refused with one line that says what to do.
-A person who follows that line changes the list while the process runs, so each opening of a disk reads it again.
-Concurrency: none; read and written while disks are being opened, one after the other.
+Does not repair anything: what is not as expected is refused with one line that says what
+to do. A person who follows that line changes the list while the process runs, so each
+opening of a disk reads it again. Concurrency: none; read and written while disks are
+being opened, one after the other.
 """
 
 import errno
@@ -29,8 +31,9 @@ class KnownDisks:
         """Read the list; a missing one is empty.
 
         Raises:
-            FsError: IO_ERROR if it cannot be read, BAD_DISK_FORMAT if it is no list: the disk that it is on, mostly that of the
-                chunks, is to blame then, not the configuration; BAD_CONFIG if this process may not read it; OUT_OF_RESOURCES.
+            FsError: IO_ERROR if it cannot be read, BAD_DISK_FORMAT if it is no list: the disk that
+                it is on, mostly that of the chunks, is to blame then, not the configuration;
+                BAD_CONFIG if this process may not read it; OUT_OF_RESOURCES.
         """
         self._file = file
         self._uuids: dict[str, str] = {}
@@ -49,7 +52,8 @@ class KnownDisks:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FsError(
                 Status.BAD_DISK_FORMAT,
-                f"{self._file}: {error}; this list of disks may be removed when all of them are mounted",
+                f"{self._file}: {error}; this list of disks may be removed when all of them are "
+                "mounted",
             ) from error
 
     def _trouble(self, error: OSError) -> FsError:

@@ -1,14 +1,18 @@
 """The books of one disk: committed and pending versions, blocks, epochs; every change is one batch.
 
-Decides which metadata a change writes and when a block may be used again.  Knows nothing of data bytes.
+Decides which metadata a change writes and when a block may be used
+again.  Knows nothing of data bytes.
 
 Invariants (crash rules of the engine, see its head):
-    - A change of a chunk and all its consequences (bitmaps, owners, used bytes, undo) are one batch.
-    - The first replacement of a committed version in an epoch stores what it replaced; but not when a version takes its
-      place that was durable while it was pending.  That one is what a later replacement goes back to.
-    - A block that a record of an earlier epoch names is quarantined when freed, until the epoch of the freeing
-      batch is durable.  A block handed out in the current epoch may be reused at once: every record that
-      names it is of this epoch, and will be verified if the epoch turns out not to be durable.
+    - A change of a chunk and all its consequences (bitmaps, owners,
+      used bytes, undo) are one batch.
+    - The first replacement of a committed version in an epoch stores what it replaced; but not
+      when a version takes its place that was durable while it was pending.  That one is what a
+      later replacement goes back to.
+    - A block that a record of an earlier epoch names is quarantined when freed, until the
+      epoch of the freeing batch is durable.  A block handed out in the current epoch may be
+      reused at once: every record that names it is of this epoch, and will be verified if the
+      epoch turns out not to be durable.
     - A block with readers is reused only after the last one has left.
 
 Concurrency: the caller holds the engine's lock in every method.
@@ -81,7 +85,9 @@ IN_DOUBT: Final = (
 
 
 def in_doubt(error: MemoryError) -> FsError:
-    """Return what a change ends with in the middle of which memory was short; it ends the use of the disk."""
+    """Return what a change ends with in the middle of which memory was short;
+    it ends the use of the disk.
+    """
     return FsError(Status.IO_ERROR, f"{IN_DOUBT} {error}".rstrip())
 
 
@@ -94,7 +100,9 @@ class Ledger:
         self.epoch = Epoch(epoch)
         self.pendings: dict[ChunkKey, PendingRecord] = {}
         self._pending_epochs: dict[ChunkKey, int] = {}
-        """In which epoch each was made; those that were found when the disk was opened are not here, and durable."""
+        """In which epoch each was made; those that were found when the disk was opened
+        are not here, and durable.
+        """
         self._durable_epoch = epoch - 1
         self.used: dict[TargetId, int] = {}
         self.targets: dict[TargetId, bool] = {}
@@ -110,7 +118,9 @@ class Ledger:
         self._updating: set[ChunkKey] = set()
         self._emptied: dict[int, None] = {}
         self.is_doubtful = False
-        """A change has lacked memory in its middle: nobody is to use it any more, whatever that change has raised."""
+        """A change has lacked memory in its middle:
+        nobody is to use it any more, whatever that change has raised.
+        """
 
     def allocate(self, size_class: int) -> tuple[Position, Reservation | None]:
         """Hand out a block for a version about to be written."""
@@ -128,7 +138,10 @@ class Ledger:
         return found
 
     def begin_update(self, key: ChunkKey, base: ChunkRecord | None) -> None:
-        """Note that a version of the chunk is being prepared, on top of `base`; keeps its block.  All of that, or nothing."""
+        """Note that a version of the chunk is being prepared, on top of `base`; keeps its block.
+
+        All of that, or nothing.
+        """
         if base is not None:
             self.readers.pin(base)
         try:
@@ -168,7 +181,8 @@ class Ledger:
             key: the chunk.
             record: committed version; equal to the old one when it does not change.
             pending: pending version.
-            has_written: data of the pending version, or else of the committed one, was written before this call.
+            has_written: data of the pending version, or else of the committed one,
+                was written before this call.
             note: stored in the same batch.
         """
         self.change_all([Change(key, record, pending, has_written=has_written, note=note)])
@@ -176,8 +190,8 @@ class Ledger:
     def change_all(self, changes: Sequence[Change]) -> None:
         """Do what `change` does for several chunks, all different, in one batch.
 
-        Blocks are accounted for before the batch is stored, versions are known afterwards: where that is cut short the disk is not
-        to be used on.
+        Blocks are accounted for before the batch is stored, versions are known afterwards: where
+        that is cut short the disk is not to be used on.
         """
         try:
             self._change_all(changes)
@@ -263,7 +277,9 @@ class Ledger:
     def _was_durable(
         self, key: ChunkKey, record: ChunkRecord, pending: PendingRecord | None
     ) -> bool:
-        """Return whether the version to be committed is pending, and its bytes and its record would survive a power loss."""
+        """Return whether the version to be committed is pending,
+        and its bytes and its record would survive a power loss.
+        """
         if pending is None or pending.is_remove:
             return False
         is_same = (record.version, record.position) == (
@@ -275,8 +291,8 @@ class Ledger:
     def may_append(self, key: ChunkKey, record: ChunkRecord) -> bool:
         """Return whether the bytes behind a committed version may be written.
 
-        Not while they are a pending version's (it may be durable, the new one is not yet), nor while a
-        reader of a longer pending version, dropped meanwhile, may still look at them.
+        Not while they are a pending version's (it may be durable, the new one is not yet), nor
+        while a reader of a longer pending version, dropped meanwhile, may still look at them.
         """
         pending = self.pendings.get(key)
         if pending is not None and pending.record.position == record.position:
@@ -299,7 +315,9 @@ class Ledger:
         self._meta.write_synced(batch)
 
     def end_flush(self, closing: Epoch) -> list[int]:
-        """Let the quarantined blocks go; return the size classes of groups that ran empty since the last time."""
+        """Let the quarantined blocks go; return the size classes of groups
+        that ran empty since the last time.
+        """
         self._durable_epoch = max(self._durable_epoch, closing.number)
         for position in closing.quarantine:
             self.readers.leave(position)

@@ -1,13 +1,16 @@
-"""Rows whose bytes are not read here at all: who asked for them reads them out of the data files, and compares the checksums.
+"""Rows whose bytes are not read here at all:
+who asked for them reads them out of the data files, and compares the checksums.
 
 Invariants:
-    - Only whole checksum blocks of committed versions are lent, of which nothing is known against, and which are in the page cache; or, to
-      who has the disk read them himself, which are not, and which nobody has read lately (direct_reads.py).
+    - Only whole checksum blocks of committed versions are lent, of which nothing is known against,
+      and which are in the page cache; or, to who has the disk read them himself, which are not, and
+      which nobody has read lately (direct_reads.py).
     - Until they are given back the blocks are pinned, and the files open.
     - All rows or none.
 
-Concurrency: `lend` and what gives back are for the event loop, and wait for no disk: if the books are in use by a thread that hangs, what is
-given back waits in line, and the next who has the books takes it in.
+Concurrency: `lend` and what gives back are for the event loop, and wait for no disk: if
+the books are in use by a thread that hangs, what is given back waits in line, and the
+next who has the books takes it in.
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,9 @@ class Listing:
         start, end = CHUNK_PREFIX + first, CHUNK_PREFIX + last + b"\x00"
         with self._books as ledger:
             if next(iter(self._meta.scan(start, end)), None) is None:
-                return None  # backwards a cursor would look for the last chunk of an earlier file, past all that were removed
+                # backwards a cursor would look for the last chunk of an earlier file,
+                # past all that were removed
+                return None
             for stored_key, value in self._meta.scan(start, end, is_reverse=True):
                 record = ChunkRecord.unpack(value)
                 if record.length:

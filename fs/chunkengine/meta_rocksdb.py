@@ -1,11 +1,12 @@
 r"""`MetaStore` on RocksDB (through rocksdict): the metadata of a real disk.
 
-Batches go to the write-ahead log unsynced and so survive a process kill; `write_synced` syncs the log (one
-fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps a prefix; one that
-lacks synced batches is refused, before anything is written (fs/runtime/log_mark.py, log_segments.py).
+Batches go to the write-ahead log unsynced and so survive a process kill; `write_synced` syncs the
+log (one fdatasync, seen by strace), which covers every earlier batch.  Point-in-time recovery keeps
+a prefix; one that lacks synced batches is refused, before anything is written
+(fs/runtime/log_mark.py, log_segments.py).
 
-Keys from \xff on are the store's own and are not told to anybody: \xff/segment/ and a number, of log_segments.py, which
-counts RocksDB's own sequence numbers here.
+Keys from \xff on are the store's own and are not told to anybody: \xff/segment/ and a number, of
+log_segments.py, which counts RocksDB's own sequence numbers here.
 
 Does not decide anything about chunks.  Concurrency: RocksDB's own; one process per directory.
 """
@@ -37,7 +38,9 @@ META_DIRECTORY: Final = "meta"
 """Below the directory of a disk."""
 
 _TAKEN: Final = ("While lock file", "lock hold by")
-"""What RocksDB says of a store that is open elsewhere, or here; a damaged *block* has "lock" in it, too."""
+"""What RocksDB says of a store that is open elsewhere, or here;
+a damaged *block* has "lock" in it, too.
+"""
 
 _REMEDY: Final = "look with `ember fsck-disk`, then give the disk's targets an empty disk"
 
@@ -51,8 +54,10 @@ WRITE_BUFFER_BYTES: Final = 4 * SEGMENT_COST_BYTES
 """Never reached: RocksDB must not change the log by itself."""
 
 MERGE_BYTES: Final = 64 << 20
-"""What RocksDB writes at most before it deletes what it has merged; storage.reject_create_free_bytes_min leaves
-that much, so that a nearly full disk can still merge.  Without room it would stop for good."""
+"""What RocksDB writes at most before it deletes what it has merged;
+storage.reject_create_free_bytes_min leaves that much, so that a nearly full disk can still merge.
+Without room it would stop for good.
+"""
 
 
 def _options() -> rocksdict.Options:
@@ -86,12 +91,13 @@ class RocksMetaStore:
     ) -> None:
         """Open it; a read-only one changes no byte and heeds neither the lock nor the mark.
 
-        With `is_strict` also a log that ends in a torn record is an error.  With `is_shared` each write is made by way of a
-        probe, see `_probe`, and gets let other threads go on: the process has other things to do than to wait for this disk.
+        With `is_strict` also a log that ends in a torn record is an error.  With `is_shared` each
+        write is made by way of a probe, see `_probe`, and gets let other threads go on: the process
+        has other things to do than to wait for this disk.
 
         Raises:
-            FsError: ALREADY_RUNNING if another process holds it; IO_ERROR or NO_SPACE if RocksDB cannot open it; IO_ERROR if
-                synced batches are missing.
+            FsError: ALREADY_RUNNING if another process holds it; IO_ERROR or NO_SPACE if RocksDB
+                cannot open it; IO_ERROR if synced batches are missing.
         """
         self._path = path
         self._mark: LogMark | None = None
@@ -124,7 +130,9 @@ class RocksMetaStore:
             raise
 
     def held(self) -> Held:
-        """Return what the store holds, in RocksDB's sequence numbers; reads the store's own records."""
+        """Return what the store holds, in RocksDB's sequence numbers;
+        reads the store's own records.
+        """
         return held(SEGMENT_PREFIX, self._own_rows(), self._sequence())
 
     def _own_rows(self) -> Iterator[tuple[bytes, bytes]]:
@@ -139,7 +147,8 @@ class RocksMetaStore:
         if not self._is_shared:
             value: bytes | None = self._guard(self._db.get, key)
             return value
-        # The other way round the process would stand still until the disk has read it; 0.8 us more, see decision 0114.
+        # The other way round the process would stand still until the disk has read it; 0.8
+        # us more, see decision 0114.
         values: Any = self._guard(self._db.get, [key])
         found: bytes | None = values[0]
         return found
@@ -158,8 +167,8 @@ class RocksMetaStore:
     def _probe(self) -> None:
         """Wait for a file system that does not take writes just now, before RocksDB does.
 
-        rocksdict writes with Python's interpreter lock in its hand: with a disk that hangs the whole process would stand
-        still.  Here nothing but this thread does.
+        rocksdict writes with Python's interpreter lock in its hand: with a disk that hangs the
+        whole process would stand still.  Here nothing but this thread does.
         """
         if self._probe_fd >= 0:
             with _named(self._path):
@@ -177,8 +186,8 @@ class RocksMetaStore:
     def write_synced(self, batch: Batch) -> None:
         """See `MetaStore`.
 
-        Not one write with `sync` set: every other write, and Python's interpreter lock, would wait for the
-        disk with it, and so would the event loop.
+        Not one write with `sync` set: every other write, and Python's interpreter lock, would wait
+        for the disk with it, and so would the event loop.
         """
         self.write(batch)
         with self._write_lock:
@@ -192,8 +201,9 @@ class RocksMetaStore:
         self, start: bytes, end: bytes, *, is_reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `MetaStore`."""
-        # Without a bound a cursor passes over all that was deleted behind the range, as kv/rocksdb_view.py says.  The binding
-        # does not copy it: `end` is there as long as the cursor, since `_walk` has both.
+        # Without a bound a cursor passes over all that was deleted behind the range, as
+        # kv/rocksdb_view.py says.  The binding does not copy it: `end` is there as long as the
+        # cursor, since `_walk` has both.
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(end)
         cursor = self._db.iter(options)
@@ -218,7 +228,9 @@ class RocksMetaStore:
         self._guard(cursor.status)
 
     def close(self) -> None:
-        """See `MetaStore`; what RocksDB cannot write now, on a full disk, it finds in its log when opened again."""
+        """See `MetaStore`; what RocksDB cannot write now, on a full disk,
+        it finds in its log when opened again.
+        """
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - see _guard
@@ -254,7 +266,8 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
             f"{found[0]} is damaged at byte {found[1]}, nothing behind it can be read; {_REMEDY}",
         )
     try:
-        # Without the second a store that exists has the options it was made with, and a small cache.
+        # Without the second a store that exists has the options it was
+        # made with, and a small cache.
         return rocksdict.Rdict(str(path), options, {"default": options}, access_type=access)
     except Exception as error:
         taken = any(words in str(error) for words in _TAKEN)

@@ -1,11 +1,12 @@
 """The data files that are open on a local file system: their descriptors, and who uses them.
 
-Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written since
-their last flush: an unflushed file keeps its descriptor, because a write-back error is reported to the
-descriptors that were open when it happened.
+Descriptors are opened once and kept, at most FD_COUNT_MAX of them besides those in use or written
+since their last flush: an unflushed file keeps its descriptor, because a write-back error is
+reported to the descriptors that were open when it happened.
 
-Concurrency: a short lock around the table, which the event loop takes, too; nothing waits for the disk under it.  Opening and
-making files have a lock of their own, one at a time: where the disk hangs they may never end.
+Concurrency: a short lock around the table, which the event loop takes, too; nothing waits for
+the disk under it.  Opening and making files have a lock of their own, one at a time: where the
+disk hangs they may never end.
 """
 
 import errno
@@ -60,7 +61,9 @@ class OpenFiles:
         self._is_read_only = is_read_only
         self.lock = threading.Lock()
         self._opening = threading.Lock()
-        """Of who opens a file; taken before `lock`, and never by those who must not wait for the disk."""
+        """Of who opens a file; taken before `lock`,
+        and never by those who must not wait for the disk.
+        """
         self.open: dict[FileId, OpenFile] = {}
 
     def direct_fd(self, file_id: FileId, file: OpenFile) -> int:
@@ -75,7 +78,9 @@ class OpenFiles:
             return file.direct_fd
 
     def direct_now(self, file_id: FileId) -> OpenFile | None:
-        """Return a file that has a descriptor for direct reads, as `acquire` of one that keeps its lock; None: it has none yet."""
+        """Return a file that has a descriptor for direct reads,
+        as `acquire` of one that keeps its lock; None: it has none yet.
+        """
         with self.lock:
             file = self.open.get(file_id)
             if file is None or file.direct_fd < 0:
@@ -87,7 +92,10 @@ class OpenFiles:
     def using(
         self, file_id: FileId, *, is_write: bool = False, holds: bool = False
     ) -> Iterator[OpenFile | None]:
-        """Lend the descriptor; OSError becomes FsError.  The two data paths do without, for speed."""
+        """Lend the descriptor; OSError becomes FsError.
+
+        The two data paths do without, for speed.
+        """
         file = self.acquire(file_id, is_write=is_write, holds=holds)
         try:
             yield file
@@ -98,7 +106,9 @@ class OpenFiles:
                 self.release(file, holds=holds)
 
     def failed(self, file_id: FileId, error: OSError) -> FsError:
-        """Return what a refused call on a file is to its caller: of what this process lacks the disk knows nothing."""
+        """Return what a refused call on a file is to its caller:
+        of what this process lacks the disk knows nothing.
+        """
         if error.errno in LACKING:
             status = Status.OUT_OF_RESOURCES
         else:
@@ -198,7 +208,9 @@ def _note_use(file: OpenFile, *, is_write: bool, holds: bool) -> None:
 
 
 def _create(path: Path) -> int:
-    """Make a data file whose name survives a power loss; of one that cannot be had nothing is left."""
+    """Make a data file whose name survives a power loss;
+    of one that cannot be had nothing is left.
+    """
     if not path.parent.exists():
         path.parent.mkdir()
         try:

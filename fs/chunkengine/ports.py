@@ -1,7 +1,7 @@
 """The two doors of the chunk engine to a disk: `MetaStore` (small records) and `DataFiles` (bytes).
 
-Real ones are in `meta_rocksdb` and `data_files`, simulated ones in `simulated_disk`; one contract suite
-(tests/chunkengine/test_ports.py) holds them to the same behaviour.
+Real ones are in `meta_rocksdb` and `data_files`, simulated ones in `simulated_disk`; one contract
+suite (tests/chunkengine/test_ports.py) holds them to the same behaviour.
 
 Concurrency: every method may be called from several threads at once, except `close`.
 """
@@ -20,8 +20,8 @@ Batch = Sequence[tuple[bytes, bytes | None]]
 class MetaStore(Protocol):
     """An ordered map whose batches are atomic.
 
-    After a process kill every batch is there; after a power loss a prefix of them, which holds at least
-    all up to the last `write_synced`.
+    After a process kill every batch is there; after a power loss a prefix of them, which holds at
+    least all up to the last `write_synced`.
     """
 
     def get(self, key: bytes) -> bytes | None:
@@ -62,23 +62,33 @@ class DataFiles(Protocol):
     """
 
     def read_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> int:
-        """Fill the buffers in order; return how many bytes there were, fewer only at the end of the file."""
+        """Fill the buffers in order; return how many bytes there were,
+        fewer only at the end of the file.
+        """
         ...
 
     def read_cached_at(self, file_id: FileId, offset: int, buffers: Sequence[memoryview]) -> bool:
-        """Fill the buffers if that needs no wait for the disk; False: not done, the buffers hold anything."""
+        """Fill the buffers if that needs no wait for the disk;
+        False: not done, the buffers hold anything.
+        """
         ...
 
     def lend(self, file_id: FileId, *, may_wait: bool = False) -> Lent | None:
-        """Return a file for many reads, without waiting unless that is said; None: nothing of it can be read so."""
+        """Return a file for many reads, without waiting unless that is said;
+        None: nothing of it can be read so.
+        """
         ...
 
     def lend_past_cache(self, file_id: FileId, *, may_wait: bool = True) -> Lent | None:
-        """As `lend` for whole pages into whole pages (DIRECT_UNIT_BYTES), past the page cache; reading waits for the disk; None: not here."""
+        """As `lend` for whole pages into whole pages (DIRECT_UNIT_BYTES), past the page cache;
+        reading waits for the disk; None: not here.
+        """
         ...
 
     def begin_read(self, file_id: FileId, offset: int, length: int) -> None:
-        """Begin to bring bytes from the disk that will be read soon, without waiting for them; promises nothing."""
+        """Begin to bring bytes from the disk that will be read soon, without waiting for them;
+        promises nothing.
+        """
         ...
 
     def write_at(self, file_id: FileId, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -86,16 +96,20 @@ class DataFiles(Protocol):
         ...
 
     def is_open(self, file_id: FileId) -> bool:
-        """Return whether a write needs neither to make nor to open the file first, nor to wait for another; a hint, not a promise."""
+        """Return whether a write needs neither to make nor to open the file first,
+        nor to wait for another; a hint, not a promise.
+        """
         ...
 
     def write_past_cache(
         self, places: Sequence[tuple[FileId, int, Buffer]], block: int
     ) -> list[tuple[int, bytes]]:
-        """Write the first bytes of several buffers past the page cache, waiting for the disk; what follows each other goes by one call.
+        """Write the first bytes of several buffers past the page cache, waiting for the disk;
+        what follows each other goes by one call.
 
-        The rest of each is for `write_at`.  Nobody else reads or writes the ranges meanwhile, nor changes the bytes.  Not durable before
-        the next flush; where it fails, or the process dies in it, any sectors of the ranges may be written.
+        The rest of each is for `write_at`.  Nobody else reads or writes the ranges meanwhile, nor
+        changes the bytes.  Not durable before the next flush; where it fails, or the process dies
+        in it, any sectors of the ranges may be written.
 
         Args:
             places: files, offsets there and bytes; no two overlap.
@@ -107,11 +121,15 @@ class DataFiles(Protocol):
         ...
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
-        """Begin to bring what was written there to the disk, so that the next flush has less to do; promises nothing."""
+        """Begin to bring what was written there to the disk, so that the next flush has less to do;
+        promises nothing.
+        """
         ...
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
-        """Claim space, so that a later write there cannot meet NO_SPACE; content already there stays."""
+        """Claim space, so that a later write there cannot meet NO_SPACE;
+        content already there stays.
+        """
         ...
 
     def punch(self, file_id: FileId, offset: int, length: int) -> None:
@@ -119,7 +137,9 @@ class DataFiles(Protocol):
         ...
 
     def set_spare(self, length: int) -> int:
-        """Make the spare file hold this much space, 0 gives it up; return how much it holds, 0 if there was no room."""
+        """Make the spare file hold this much space, 0 gives it up;
+        return how much it holds, 0 if there was no room.
+        """
         ...
 
     def spare_bytes(self) -> int:
@@ -131,7 +151,9 @@ class DataFiles(Protocol):
         ...
 
     def flush(self, file_ids: Iterable[FileId]) -> None:
-        """Return when every write to these files made before the call would survive a power loss."""
+        """Return when every write to these files made
+        before the call would survive a power loss.
+        """
         ...
 
     def flush_all(self) -> None:
@@ -139,14 +161,17 @@ class DataFiles(Protocol):
         ...
 
     def drop_cache(self, file_ids: Iterable[FileId]) -> None:
-        """See to it that reads from now on come from the disk, as far as the files are flushed; a hint, not a promise.
+        """See to it that reads from now on come from the disk, as far as the files are flushed;
+        a hint, not a promise.
 
         After a failed flush the kernel may hold bytes in memory that will never be on the disk.
         """
         ...
 
     def writes_in_place(self) -> bool:
-        """Return whether bytes written over lie where the old ones did; False also where nobody knows."""
+        """Return whether bytes written over lie where the old ones did;
+        False also where nobody knows.
+        """
         ...
 
     def free_bytes(self) -> int:

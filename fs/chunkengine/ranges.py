@@ -1,8 +1,11 @@
-"""Updates that put bytes at several places of a chunk: one new version, one copy of the old one.  Pure.
+"""Updates that put bytes at several places of a chunk: one new version, one copy of the old one.
 
-A range is (offset, length), bytes from the start of the chunk; `data` of such an update holds the bytes of all of them,
-one after the other.  The new version is the old content with each range's bytes put in their place, gaps behind the old end
-zero-filled.  It is always made in a block of its own: whoever changes a chunk in many places keeps some of what is between them.
+Pure.
+
+A range is (offset, length), bytes from the start of the chunk; `data` of such an update holds the
+bytes of all of them, one after the other.  The new version is the old content with each range's
+bytes put in their place, gaps behind the old end zero-filled.  It is always made in a block of its
+own: whoever changes a chunk in many places keeps some of what is between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +22,8 @@ Range = tuple[int, int]
 
 
 def fault_of(ranges: Sequence[Range], byte_count: int, size: int) -> str:
-    """Return what is wrong with ranges that are to hold `byte_count` bytes, of a chunk of at most `size`; "" if nothing is.
+    """Return what is wrong with ranges that are to hold `byte_count` bytes,
+    of a chunk of at most `size`; "" if nothing is.
 
     They are in order, not empty and not over each other; one may begin where another ends.
     """
@@ -37,7 +41,9 @@ def fault_of(ranges: Sequence[Range], byte_count: int, size: int) -> str:
 
 
 def plan_ranges(old_length: int, ranges: Sequence[Range], block: int) -> UpdatePlan:
-    """Return the plan of an update of a version of `old_length` bytes: read all of it, write all of the new one."""
+    """Return the plan of an update of a version of `old_length` bytes:
+    read all of it, write all of the new one.
+    """
     data_end = sum(ranges[-1])
     return UpdatePlan(
         old_length,
@@ -66,8 +72,10 @@ def ranged_content(
         plan: of the update, by `plan_ranges`.
         ranges: without `fault_of`.
         old_checksums: of the old version.
-        old: the whole old version, verified, in writable memory of the caller's; is changed, and a part of the result.
-        data: the bytes of the ranges; kept by reference in the result, as far as they lie behind the old version.
+        old: the whole old version, verified, in writable memory of the caller's; is
+            changed, and a part of the result.
+        data: the bytes of the ranges; kept by reference in the result, as far as they
+            lie behind the old version.
     """
     view, behind = memoryview(data), list[Buffer]()
     at, end = 0, plan.old_length

@@ -1,4 +1,6 @@
-"""What a chunk engine is asked to read, and what becomes of it: one by one, or many by columns.  No I/O here.
+"""What a chunk engine is asked to read, and what becomes of it: one by one, or many by columns.
+
+No I/O here.
 
 `ChunkReads` (read_api.py) says what it promises for each.
 """
@@ -65,7 +67,9 @@ class RowsRead(msgspec.Struct):
     is_cold: bool = False
     """Whether all that is left would have to wait for the disk."""
     block_bytes: int = 0
-    """Not 0: the bytes have not been matched against their checksums, which are `blocks` for blocks of so many bytes; no row is left then."""
+    """Not 0: the bytes have not been matched against their checksums,
+    which are `blocks` for blocks of so many bytes; no row is left then.
+    """
     blocks: bytes = b""
     """As `LentRows.checksums`, of all rows one after the other."""
 
@@ -88,11 +92,15 @@ class LentRows(NamedTuple):
     """Rows that their asker reads."""
 
     ranges: list[tuple[int | ReadNow, int, int]]
-    """Of each the file (a descriptor, or what stands for it), where it begins there, and its length."""
+    """Of each the file (a descriptor, or what stands for it), where it begins there,
+    and its length.
+    """
     versions: list[int]
     """The committed ones that they are of."""
     block_bytes: int
     checksums: list[bytes]
-    """Of each the xxh3-64 of its blocks of so many bytes (the last may be shorter), 8 bytes each, the highest first."""
+    """Of each the xxh3-64 of its blocks of so many bytes (the last may be shorter), 8 bytes each,
+    the highest first.
+    """
     give_back: Callable[[], None]
     """To be called once; until then all stays as it is."""

@@ -1,7 +1,8 @@
 """Reading versions of chunks, verified.
 
-Concurrency: thread-safe.  Blocks that are read are not reused meanwhile: reads that may wait for the disk pin them; those that
-do not are done under the lock of the books, some at a time, which is cheaper.
+Concurrency: thread-safe.  Blocks that are read are not reused meanwhile: reads that
+may wait for the disk pin them; those that do not are done under the lock of the
+books, some at a time, which is cheaper.
 """
 
 import logging
@@ -24,7 +25,9 @@ HELD_COUNT: Final = 64
 """Reads under one hold of the lock: some 300 us."""
 
 Key = tuple[TargetId, ChunkId, int]
-"""Of what is looked up once for all reads of a batch: target, chunk, and the version that is asked for."""
+"""Of what is looked up once for all reads of a batch:
+target, chunk, and the version that is asked for.
+"""
 
 Found = dict[Key, Located | FsError]
 
@@ -71,8 +74,8 @@ class Reads:
     def _begin_reads(self, ios: Sequence[ReadIo], wanted: Sequence[Located | FsError]) -> None:
         """Have the disk at work on all of a batch before the first read waits for its bytes.
 
-        Otherwise it has one read at a time of this thread, which sleeps and wakes up for each.  A single read is left to the
-        kernel, which reads ahead when reading goes on behind it.
+        Otherwise it has one read at a time of this thread, which sleeps and wakes up for each.  A
+        single read is left to the kernel, which reads ahead when reading goes on behind it.
         """
         for io, one in zip(ios, wanted, strict=True):
             if isinstance(one, Located):

@@ -1,6 +1,7 @@
 """Committed versions of chunks in memory, as the metadata store has them.
 
-Part of fs/chunkengine/ledger.py, which says what has changed.  Holds no pending versions: those are all in memory.
+Part of fs/chunkengine/ledger.py, which says what has changed.  Holds no pending
+versions: those are all in memory.
 
 Concurrency: the caller holds the engine's lock in every method.
 """
@@ -29,7 +30,9 @@ class RecordCache:
         self._records: OrderedDict[ChunkKey, ChunkRecord] = OrderedDict()
         self._bytes = 0
         self._absent: dict[ChunkKey, None] = {}
-        """Chunks known to have no committed version: the making of one asks for it half a dozen times."""
+        """Chunks known to have no committed version:
+        the making of one asks for it half a dozen times.
+        """
 
     def get(self, key: ChunkKey) -> ChunkRecord | None:
         """Return the committed version."""

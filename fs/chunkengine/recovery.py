@@ -1,9 +1,9 @@
 """Opening a disk: load the books, verify what a power loss may have torn, make the result durable.
 
-Versions that a power loss may have torn are exactly those with an undo record of a later epoch than the last durable one,
-and all pending ones.  All data is flushed, and read from the disk where it is verified.  Of each such chunk the
-newest version whose bytes are all there wins; the oldest undo record was durable, so it needs no check and ends the
-search.  Then the result is made durable.
+Versions that a power loss may have torn are exactly those with an undo record of a later epoch than
+the last durable one, and all pending ones.  All data is flushed, and read from the disk where it is
+verified.  Of each such chunk the newest version whose bytes are all there wins; the oldest undo
+record was durable, so it needs no check and ends the search.  Then the result is made durable.
 
 Concurrency: runs before the engine is handed out.
 """
@@ -127,7 +127,9 @@ def _load_groups(meta: MetaStore) -> tuple[Allocator, list[GroupId]]:
 
 
 def _read_from_disk(ledger: Ledger, files: DataFiles, undos: _Undos) -> None:
-    """Let what is about to be verified be what the disk holds, not what the kernel remembers of a flush that failed."""
+    """Let what is about to be verified be what the disk holds,
+    not what the kernel remembers of a flush that failed.
+    """
     records = [ledger.record(chunk) for chunk in undos.versions]
     records += [ChunkRecord.unpack(v) for old in undos.versions.values() for v in old if v]
     records += [pending.record for pending in ledger.pendings.values()]
@@ -186,7 +188,8 @@ def _give_back(
 ) -> None:
     """Return the space of groups that were found empty and still are.
 
-    Only once that is durable: until then a power loss may bring back records that name their blocks.
+    Only once that is durable: until then a power loss may bring back
+    records that name their blocks.
     """
     for stored in empty_groups:
         size_class, number = split_group_id(stored)
@@ -224,7 +227,8 @@ def punch_group(files: DataFiles, size_class: int, number: int) -> None:
 def punch_quietly(files: DataFiles, file_id: FileId, start: int, length: int) -> None:
     """Return space of free blocks; a disk that refuses keeps it, until it is opened again.
 
-    Nobody's data depends on it, so this fails neither the flush nor the update that it is a part of.
+    Nobody's data depends on it, so this fails neither the flush nor
+    the update that it is a part of.
     """
     try:
         files.punch(file_id, start, length)
@@ -233,7 +237,9 @@ def punch_quietly(files: DataFiles, file_id: FileId, start: int, length: int) ->
 
 
 def _flush_data(files: DataFiles) -> None:
-    """Flush all data; a refusal is IO_ERROR whatever the reason, so that nobody takes it for safe to try again."""
+    """Flush all data; a refusal is IO_ERROR whatever the reason,
+    so that nobody takes it for safe to try again.
+    """
     try:
         files.flush_all()
     except FsError as error:
@@ -243,10 +249,11 @@ def _flush_data(files: DataFiles) -> None:
 def _make_durable(
     ledger: Ledger, meta: MetaStore, undo_keys: list[bytes], lossy: Collection[TargetId]
 ) -> None:
-    """Close the epoch: the data was flushed before it was verified, and none has been written since.
+    """Close the epoch: the data was flushed before it was verified,
+    and none has been written since.
 
-    Blocks that an earlier process freed but could not vouch for become reusable only by this.  That targets have lost
-    something is noted in the same batch that takes away what tells it.
+    Blocks that an earlier process freed but could not vouch for become reusable only by this.  That
+    targets have lost something is noted in the same batch that takes away what tells it.
     """
     closing = ledger.begin_flush()
     batch: list[tuple[bytes, bytes | None]] = [(EPOCH_KEY, pack_u64(closing.number))]

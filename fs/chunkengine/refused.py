@@ -1,4 +1,5 @@
-"""Stands in for the engine of a disk that could not be opened, so that its process can serve its other disks.
+"""Stands in for the engine of a disk that could not be opened,
+so that its process can serve its other disks.
 
 Every call is refused with the reason of the opening.  Concurrency: any.
 """
@@ -11,7 +12,9 @@ from .api import ChunkEngine
 
 
 class RefusedEngine:
-    """Implements `ChunkEngine` as far as there is anything to implement; made by `refused_engine`."""
+    """Implements `ChunkEngine` as far as there is anything to implement;
+    made by `refused_engine`.
+    """
 
     checksum_block_bytes = 0
     """Not known."""

@@ -1,9 +1,10 @@
 """Which targets a disk holds, and the notes of storage beside them.
 
-Holding a target is made durable at once.  A removed one leaves a record, so that the configuration, which may still list it,
-does not bring it back empty; once that lists it no more the record goes.  A removal is begun durably and ended durably; in between are
-any number of small batches, and whoever finds it begun goes on with it.  Notes are small records of storage's own:
-the engine keeps them, and tells them apart by target and key alone.
+Holding a target is made durable at once.  A removed one leaves a record, so that the configuration,
+which may still list it, does not bring it back empty; once that lists it no more the record goes.
+A removal is begun durably and ended durably; in between are any number of small batches, and
+whoever finds it begun goes on with it.  Notes are small records of storage's own: the engine keeps
+them, and tells them apart by target and key alone.
 
 Concurrency: thread-safe; the caller lets nobody else change the same target meanwhile.
 """
@@ -62,7 +63,9 @@ class Registry:
             ledger.removed.discard(target_id)
 
     def hold(self, configured: Iterable[TargetId]) -> None:
-        """Add what the configuration lists, but for targets that were removed; forget removals of others."""
+        """Add what the configuration lists, but for targets that were removed;
+        forget removals of others.
+        """
         with self._books as ledger:
             removed = set(ledger.removed)
             others = removed.difference(configured)

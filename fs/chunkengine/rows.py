@@ -1,12 +1,15 @@
-"""Many reads of committed versions in one loop over columns: small reads cost the interpreter more than the memory.
+"""Many reads of committed versions in one loop over columns:
+small reads cost the interpreter more than the memory.
 
 Invariants:
-    - As in verified.py: a row counts as read only if all its checksum blocks match, but for whoever says that he matches them himself.
-    - Whatever is unusual is left: beyond the end, damaged, refused, not matching; not in the cache, where nothing may be
-      waited for.  The ordinary way (reads.py) then finds out what is to be said of it.
+    - As in verified.py: a row counts as read only if all its checksum blocks match, but for whoever
+      says that he matches them himself.
+    - Whatever is unusual is left: beyond the end, damaged, refused, not matching; not in
+      the cache, where nothing may be waited for.  The ordinary way (reads.py) then finds
+      out what is to be said of it.
 
-Concurrency: thread-safe.  Blocks are not reused while they are read: what does not wait for the disk is done under the lock of the
-books, some rows at a time; what does pins them.
+Concurrency: thread-safe.  Blocks are not reused while they are read: what does not wait for the
+disk is done under the lock of the books, some rows at a time; what does pins them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,11 +35,15 @@ HELD_COUNT: Final = 64
 """Rows under one hold of the lock: some 100 us where the kernel is compiled, else 250."""
 
 COLD_COUNT_MIN: Final = 16
-"""When so many rows under one hold of the lock, and more than half of those tried, are not in the cache, the others are not tried: each asking
-in vain has the kernel begin the read, so the disk is at work before a thread is, but the event loop waits meanwhile, some 5 us for each."""
+"""When so many rows under one hold of the lock, and more than half of those tried, are not in the
+cache, the others are not tried: each asking in vain has the kernel begin the read, so the disk is
+at work before a thread is, but the event loop waits meanwhile, some 5 us for each.
+"""
 
 TURN_BYTES: Final = 4 << 20
-"""At the disk at the same time, of requests that are read past the page cache; one that is larger is there alone."""
+"""At the disk at the same time, of requests that are read past the page cache;
+one that is larger is there alone.
+"""
 
 Lend = Callable[[FileId], Lent | None]
 """Opens a file, as `DataFiles.lend`."""
@@ -148,7 +155,8 @@ class Rows:
                 unmatched = self._read_unmatched(known, rows, view)
                 if unmatched is not None:
                     return unmatched
-            # One at a time: of many the disk would be told before, to bring them into the page cache.
+            # One at a time: of many the disk would be told before, to
+            # bring them into the page cache.
             done = RowsRead.none_of(len(rows.numbers), want_checksums=want_checksums)
             for position in direct:
                 row, files = rows.some([position]), self._files
@@ -167,7 +175,9 @@ class Rows:
     def _read_unmatched(
         self, known: dict[int, ChunkRecord | None], rows: ReadRows, view: memoryview
     ) -> RowsRead | None:
-        """Read rows of whole checksum blocks past the page cache; None: one of them is not to be had so, and matching them tells why."""
+        """Read rows of whole checksum blocks past the page cache;
+        None: one of them is not to be had so, and matching them tells why.
+        """
         versions, blocks, block = list[int](), list[bytes](), self._block
         places = list[Place]()
         with self._turns.of(rows.ends[-1]), _Borrowed(self._files.lend_past_cache) as borrowed:
@@ -226,7 +236,9 @@ class _Borrowed:
     def chunks(
         self, count: int, numbers: Iterable[int], records: Sequence[ChunkRecord | None]
     ) -> list[Chunk | None]:
-        """Return where versions lie, by number, below `count`; None: not to be read here, or not named."""
+        """Return where versions lie, by number, below `count`;
+        None: not to be read here, or not named.
+        """
         chunks: list[Chunk | None] = [None] * count
         lent = self._lent
         for number, record in zip(numbers, records, strict=True):

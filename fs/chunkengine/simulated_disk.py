@@ -1,18 +1,21 @@
 """A disk in memory that survives its process and can lose power: for simulation and tests.
 
-Two images of everything: the live one, which the running process sees, and the durable one. `crash` models
-the death of the process (the live image stays: the kernel has it), `power_loss` that of the machine:
-of the data written since the last flush of its file every 512-byte sector of every write is kept or lost at
-random, a file that has grown since is as short again as what is kept allows, of the metadata batches a random
-prefix, at least the synced ones, is kept.
+Two images of everything: the live one, which the running process sees, and the durable one. `crash`
+models the death of the process (the live image stays: the kernel has it), `power_loss` that of the
+machine: of the data written since the last flush of its file every 512-byte sector of every write
+is kept or lost at random, a file that has grown since is as short again as what is kept allows, of
+the metadata batches a random prefix, at least the synced ones, is kept.
 
-What is written past the page cache is in the device's own, volatile cache until the next flush: a power loss treats it alike, a
-failed flush and `drop_cache` do not take it back.  A process that dies in it leaves any sectors of it, not the first ones.
+What is written past the page cache is in the device's own, volatile cache until the next flush: a
+power loss treats it alike, a failed flush and `drop_cache` do not take it back.  A process that
+dies in it leaves any sectors of it, not the first ones.
 
 `on_step` is called with the name of the operation before each one; it may raise, to inject a fault
-(FsError NO_SPACE, IO_ERROR), to act in between (the engine is then at that very point), or to stop the process there (SimulatedCrash: a write is then half done).
+(FsError NO_SPACE, IO_ERROR), to act in between (the engine is then at that very point), or to stop
+the process there (SimulatedCrash: a write is then half done).
 
-Deterministic: the same calls and the same `random` give the same disk.  Concurrency: one re-entrant lock.
+Deterministic: the same calls and the same `random` give the same disk.
+Concurrency: one re-entrant lock.
 """
 
 import errno
@@ -108,7 +111,9 @@ class _File:
         self.unsynced.clear()
 
     def fail_flush(self) -> None:
-        """What the kernel could not write it takes for clean: it can be read for as long as it is in memory."""
+        """What the kernel could not write it takes for clean:
+        it can be read for as long as it is in memory.
+        """
         kept = [write for write in self.unsynced if write.is_direct]
         self.has_lost |= len(kept) < len(self.unsynced)
         self.unsynced = kept
@@ -145,7 +150,10 @@ class SimulatedDisk:
         self.is_quick: Callable[[], bool] = lambda: True
         """Whether a write would not have to wait, for all that its caller can know."""
         self.place_write: Callable[[FileId, int, int], int | None] | None = None
-        """Given (file, offset, length): where a write really goes; None: nowhere.  Nobody is told."""
+        """Given (file, offset, length): where a write really goes; None: nowhere.
+
+        Nobody is told.
+        """
         self.tear: Callable[[bytes], list[tuple[int, bytes]]] = _first_half
         """What of a write in which the process dies reaches the disk: (offset in it, bytes)."""
         self.lock = threading.RLock()
@@ -165,7 +173,9 @@ class SimulatedDisk:
         self.on_step = None
 
     def power_loss(self, rng: random.Random) -> None:
-        """The machine is gone: unsynced data is kept, lost or torn; unsynced records end at a prefix."""
+        """The machine is gone: unsynced data is kept, lost or torn;
+        unsynced records end at a prefix.
+        """
         self.on_step = None
         for file_id in sorted(self.files):
             self.files[file_id].lose_power(rng)
@@ -194,7 +204,9 @@ def _first_half(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _other_sectors(data: bytes) -> list[tuple[int, bytes]]:
-    """What of a direct write in which the process dies is written: every other sector, from the second on."""
+    """What of a direct write in which the process dies is written:
+    every other sector, from the second on.
+    """
     step = 2 * SECTOR_BYTES
     return [(at, data[at : at + SECTOR_BYTES]) for at in range(SECTOR_BYTES, len(data), step)]
 
@@ -365,7 +377,9 @@ class SimulatedDataFiles:
         return file_id in self._disk.files and self._disk.is_quick()
 
     def begin_write_back(self, file_id: FileId, offset: int, length: int) -> None:
-        """See `DataFiles`: nothing, since any unsynced write may reach the durable image as it is."""
+        """See `DataFiles`: nothing, since any unsynced write may reach the durable
+        image as it is.
+        """
 
     def reserve(self, file_id: FileId, offset: int, length: int) -> None:
         """See `DataFiles`."""

@@ -1,15 +1,19 @@
 """Blocks with space behind them, also on a disk that is nearly full.
 
-The last free space of the disk is kept for the metadata store, which a refused write would end for good:
-below storage.reject_create_free_bytes_min no new chunk is taken, below a share of it no further block, no
-new version, at last no removal.  What is prepared can still be committed then.  Others may fill the disk too,
-so the free space is asked for each time, and removals have a spare file to live on (fs/chunkengine/spare.py).
+The last free space of the disk is kept for the metadata store, which a refused write would end for
+good: below storage.reject_create_free_bytes_min no new chunk is taken, below a share of it no
+further block, no new version, at last no removal.  What is prepared can still be committed then.
+Others may fill the disk too, so the free space is asked for each time, and removals have a spare
+file to live on (fs/chunkengine/spare.py).
 
-Space of free blocks serves only blocks of their size.  Up to storage.space_at_hand_bytes_max of it is kept at hand for new versions:
-where nobody has written before, a disk may be much slower.  Whoever asks the engine is told that it is free.  What is more, and
-on a disk that is short of space nearly all of it, is given back: to the file system, where blocks of every size, and others, may take it.
+Space of free blocks serves only blocks of their size.  Up to storage.space_at_hand_bytes_max
+of it is kept at hand for new versions: where nobody has written before, a disk may be much
+slower.  Whoever asks the engine is told that it is free.  What is more, and on a disk that is
+short of space nearly all of it, is given back: to the file system, where blocks of every
+size, and others, may take it.
 
-Concurrency: thread-safe; the engine's lock is held for the books only, never while the disk is asked.
+Concurrency: thread-safe; the engine's lock is held for the books only,
+never while the disk is asked.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +33,9 @@ WRITE_SHARE: Final = 4
 REMOVE_SHARE: Final = 16
 
 FREE_SHARE: Final = 4
-"""At most one in so many of all free bytes is kept at hand: others who fill the disk cannot ask for it, and are noticed a second later."""
+"""At most one in so many of all free bytes is kept at hand:
+others who fill the disk cannot ask for it, and are noticed a second later.
+"""
 
 EACH_KEPT_BYTES: Final = 16 << 20
 """Of blocks of each size stay at hand in any case, until no other space is left."""
@@ -53,7 +59,9 @@ class BlockSpace:
         self._spare.set_aside()
 
     def is_short(self) -> bool:
-        """Return whether a new version or a removal may first have space given back, which takes a while; a hint."""
+        """Return whether a new version or a removal may first have space given back,
+        which takes a while; a hint.
+        """
         needed = self._create_free_bytes_min // WRITE_SHARE
         return needed > 0 and self._files.free_bytes() < needed
 
@@ -73,7 +81,9 @@ class BlockSpace:
         self._check(key, 0, kept)
 
     def help_store(self) -> None:
-        """Give the spare file up if the metadata store needs its space, to write or to merge what it wrote."""
+        """Give the spare file up if the metadata store needs its space,
+        to write or to merge what it wrote.
+        """
         self._help(self._create_free_bytes_min // WRITE_SHARE)
 
     def _help(self, needed: int) -> None:
@@ -85,8 +95,9 @@ class BlockSpace:
     ) -> Position:
         """Return a block with space behind it.
 
-        A full disk is flushed, to free the quarantine, and then given back what free blocks hold.  While others overwrite there is
-        always something quarantined, and they may take what a flush frees: so it is flushed once only, unless nothing is left to give back.
+        A full disk is flushed, to free the quarantine, and then given back what free blocks hold.
+        While others overwrite there is always something quarantined, and they may take what a flush
+        frees: so it is flushed once only, unless nothing is left to give back.
 
         Raises:
             FsError: NO_SPACE, IO_ERROR.
@@ -123,7 +134,9 @@ class BlockSpace:
     def allocate_elsewhere(
         self, key: ChunkKey, size_class: int, avoid: Collection[int]
     ) -> Position | None:
-        """Return a block for moving a chunk, outside of the groups `avoid`; None if there is no room for it."""
+        """Return a block for moving a chunk, outside of the groups `avoid`;
+        None if there is no room for it.
+        """
         with self._books as ledger:
             found = ledger.allocate_elsewhere(size_class, avoid)
         if found is None:
@@ -143,7 +156,8 @@ class BlockSpace:
         return position
 
     def give_back(self, emptied: Collection[int]) -> None:
-        """Return the space of groups that ran empty, beyond what is kept, to the file system, and set some aside if it is time to.
+        """Return the space of groups that ran empty, beyond what is kept, to the file system,
+        and set some aside if it is time to.
 
         Args:
             emptied: the size classes of these groups.
@@ -180,7 +194,9 @@ class BlockSpace:
         self.punch_blocks(taken)
 
     def make_way(self) -> None:
-        """Do the same if others have taken so much of the disk that far more is at hand than is kept; to be called often."""
+        """Do the same if others have taken so much of the disk that far more is at hand than
+        is kept; to be called often.
+        """
         free = self._files.free_bytes()
         with self._books as ledger:
             is_due = (FREE_SHARE // 2) * ledger.allocator.reusable_bytes() > free
@@ -191,7 +207,9 @@ class BlockSpace:
         return min(self._at_hand_bytes_max, (free + allocator.reusable_bytes()) // FREE_SHARE)
 
     def _make_room(self, needed: int) -> bool:
-        """Return whether so much is free, if need be once nearly all that is at hand has been given back."""
+        """Return whether so much is free, if need be once nearly all
+        that is at hand has been given back.
+        """
         if self._files.free_bytes() >= needed:
             return True
         with self._books as ledger:
@@ -225,14 +243,19 @@ class BlockSpace:
             self._books.ledger.allocator.note_reserved(position)
 
     def _reclaim(self, wanted: int) -> bool:
-        """Give back space of free blocks; False when there was none.  Nobody gets the blocks meanwhile."""
+        """Give back space of free blocks; False when there was none.
+
+        Nobody gets the blocks meanwhile.
+        """
         with self._books as ledger:
             positions = ledger.allocator.take_reserved(max(wanted, RECLAIM_BYTES))
         self.punch_blocks(positions)
         return bool(positions)
 
     def punch_blocks(self, positions: Sequence[Position]) -> None:
-        """Give back the space of blocks that the allocator has set aside for it; they are free then."""
+        """Give back the space of blocks that the allocator has set aside for it;
+        they are free then.
+        """
         try:
             for first, count in runs_of(positions):
                 file_id, start = place_of(first)

@@ -1,9 +1,9 @@
 """Space set aside while a disk fills up, and given up when nothing else is left.
 
-The metadata store needs room to record even a removal, and to open at all; one refused write ends its use.
-Updates stop long before the disk is full (fs/chunkengine/space.py), but others may fill it too.  So a disk that is nearly full
-keeps a spare file.  It is given up, whole, when a removal finds less than it needs, and before a full disk is opened;
-it comes back when there is room again.
+The metadata store needs room to record even a removal, and to open at all; one refused write ends
+its use.  Updates stop long before the disk is full (fs/chunkengine/space.py), but others may fill
+it too.  So a disk that is nearly full keeps a spare file.  It is given up, whole, when a removal
+finds less than it needs, and before a full disk is opened; it comes back when there is room again.
 
 Concurrency: thread-safe, as the data files are; setting the spare file aside twice is harmless.
 """
@@ -17,11 +17,16 @@ from .ports import DataFiles
 _log = logging.getLogger(__name__)
 
 NEARLY_FULL_FACTOR: Final = 128
-"""The file is made when less than this many times its size is free: nobody fills so much between two flushes."""
+"""The file is made when less than this many times its size is free:
+nobody fills so much between two flushes.
+"""
 
 CAPACITY_SHARE: Final = 8
-"""It takes at most one in so many bytes of the disk.  Opening takes some 9 MiB for a new log and up to 8 MiB for
-merging the old one; removals live on the rest."""
+"""It takes at most one in so many bytes of the disk.
+
+Opening takes some 9 MiB for a new log and up to 8 MiB for merging the old
+one; removals live on the rest.
+"""
 
 
 def spare_size(create_free_bytes_min: int, capacity_bytes: int) -> int:
@@ -30,7 +35,9 @@ def spare_size(create_free_bytes_min: int, capacity_bytes: int) -> int:
 
 
 def should_set_aside(size: int, held: int, free: int, kept: int) -> bool:
-    """Return whether it is time to make the file; `kept` stays free beside it, where updates stop."""
+    """Return whether it is time to make the file;
+    `kept` stays free beside it, where updates stop.
+    """
     return held < size and kept + size <= free < NEARLY_FULL_FACTOR * size
 
 

@@ -4,7 +4,8 @@ What is written together is recorded by one batch: all of it, or nothing that an
 
 Invariants:
     - A record comes after the bytes that it names.
-    - What an update was made from is kept until it is recorded; a block whose record does not come is free again.
+    - What an update was made from is kept until it is recorded; a block whose
+      record does not come is free again.
 
 Concurrency: thread-safe; updates of one chunk are serialised by the caller.
 """
@@ -91,7 +92,9 @@ class Updates:
         writes: Sequence[ChunkWrite],
         commits: CommitsAtOnce | None,
     ) -> list[ChunkState]:
-        """Make versions of different chunks, all of them or none; see `ChunkEngine.prepare_write`."""
+        """Make versions of different chunks, all of them or none;
+        see `ChunkEngine.prepare_write`.
+        """
         begun = self._begin(target_id, writes)
         try:
             jobs = [
@@ -103,7 +106,9 @@ class Updates:
             self._end(begun)
 
     def _begin(self, target_id: TargetId, writes: Sequence[ChunkWrite]) -> list[_Begun]:
-        """Plan updates and keep what they are made from; `_end` is to follow, but not if it raises."""
+        """Plan updates and keep what they are made from;
+        `_end` is to follow, but not if it raises.
+        """
         begun: list[_Begun] = []
         for write in writes:
             _check_range(write)
@@ -181,7 +186,9 @@ class Updates:
         return states
 
     def is_cut(self, target_id: TargetId, end: ChunkWrite) -> bool:
-        """Return whether a version that ends at `end.offset` is shorter than the committed one; raises FsError if it cannot be made."""
+        """Return whether a version that ends at `end.offset` is shorter than the committed one;
+        raises FsError if it cannot be made.
+        """
         _check_range(end)
         key = chunk_key(target_id, end.chunk_id)
         self._space.check_write(key)
@@ -192,7 +199,9 @@ class Updates:
             return old is not None and end.offset < old.length
 
     def cut(self, target_id: TargetId, end: ChunkWrite) -> ChunkState:
-        """Make a pending version that ends at `end.offset`, before the end of the committed one; see `ChunkEngine.prepare_truncate`."""
+        """Make a pending version that ends at `end.offset`, before the end of the committed one;
+        see `ChunkEngine.prepare_truncate`.
+        """
         key, length = chunk_key(target_id, end.chunk_id), end.offset
         with self._books as ledger:
             old = ledger.record(key)
@@ -230,7 +239,9 @@ class Updates:
         *,
         is_final: bool = False,
     ) -> ChunkState:
-        """Make a pending removal, or with `is_final` remove at once; returns as `ChunkEngine.prepare_remove`."""
+        """Make a pending removal, or with `is_final` remove at once;
+        returns as `ChunkEngine.prepare_remove`.
+        """
         key = chunk_key(target_id, chunk_id)
         self._space.check_remove(key)
         with self._books as ledger:

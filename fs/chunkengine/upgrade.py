@@ -28,14 +28,18 @@ _log = logging.getLogger(__name__)
 
 
 def upgrade(meta: MetaStore, found: DiskFormat) -> DiskFormat:
-    """Return the format record of the disk, now of the present version; `found` is older or the same."""
+    """Return the format record of the disk, now of the present version;
+    `found` is older or the same.
+    """
     if found.format_version == 1:
         found = _add_target_records(meta, found)
     return found
 
 
 def _add_target_records(meta: MetaStore, found: DiskFormat) -> DiskFormat:
-    """1 to 2: every target with a chunk gets a record; an empty one gets it from the configuration."""
+    """1 to 2: every target with a chunk gets a record;
+    an empty one gets it from the configuration.
+    """
     made = msgspec.structs.replace(found, format_version=2)
     held = {t for prefix in (CHUNK_PREFIX, PENDING_PREFIX) for t in _targets_below(meta, prefix)}
     batch: list[tuple[bytes, bytes | None]] = [(target_key(t), TARGET_HELD) for t in sorted(held)]

@@ -1,9 +1,11 @@
 """Reading versions out of data files: nothing leaves here that does not match its checksums.
 
-Reads are widened to checksum-block boundaries.  The bytes asked for go straight into the caller's buffer and
-the widening into scratch space, by one preadv; small unaligned reads take one copy instead.
+Reads are widened to checksum-block boundaries.  The bytes asked for go straight into
+the caller's buffer and the widening into scratch space, by one preadv; small
+unaligned reads take one copy instead.
 
-Concurrency: none of its own; the caller keeps the block from being reused (BlockReaders.pin) meanwhile.
+Concurrency: none of its own; the caller keeps the block from being
+reused (BlockReaders.pin) meanwhile.
 """
 
 from typing import Final
@@ -52,7 +54,8 @@ class VerifiedReader:
     def is_whole(self, record: ChunkRecord) -> bool:
         """Return whether every byte of the version is there and matches.
 
-        A version that is marked as damaged is all that it can be: there is nothing in it that could be torn.
+        A version that is marked as damaged is all that it can be: there is
+        nothing in it that could be torn.
         """
         if record.is_damaged:
             return True
@@ -87,8 +90,8 @@ class Located:
 class BatchReader:
     """Reads one after the other, for one thread; see VerifiedReader.
 
-    Small reads share the memory that they are widened in.  What it holds has been verified, so a read of the same
-    checksum blocks of the same version takes it from there.
+    Small reads share the memory that they are widened in.  What it holds has been verified, so a
+    read of the same checksum blocks of the same version takes it from there.
     """
 
     __slots__ = ("_block", "_files", "_held", "_high", "_low", "_one", "_wide")
@@ -99,7 +102,9 @@ class BatchReader:
         self._wide = memoryview(b"")
         self._one = [self._wide]
         self._held: Located | None = None
-        """The version of which `_wide` begins with the bytes `_low` to `_high`; None: nothing that counts."""
+        """The version of which `_wide` begins with the bytes `_low` to `_high`;
+        None: nothing that counts.
+        """
         self._low = self._high = 0
 
     def read_into(
@@ -117,7 +122,8 @@ class BatchReader:
             False when that would take waiting for the disk and `may_wait` is not set.
 
         Raises:
-            FsError: CHECKSUM_MISMATCH naming file, byte range and version; the buffer then holds garbage.
+            FsError: CHECKSUM_MISMATCH naming file, byte range and version; the
+                buffer then holds garbage.
         """
         record, size = located.record, len(buffer)
         if record.is_damaged:

@@ -1,14 +1,17 @@
-"""Puts the bytes of new versions where they are to lie: behind the old ones, or into a block of their own.
+"""Puts the bytes of new versions where they are to lie:
+behind the old ones, or into a block of their own.
 
-A large version that comes whole, into a block of its own, is written past the page cache, straight out of the buffer it was
-received into: the copy, and finding memory for it, cost a storage process more than all else of such an update.  What is left of
-it behind the last whole 4 KiB, and all other bytes, go through the page cache.
+A large version that comes whole, into a block of its own, is written past the page cache, straight
+out of the buffer it was received into: the copy, and finding memory for it, cost a storage process
+more than all else of such an update.  What is left of it behind the last whole 4 KiB, and all other
+bytes, go through the page cache.
 
 Invariants:
     - In place, no byte below the old length is written.
     - A block whose write has failed is free again; nothing names it.
 
-Concurrency: thread-safe; updates of one chunk are serialised by the caller, who keeps the old version's block.
+Concurrency: thread-safe; updates of one chunk are serialised by the caller, who
+keeps the old version's block.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +27,10 @@ from .space import BlockSpace
 from .verified import VerifiedReader
 
 WRITE_BEHIND_BYTES_MIN: Final = 128 << 10
-"""Updates of at least this many bytes are on their way to the disk at once: else it idles until the next flush, which
-then waits for all of them.  Smaller ones may be overwritten, or grow together, before that; so are copies for their sake."""
+"""Updates of at least this many bytes are on their way to the disk at once: else it idles until the
+next flush, which then waits for all of them.  Smaller ones may be overwritten, or grow together,
+before that; so are copies for their sake.
+"""
 
 Sync = Callable[[], None]
 
@@ -62,7 +67,8 @@ class VersionWriter:
         block: int,
         direct_bytes_min: int,
     ) -> None:
-        """Take the parts of an engine; versions of `direct_bytes_min` bytes on, if not 0, are written past the page cache.
+        """Take the parts of an engine; versions of `direct_bytes_min` bytes on, if not 0,
+        are written past the page cache.
 
         `block`: size of its checksum blocks.
         """
@@ -74,11 +80,15 @@ class VersionWriter:
         self._direct_bytes_min = direct_bytes_min
 
     def writes_at_once(self, position: Position, length: int) -> bool:
-        """Return whether a new version of so many bytes would only be copied to memory of the kernel, without a wait; a hint."""
+        """Return whether a new version of so many bytes would only be copied to memory
+        of the kernel, without a wait; a hint.
+        """
         return not self._goes_past_cache(length) and self._files.is_open(place_of(position)[0])
 
     def _goes_past_cache(self, length: int) -> bool:
-        """Return whether a new version of so many bytes waits for the disk instead of for memory."""
+        """Return whether a new version of so many bytes waits
+        for the disk instead of for memory.
+        """
         return 0 < self._direct_bytes_min <= length
 
     def write(self, jobs: Sequence[Job], *, sync: Sync) -> list[tuple[Position, bytes]]:
@@ -88,7 +98,8 @@ class VersionWriter:
             Where each new version lies, and its checksums.
 
         Raises:
-            FsError: as `write_new`, whichever of them it is about; the blocks of all are free again then.
+            FsError: as `write_new`, whichever of them it is about; the blocks
+                of all are free again then.
         """
         together = [
             job for job in jobs if job.is_whole and self._goes_past_cache(job.plan.new_length)
@@ -112,7 +123,9 @@ class VersionWriter:
         )
 
     def _abandon(self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]) -> None:
-        """Free the blocks of versions that will never be recorded; one that grew in place has none of its own."""
+        """Free the blocks of versions that will never be recorded;
+        one that grew in place has none of its own.
+        """
         positions = [
             found[job.key][0] for job in jobs if job.key in found and not job.plan.is_in_place
         ]
@@ -122,7 +135,9 @@ class VersionWriter:
     def _write_together(
         self, jobs: Sequence[Job], found: dict[ChunkKey, tuple[Position, bytes]]
     ) -> None:
-        """Write whole versions to the blocks that have been found for them, and note their checksums."""
+        """Write whole versions to the blocks that have been found for them,
+        and note their checksums.
+        """
         places = [(*place_of(found[job.key][0]), job.data) for job in jobs]
         if not places:
             return
@@ -139,7 +154,9 @@ class VersionWriter:
     def _write_alone(
         self, job: Job, found: dict[ChunkKey, tuple[Position, bytes]], sync: Sync
     ) -> None:
-        """Write the bytes of an update, with what it keeps of the old version, and note where they are."""
+        """Write the bytes of an update, with what it keeps of the old version,
+        and note where they are.
+        """
         if job.ranges:
             self._write_ranges(job, found, sync)
             return
@@ -166,7 +183,9 @@ class VersionWriter:
     def _write_ranges(
         self, job: Job, found: dict[ChunkKey, tuple[Position, bytes]], sync: Sync
     ) -> None:
-        """Write an update of several ranges: as one copy, by way of the page cache, since the next one begins by reading it."""
+        """Write an update of several ranges: as one copy, by way of the page cache,
+        since the next one begins by reading it.
+        """
         key, base, plan, data, ranges = job
         old = self._reader.read(base, 0, base.length) if base else memoryview(b"")
         old_checksums = base.checksums if base else b""
@@ -182,7 +201,9 @@ class VersionWriter:
             self._files.begin_write_back(file_id, start, plan.new_length)
 
     def _begin_write_back(self, file_id: FileId, start: int, count: int, total: int) -> None:
-        """Have new bytes on their way to the disk, if they are many, and most of what was written to the page cache."""
+        """Have new bytes on their way to the disk, if they are many,
+        and most of what was written to the page cache.
+        """
         if count >= max(WRITE_BEHIND_BYTES_MIN, total // 2):
             self._files.begin_write_back(file_id, start, count)
 
@@ -223,6 +244,8 @@ class VersionWriter:
         return position
 
     def free(self, position: Position) -> None:
-        """Free the block of a version that was written by `write_new` and will never be recorded."""
+        """Free the block of a version that was written by `write_new`
+        and will never be recorded.
+        """
         if position != NO_POSITION:
             self._books.finish(lambda ledger: ledger.abandon(position))

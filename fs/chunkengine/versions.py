@@ -1,4 +1,6 @@
-"""What a pair of committed and pending version means to a caller: states, checks, the version to read.  Pure."""
+"""What a pair of committed and pending version means to a caller:
+states, checks, the version to read.  Pure.
+"""
 
 from ..schema.ids import ChunkId, TargetId
 from ..schema.status import FsError, Status
@@ -67,7 +69,9 @@ def committed_record(made: ChunkRecord, chain_version: int) -> ChunkRecord:
 
 
 def check_version(key: ChunkKey, old: ChunkRecord | None, version: int, *, is_any: bool) -> None:
-    """Raise FsError(COMMITTED_UPDATE or MISSING_UPDATE) unless `version` comes next, or any will do."""
+    """Raise FsError(COMMITTED_UPDATE or MISSING_UPDATE) unless `version` comes next,
+    or any will do.
+    """
     committed = old.version if old else 0
     if version <= 0 or (not is_any and version != committed + 1):
         raise version_error(key, old, version)

@@ -1,16 +1,19 @@
 """One request of reads to one storage node, and what its reply is to those who asked.
 
-Between processes of one machine large replies may be lent (fs/rpc/lent_replies.py), also as ranges of the storage process's files: then
-the reply has the checksums that are stored with the bytes.  What does not match these, or cannot be had so any more, is asked for
-once again, and the storage process has to read it itself: it knows what to do about a copy that is damaged.
+Between processes of one machine large replies may be lent (fs/rpc/lent_replies.py), also as ranges
+of the storage process's files: then the reply has the checksums that are stored with the bytes.
+What does not match these, or cannot be had so any more, is asked for once again, and the storage
+process has to read it itself: it knows what to do about a copy that is damaged.
 
-Of a large reply that is lent the bytes are read and matched by a thread, while the event loop serves others: nearly all of that is
-system calls and checksums, which need no interpreter.
+Of a large reply that is lent the bytes are read and matched by a thread, while the event loop
+serves others: nearly all of that is system calls and checksums, which need no interpreter.
 
 Invariants:
-    - No byte counts before it matches its checksum (client.verify_reads), and what is matched does not change any more: it has been copied.
-    - A thread has the buffers of a call only while the call lasts, also where that is cancelled; but one that waits for a disk may have them
-      for longer (direct_threads.py): they are lost to whoever asked then.
+    - No byte counts before it matches its checksum (client.verify_reads), and what is matched does
+      not change any more: it has been copied.
+    - A thread has the buffers of a call only while the call lasts, also where that is
+      cancelled; but one that waits for a disk may have them for longer (direct_threads.py):
+      they are lost to whoever asked then.
 """
 
 import logging
@@ -40,16 +43,24 @@ from .routing_math import Piece
 log = logging.getLogger(__name__)
 
 LENT_BYTES_MIN = 64 * 1024
-"""Smaller ones are not worth the question whether their replies are to be lent, which the storage node decides."""
+"""Smaller ones are not worth the question whether their replies are to be lent,
+which the storage node decides.
+"""
 
 LENT_PIECE_BYTES_MIN = 16 * 1024
-"""Of a piece, on average: each is a system call if the reply is lent, and together one if it is not."""
+"""Of a piece, on average: each is a system call if the reply is lent,
+and together one if it is not.
+"""
 
 APART_BYTES_MIN: Final = 2 * 1024 * 1024
-"""Smaller ones the event loop reads itself: to wake a thread, and to be woken by it, takes as long as a few hundred KiB."""
+"""Smaller ones the event loop reads itself:
+to wake a thread, and to be woken by it, takes as long as a few hundred KiB.
+"""
 
 APART_PIECE_BYTES_MIN: Final = 128 * 1024
-"""Of a piece, on average: between two of them a thread needs the interpreter, for which it may have to wait."""
+"""Of a piece, on average: between two of them a thread needs the interpreter,
+for which it may have to wait.
+"""
 
 BLOCK_BYTES_MAX = 1 << 30
 """Of checksums; what the kernel takes."""
@@ -85,7 +96,8 @@ async def ask(
 
     Raises:
         LeftBehindError: of DIRECT: the buffers are lost.
-        FsError: as `NodeCalls.call`; as `into`; RPC_BAD_FRAME: a reply with checksums of blocks, though nothing was to be lent.
+        FsError: as `NodeCalls.call`; as `into`; RPC_BAD_FRAME: a reply with checksums of blocks,
+            though nothing was to be lent.
     """
     method = services.STORAGE_BATCH_READ
     apart = None
@@ -136,7 +148,9 @@ class _Apart:
         self.is_left_behind = False
         """A thread has the buffers for good."""
         self.does_match: bool | None = None
-        """Whether all that was asked for last has come, and is what its checksums say; None: it was not lent, or cannot be read."""
+        """Whether all that was asked for last has come, and is what its checksums say;
+        None: it was not lent, or cannot be read.
+        """
 
     def into(self, reply: pb.BatchReadRsp, payload_bytes: int) -> ReadApart:
         """Do as the `into` that it was made with."""
@@ -230,8 +244,9 @@ def finish_rows(
     """Do as `finish` for the rows of a table.
 
     Returns:
-        What is wrong with which piece; and the pieces of rows that join several and are not good as a whole: which of them is at fault only
-        asking for each by itself can tell, so nothing counts against their replica.
+        What is wrong with which piece; and the pieces of rows that join several and are not good as
+        a whole: which of them is at fault only asking for each by itself can tell, so nothing
+        counts against their replica.
 
     Raises:
         FsError: as `finish`.
@@ -254,7 +269,9 @@ def finish_rows(
 def _finish_joined(
     pieces: Sequence[Piece], whole: memoryview, result: ReadResult, *, verifies: bool
 ) -> bool:
-    """Zero of pieces that are one row, with its bytes in `whole`, what was never written; False: something is wrong with one of them."""
+    """Zero of pieces that are one row, with its bytes in `whole`, what was never written;
+    False: something is wrong with one of them.
+    """
     length = result.length
     if result.status:
         if result.status != Status.CHUNK_NOT_FOUND:

@@ -1,11 +1,12 @@
 """The native client for plain threads: every method of `EmberFs` and `EmberFile`, without async.
 
-One background thread runs the event loop with the connections; calls from any thread are handed to it and
-wait for the answer.
+One background thread runs the event loop with the connections; calls from any thread are handed
+to it and wait for the answer.
 
 Invariants:
     - After `close` (or leaving the `with` block) no thread of ours is left.
-    - An object made before a fork must not be used in the child: it has no event loop there, and says so.
+    - An object made before a fork must not be used in the child: it has no
+      event loop there, and says so.
 """
 
 import os
@@ -47,7 +48,8 @@ def connect_blocking(
         cluster_id: of the cluster that is expected there.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials that the environment names.
-        key_file: of a closed cluster, for who has its key and names no token; default: as the environment says.
+        key_file: of a closed cluster, for who has its key and names no token;
+            default: as the environment says.
     """
     config = ProcessConfig(auth=AuthSection(key_file=key_file))
     return BlockingFs(
@@ -171,7 +173,9 @@ class BlockingFs:
         self.close()
 
     def close(self) -> None:
-        """Disconnect and end the background thread; repeating does nothing, nor does the child of a fork."""
+        """Disconnect and end the background thread;
+        repeating does nothing, nor does the child of a fork.
+        """
         if self._token is None or self._stop is None or os.getpid() != self._pid:
             return
         token, stop = self._token, self._stop

@@ -1,11 +1,12 @@
-"""Joins the parts of a client: link to the manager, routing info, session, meta side and storage side.
+"""Joins the parts of a client: link to the manager, routing info, session,
+meta side and storage side.
 
-`open_client` serves every kind of client (native, mount daemon); `connect` is the native one, from a list of
-manager addresses to a file system.
+`open_client` serves every kind of client (native, mount daemon); `connect` is the native one, from
+a list of manager addresses to a file system.
 
 Invariants:
-    - When the block is entered, routing info is known and the client session exists; when it is left, the
-      session is closed, so that file sessions of this client can be cleaned up at once.
+    - When the block is entered, routing info is known and the client session exists; when it is
+      left, the session is closed, so that file sessions of this client can be cleaned up at once.
 """
 
 import math
@@ -83,7 +84,8 @@ async def open_client(
         mount_point: shown to operators.
         release: shown to operators.
         settings: hears of the settings that the managers keep for mounts; None: nobody does.
-        answers_within_s: how long a manager may take to answer for the first time; None: client.retry_time_s_max.
+        answers_within_s: how long a manager may take to answer for the first time;
+            None: client.retry_time_s_max.
 
     Raises:
         FsError: RPC_WRONG_CLUSTER at once; RPC_TIMEOUT when no manager answers in time.
@@ -147,10 +149,12 @@ async def connect(
         mgmtd_addresses: one or more managers, `tcp:HOST:PORT` or `unix:/PATH`.
         cluster_id: of the cluster that is expected there.
         runtime: clock, network, randomness; `fs.runtime.real` makes one.
-        config: limits, retry times, credentials; default: as built in, credentials as the environment says.
+        config: limits, retry times, credentials; default: as built in,
+            credentials as the environment says.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: instead of the credentials of config and environment.
-        tracer: begins the spans of calls; default: one that samples as config.trace says, and tells nobody.
+        tracer: begins the spans of calls; default: one that samples as
+            config.trace says, and tells nobody.
         answers_within_s: see `open_client`.
 
     All calls are traced where the environment has a TRACEPARENT.

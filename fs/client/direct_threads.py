@@ -1,14 +1,18 @@
-"""Threads of a client that have a disk read what a storage process of this machine lends, and what becomes of them when it does not answer.
+"""Threads of a client that have a disk read what a storage process of this machine lends,
+and what becomes of them when it does not answer.
 
-A thread that waits for a disk cannot be stopped, and while it waits the kernel may write into the memory that it was given.  So whoever waits
-for a thread for too long leaves it behind with that memory, which nobody uses any more: it is used again when the thread has
-ended and dropped it (fs/runtime/recycled.py).  The storage process, which is asked next, finds out itself what is wrong with its disk
-(fs/storage/disk_calls.py).
+A thread that waits for a disk cannot be stopped, and while it waits the kernel may write into the
+memory that it was given.  So whoever waits for a thread for too long leaves it behind with that
+memory, which nobody uses any more: it is used again when the thread has ended and dropped it
+(fs/runtime/recycled.py).  The storage process, which is asked next, finds out itself what is wrong
+with its disk (fs/storage/disk_calls.py).
 
 Invariants:
     - Only memory that nobody but the read needs is given to a thread: of what is read ahead.
-    - Of what is to be read so there is never more than DIRECT_COUNT_MAX, and nothing while one thread is left behind (`has_room`).
-    - What no thread has begun is withdrawn, not left behind: where memory is short a thread may die before its first step, unheard of.
+    - Of what is to be read so there is never more than DIRECT_COUNT_MAX, and nothing while one
+      thread is left behind (`has_room`).
+    - What no thread has begun is withdrawn, not left behind: where memory is short a thread may die
+      before its first step, unheard of.
 
 Concurrency: one event loop.
 Decision: specs/decisions/0174-cold-streams-read-by-who-asks.md.
@@ -28,7 +32,9 @@ from ..schema.status import FsError, Status
 log = logging.getLogger(__name__)
 
 DIRECT_WAIT_S: Final = 2.0
-"""A disk that is only slow has some MiB read by then; the storage process waits for as long as `storage.disk_hang_s` says."""
+"""A disk that is only slow has some MiB read by then;
+the storage process waits for as long as `storage.disk_hang_s` says.
+"""
 
 DIRECT_COUNT_MAX: Final = 8
 """At one disk only one of them reads at a time."""
@@ -39,7 +45,9 @@ class LeftBehindError(FsError):
 
 
 class _Read:
-    """One read, of which its thread and who gives it up may be in each other's way: who is first counts."""
+    """One read, of which its thread and who gives it up may be in each other's way:
+    who is first counts.
+    """
 
     __slots__ = ("_claim", "ended", "failure", "function", "is_left", "is_withdrawn", "result")
 
@@ -80,7 +88,9 @@ class DirectThreads:
 
     @property
     def has_room(self) -> bool:
-        """Return whether something may be read so now: it would not wait for long, unless the disk does not answer."""
+        """Return whether something may be read so now:
+        it would not wait for long, unless the disk does not answer.
+        """
         return not self._left_count and self._begun_count < DIRECT_COUNT_MAX
 
     async def run(self, function: Callable[[], bool]) -> bool:
@@ -88,7 +98,8 @@ class DirectThreads:
 
         Raises:
             LeftBehindError: it has begun, and has not ended within DIRECT_WAIT_S.
-            RuntimeError, MemoryError: no thread is to be had, or none has come; the function is not called any more.
+            RuntimeError, MemoryError: no thread is to be had, or none has come; the
+                function is not called any more.
             Exception: what it raises.
         """
         if self._begin is None:  # a simulation, whose disks answer at once

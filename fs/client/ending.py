@@ -1,17 +1,21 @@
-"""The end of file sessions that have nothing to report: many in one call of meta, a moment later; and of those whose last report was not taken.
+"""The end of file sessions that have nothing to report: many in one call of meta, a moment later;
+and of those whose last report was not taken.
 
-Nobody waits for the end of a session: close(2) returns before the kernel says that a file is released, and all that was
-written through it was reported by then.  Until the session is gone the content of a removed file stays, as it would have
-while the file was open.  The mount and the native client end sessions so.
+Nobody waits for the end of a session: close(2) returns before the kernel says that a file is
+released, and all that was written through it was reported by then.  Until the session is gone the
+content of a removed file stays, as it would have while the file was open.  The mount and the
+native client end sessions so.
 
-Who closes a file with something to report does it by itself.  Where no meta service answers that, or the store has no room, nobody is left to try
-again: such a session is ended here, too, as one of a client that is gone, for which meta asks the chains how far the file reaches.
+Who closes a file with something to report does it by itself.  Where no meta service answers that,
+or the store has no room, nobody is left to try again: such a session is ended here, too, as one of
+a client that is gone, for which meta asks the chains how far the file reaches.
 
 Invariants:
-    - A session is ended once its client shuts down in order; when it dies instead, meta finds out as with any open file.
+    - A session is ended once its client shuts down in order; when it dies instead, meta
+      finds out as with any open file.
     - At most PENDING_MAX sessions of either kind wait; beyond that each is ended by itself.
-    - A session whose end was not answered, or for which the store has no room, waits on, for as long as the client lives; one whose end is
-      refused does not keep others.
+    - A session whose end was not answered, or for which the store has no room, waits on, for as
+      long as the client lives; one whose end is refused does not keep others.
 """
 
 import logging
@@ -39,7 +43,9 @@ PENDING_MAX: Final = 4096
 
 
 def is_final(error: FsError) -> bool:
-    """Return whether meta, asked once more to end or free something, would say the same: a full store gets room again."""
+    """Return whether meta, asked once more to end or free something, would say the same:
+    a full store gets room again.
+    """
     return error.retry is Retry.NEVER and error.status not in {
         Status.INTERNAL_ERROR,
         Status.NO_SPACE,
@@ -54,7 +60,8 @@ class EndingSessions:
 
         Args:
             meta: whom to ask.
-            caller: makes a request header; of a user who is the client's, though meta goes by whose client it is.
+            caller: makes a request header; of a user who is the client's, though meta
+                goes by whose client it is.
         """
         self._meta = meta
         self._caller = caller
@@ -91,7 +98,9 @@ class EndingSessions:
             self._is_running = False
 
     async def finish(self) -> None:
-        """End all that wait; they wait on when no meta service answers, which ends sessions of clients that are gone."""
+        """End all that wait; they wait on when no meta service answers,
+        which ends sessions of clients that are gone.
+        """
         async with self._lock:
             try:
                 while self._pending:
@@ -106,7 +115,9 @@ class EndingSessions:
                 _log.warning("%d file sessions are not ended yet: %r", count, error)
 
     async def _end(self, batch: Sequence[tuple[InodeId, SessionId]], *, is_settled: bool) -> None:
-        """End sessions, each by itself when meta refuses one of them; raises FsError when it does not answer."""
+        """End sessions, each by itself when meta refuses one of them;
+        raises FsError when it does not answer.
+        """
         request = meta_pb2.PruneSessionsReq(caller=self._caller(), is_settled=is_settled)
         for inode_id, session_id in batch:
             request.sessions.add(inode_id=inode_id, session_id=session_id)

@@ -1,4 +1,6 @@
-"""What the native client hands out and is told: identities, entries of directories, usage, entries of the trash.  Pure."""
+"""What the native client hands out and is told:
+identities, entries of directories, usage, entries of the trash.  Pure.
+"""
 
 import os
 from dataclasses import dataclass

@@ -8,10 +8,11 @@ from ..schema.layout import FileRef
 
 
 class FileRead(msgspec.Struct):
-    """One read of a batch: fills `buffer` from `offset` on; bytes that were never written read as zeros.
+    """One read of a batch: fills `buffer` from `offset` on;
+    bytes that were never written read as zeros.
 
-    `hole_bytes` is set to how many of the bytes came from holes.  The caller clips to the file's length
-    before: a chunk client does not know it.
+    `hole_bytes` is set to how many of the bytes came from holes.  The caller clips to the file's
+    length before: a chunk client does not know it.
     """
 
     file: FileRef
@@ -23,6 +24,10 @@ class FileRead(msgspec.Struct):
 
 
 class ReadAhead(FileRead):
-    """One for which nobody waits yet.  If it fails its buffer may be written to at any later time: it is to be used for nothing else, and dropped."""
+    """One for which nobody waits yet.
+
+    If it fails its buffer may be written to at any later time: it is to be used
+    for nothing else, and dropped.
+    """
 
     is_ahead: ClassVar[bool] = True

@@ -1,10 +1,13 @@
-"""What storage calls a hole: whether it is one, or what is left where a truncation has cut bytes off.  Pure.
+"""What storage calls a hole: whether it is one,
+or what is left where a truncation has cut bytes off.  Pure.
 
-Meta has the new length of a file, and a larger truncate version, before the first chunk is cut.  So a hole is one of the file
-as a reader knows it if meta, asked after the hole was read, still has the truncate version that the reader's length is from
-(`FileRef.truncate_ver`).  Else he has to look again, by the new length: the zeros were never in the file.
+Meta has the new length of a file, and a larger truncate version, before the first chunk is cut.  So
+a hole is one of the file as a reader knows it if meta, asked after the hole was read, still has the
+truncate version that the reader's length is from (`FileRef.truncate_ver`).  Else he has to look
+again, by the new length: the zeros were never in the file.
 
-What was asked for is known for a while, chunk by chunk: the bytes of a chunk are its beginning, so a hole reaches up to its end.
+What was asked for is known for a while, chunk by chunk: the bytes of a chunk are its beginning,
+so a hole reaches up to its end.
 """
 
 from collections.abc import Iterator
@@ -24,24 +27,32 @@ INLINE_LENGTH_MAX: Final = 64 * KIB
 
 
 class CutMeanwhileError(FsError):
-    """What was read may have been cut off meanwhile: the read has to be done again, by the length that is known now."""
+    """What was read may have been cut off meanwhile:
+    the read has to be done again, by the length that is known now.
+    """
 
     def __init__(self, inode_id: InodeId) -> None:
         super().__init__(Status.BUSY, f"inode {inode_id} was truncated while it was read")
 
 
 class KnownHoles:
-    """Where the chunks of one file end, for as long as that is taken to be so; of its newest known truncate version."""
+    """Where the chunks of one file end, for as long as that is taken to be so;
+    of its newest known truncate version.
+    """
 
     __slots__ = ("_begins", "_truncate_ver")
 
     def __init__(self) -> None:
         self._truncate_ver = 0
         self._begins: dict[int, tuple[int, float]] = {}
-        """By chunk index: the first byte of its hole, within the chunk, and until when that holds."""
+        """By chunk index: the first byte of its hole, within the chunk,
+        and until when that holds.
+        """
 
     def note(self, read: FileRead, until_s: float) -> None:
-        """Take the holes of a read for known until then; nothing is done for one that went by a length of before."""
+        """Take the holes of a read for known until then;
+        nothing is done for one that went by a length of before.
+        """
         if read.file.truncate_ver != self._truncate_ver:
             if read.file.truncate_ver < self._truncate_ver:
                 return
@@ -54,7 +65,9 @@ class KnownHoles:
             del self._begins[next(iter(self._begins))]
 
     def have(self, read: FileRead, now_s: float) -> bool:
-        """Return whether all holes of a read are known; False for one that begin within several chunks."""
+        """Return whether all holes of a read are known;
+        False for one that begin within several chunks.
+        """
         if read.file.truncate_ver != self._truncate_ver:
             return False
         is_found = False
@@ -72,7 +85,9 @@ def may_be_inline(read: FileRead) -> bool:
 
 
 def _holes_of(read: FileRead) -> Iterator[tuple[int, int]]:
-    """Yield chunk index and first byte within the chunk of each hole; of holes within several chunks nothing is known."""
+    """Yield chunk index and first byte within the chunk of each hole;
+    of holes within several chunks nothing is known.
+    """
     size, offset, length = read.file.layout.chunk_size_bytes, read.offset, len(read.buffer)
     first, last = offset // size, (offset + length - 1) // size
     if read.hole_bytes == length:

@@ -1,4 +1,6 @@
-"""The bytes of inline files, as replies of the metadata service bring them; see specs/decisions/0149-inline-files.md.  Pure."""
+"""The bytes of inline files, as replies of the metadata service bring them;
+see specs/decisions/0149-inline-files.md.  Pure.
+"""
 
 from typing import Protocol
 
@@ -45,7 +47,9 @@ def brought_bytes(reply: BringsBytes) -> bytes | None:
 
 
 def add_bytes(report: meta_pb2.SyncReq, data: bytes, part: FilePart) -> None:
-    """Make a report one of `data` as all that a file holds from now on, to be taken only while it is as `part` says."""
+    """Make a report one of `data` as all that a file holds from now on,
+    to be taken only while it is as `part` says.
+    """
     report.has_new_data = True
     report.inline_data, report.inline_checksum = data, xxh3_64_intdigest(data)
     report.inline_data_ver = part.data_ver

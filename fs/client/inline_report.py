@@ -1,6 +1,8 @@
-"""A report with all bytes of a file, and what is known of what has become of it; see specs/decisions/0149-inline-files.md.  No I/O.
+"""A report with all bytes of a file, and what is known of what has become of it;
+see specs/decisions/0149-inline-files.md.  No I/O.
 
-Its bytes are to take effect once: metadata keeps them, or they go to a chunk.  Metadata remembers which, but not for ever.
+Its bytes are to take effect once: metadata keeps them, or they go to a chunk.  Metadata
+remembers which, but not for ever.
 """
 
 from typing import Final
@@ -9,7 +11,9 @@ from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 
 OUTCOMES_KEPT_S: Final = 600.0
-"""The least of meta.idempotency_expiry_s: so long after it was sent first a report that metadata does not know of was not taken."""
+"""The least of meta.idempotency_expiry_s: so long after it was sent first a report
+that metadata does not know of was not taken.
+"""
 
 
 class InlineReport:
@@ -31,19 +35,25 @@ class InlineReport:
         return self._request.caller.request_id
 
     def note_reply(self, reply: meta_pb2.InodeRsp, *, is_repeat: bool) -> None:
-        """Take in what metadata answered; the refusal of a repeat leaves in doubt what an earlier try did."""
+        """Take in what metadata answered; the refusal of a repeat leaves
+        in doubt what an earlier try did.
+        """
         if not reply.is_inline_refused:
             self._settle(meta_pb2.INLINE_TAKEN)
         elif not is_repeat:
             self._settle(meta_pb2.INLINE_NOT_TAKEN)
 
     def forget_bytes(self) -> None:
-        """Keep what it says of the file no longer: it is not sent again, and may be remembered for long."""
+        """Keep what it says of the file no longer:
+        it is not sent again, and may be remembered for long.
+        """
         asked = self._request
         self._request = meta_pb2.SyncReq(caller=asked.caller, inode_id=asked.inode_id)
 
     def note_told(self, outcome: meta_pb2.InlineOutcomePb.ValueType, now_s: float) -> None:
-        """Take in what metadata told who asked it to end this report; nothing, if it is of an earlier release."""
+        """Take in what metadata told who asked it to end this report;
+        nothing, if it is of an earlier release.
+        """
         is_old = now_s - self._asked_s >= OUTCOMES_KEPT_S
         is_forgotten = is_old and outcome == meta_pb2.INLINE_NOT_TAKEN
         self._settle(meta_pb2.INLINE_NOT_KNOWN if is_forgotten else outcome)
@@ -56,7 +66,8 @@ class InlineReport:
         """Return whether metadata has taken the bytes; False: they are to go to a chunk.
 
         Raises:
-            FsError: IO_ERROR: nobody knows, and to write them could undo what others have written since.
+            FsError: IO_ERROR: nobody knows, and to write them could undo what
+                others have written since.
         """
         if self._outcome == meta_pb2.INLINE_NOT_KNOWN:
             what = f"inode {self._request.inode_id:#x}: nobody knows whether its bytes were taken"

@@ -1,4 +1,7 @@
-"""Bytes that are kept since they may be wanted again, bounded in sum: the oldest go first.  No I/O."""
+"""Bytes that are kept since they may be wanted again, bounded in sum: the oldest go first.
+
+No I/O.
+"""
 
 from typing import Protocol
 

@@ -1,9 +1,11 @@
-"""The bytes of many inline files, asked of the metadata service with few calls; see specs/decisions/0154-many-inline-files.md.
+"""The bytes of many inline files, asked of the metadata service with few calls;
+see specs/decisions/0154-many-inline-files.md.
 
 Invariants:
     - No byte counts before it matches its checksum.
-    - What a reply leaves out is asked for again, and alone where a call has brought nothing: so a service of an earlier release is asked file by
-      file, and one file whose record is damaged keeps no other from being read.
+    - What a reply leaves out is asked for again, and alone where a call has brought nothing: so a
+      service of an earlier release is asked file by file, and one file whose record is damaged
+      keeps no other from being read.
     - At most CALLS_AT_ONCE calls are under way for one batch, each for REPLY_BYTES_MAX at most.
 
 Does not: keep anything, or know what else its callers know of a file.
@@ -29,7 +31,9 @@ from .side_by_side import each_or_error
 REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of inline bytes that one call asks for."""
 REPLY_COUNT_MAX: Final = 128
-"""Files that one call asks for: with 16 KiB each the next call is answered while this reply is received."""
+"""Files that one call asks for: with 16 KiB each the next call is answered
+while this reply is received.
+"""
 CALLS_AT_ONCE: Final = 4
 ALONE_AT_ONCE: Final = 64
 
@@ -49,7 +53,9 @@ class Told(NamedTuple):
 
     inode: InodePb
     data: Buffer | None
-    """All bytes of it, maybe a part of much larger memory, which they keep; None: it is not inline."""
+    """All bytes of it, maybe a part of much larger memory, which they keep;
+    None: it is not inline.
+    """
 
 
 class Slot(Protocol):
@@ -76,7 +82,8 @@ Part = memoryview | FsError | None
 
 
 def parts_of(slots: Iterable[Slot], payload: memoryview) -> list[Part]:
-    """Return what the payload of a reply about many files has of each, which is CHECKSUM_MISMATCH where that is not what was written.
+    """Return what the payload of a reply about many files has of each,
+    which is CHECKSUM_MISMATCH where that is not what was written.
 
     Raises:
         FsError: RPC_BAD_FRAME: the payload is not what the message says.
@@ -119,7 +126,9 @@ def cut(wanted: Sequence[Wanted], positions: Sequence[int]) -> list[list[int]]:
 async def ask_many(
     meta: MetaCaller, caller: Callable[[], CallerPb], wanted: Sequence[Wanted]
 ) -> list[Told | FsError]:
-    """Return for each file what meta tells of it now, or why nothing: STALE: it is gone; CHECKSUM_MISMATCH, and others of meta."""
+    """Return for each file what meta tells of it now, or why nothing: STALE: it is gone;
+    CHECKSUM_MISMATCH, and others of meta.
+    """
     asking = _Asking(meta, caller, wanted)
     if len(wanted) == 1:
         await asking.ask_alone(0)
@@ -177,12 +186,15 @@ class _Asking:
         ]
         if len(left) < len(positions):
             return left
-        # Nothing has come: of an earlier release, or damaged, or of a service that gives less than one file.
+        # Nothing has come: of an earlier release, or damaged, or of a service
+        # that gives less than one file.
         await _at_once([partial(self.ask_alone, position) for position in left], ALONE_AT_ONCE)
         return ()
 
     def _take(self, position: int, slot: meta_pb2.InodeRsp, part: Part) -> bool:
-        """Take in what a reply says of one file; False: it is inline, and its bytes have not come."""
+        """Take in what a reply says of one file; False:
+        it is inline, and its bytes have not come.
+        """
         if isinstance(part, FsError):
             self.told[position] = part
             return True

@@ -1,17 +1,19 @@
 """The metadata half of the native client: one call, made until some meta service has answered it.
 
 Invariants:
-    - All tries of one call carry the same request id, and all but the first say that they are repeats, so a repeated
-      operation happens exactly once, or not at all when it is refused.
-    - A client stays with one meta service until that one fails: its caches stay warm, and operations of
-      one client are seldom spread over several servers.
-    - A call that waits for a service which the manager has declared failed is given up and made elsewhere, so a
-      service that falls silent costs the time to judge it, not the time that a call may take.
+    - All tries of one call carry the same request id, and all but the first say that they are
+      repeats, so a repeated operation happens exactly once, or not at all when it is refused.
+    - A client stays with one meta service until that one fails: its caches stay warm, and
+      operations of one client are seldom spread over several servers.
+    - A call that waits for a service which the manager has declared failed is given up
+      and made elsewhere, so a service that falls silent costs the time to judge it, not
+      the time that a call may take.
     - One that lives and is slow is waited for (patience.py).
-    - One that keeps a call for its whole limit and does not say that it lives comes last for a while, judged or not: it costs the time of one call,
-      not that of each.
-    - A change is not repeated once services may have forgotten whether they have done it: trio's clock, by which it is, stands still
-      while the machine sleeps, and what others have done since would be undone.
+    - One that keeps a call for its whole limit and does not say that it lives comes last for a
+      while, judged or not: it costs the time of one call, not that of each.
+    - A change is not repeated once services may have forgotten whether they have done it:
+      trio's clock, by which it is, stands still while the machine sleeps, and what others
+      have done since would be undone.
 
 Source: deepseek-ai/3FS, "RandomFollow" server selection: rendezvous order of the servers by client.
 """
@@ -52,17 +54,40 @@ BEGUN_COUNT_MAX: Final = 4096
 """Of changes begun without a task that failed, and that nobody has gone on with so far."""
 
 SILENT_S: Final = 30.0
-"""For so long others are asked in the place of a service that was silent.  The manager judges it in a fraction of that, unless it gets no time itself."""
+"""For so long others are asked in the place of a service that was silent.
+
+The manager judges it in a fraction of that, unless it gets no time itself.
+"""
 
 _HARMLESS: Final = frozenset(
     {
-        "Access", "BatchGetAttr", "BatchResolvePath", "FindLockConflict", "GetAttr", "GetRealPath", "GetUsage", "GetXattr",
-        "List", "ListQuotas", "ListXattrs", "Lookup", "ResolvePath", "StatFs", "SyncMeta",
-        "Close", "ExtendStripe", "NoteReads", "PruneSessions", "ReserveSpace", "Sync",
+        "Access",
+        "BatchGetAttr",
+        "BatchResolvePath",
+        "FindLockConflict",
+        "GetAttr",
+        "GetRealPath",
+        "GetUsage",
+        "GetXattr",
+        "List",
+        "ListQuotas",
+        "ListXattrs",
+        "Lookup",
+        "ResolvePath",
+        "StatFs",
+        "SyncMeta",
+        "Close",
+        "ExtendStripe",
+        "NoteReads",
+        "PruneSessions",
+        "ReserveSpace",
+        "Sync",
     }
-)  # fmt: skip
-"""Methods that change nothing, and those that tell of open files, or make what only ever grows: they may be repeated whenever that is.
-So may what names the state that it changes, and is refused in any other one."""
+)
+"""Methods that change nothing, and those that tell of open files, or make what only ever
+grows: they may be repeated whenever that is. So may what names the state that it changes,
+and is refused in any other one.
+"""
 
 
 def caller_of(request: Message) -> CallerPb:
@@ -94,7 +119,9 @@ class MetaClient:
         self._ranked: tuple[RoutingInfo | None, list[Node]] = (None, [])
         self._under_way: dict[NodeId, set[UnderWay]] = {}
         self._begun: dict[bytes, tuple[float, NodeId]] = {}
-        """Changes begun without a task that failed, by request id: when they were first sent, and to whom."""
+        """Changes begun without a task that failed, by request id:
+        when they were first sent, and to whom.
+        """
         self._silent_until_s: dict[NodeId, float] = {}
         """Of services that kept a call for its whole limit; trio time."""
         self._memory = RecycledMemory(PAYLOAD_IDLE_BYTES_MAX)
@@ -110,7 +137,9 @@ class MetaClient:
         return self._client_id
 
     def _servers(self) -> list[Node]:
-        """Return the meta services in this client's order, failed ones last, before them those that were silent."""
+        """Return the meta services in this client's order, failed ones last,
+        before them those that were silent.
+        """
         info = self._routing.info
         seen, ranked = self._ranked
         if info is not seen:
@@ -129,7 +158,8 @@ class MetaClient:
         self._silent_until_s[node_id] = trio.current_time() + SILENT_S
 
     def _choose(self, tries: dict[NodeId, int]) -> Node:
-        """Return the service to ask: of those that live, the least tried one of this call, the usual one first.
+        """Return the service to ask: of those that live, the least tried one of this call,
+        the usual one first.
 
         Raises:
             FsError: RPC_CONNECT_FAILED when none is known.
@@ -169,13 +199,16 @@ class MetaClient:
         self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
     ) -> RspT:
         """See `BeginsChanges.call_again`."""
-        # Not whoever comes first by now: that may be one which lives, in place of one that was declared failed.
+        # Not whoever comes first by now: that may be one which lives, in place of
+        # one that was declared failed.
         sent = self._begun.pop(caller_of(request).request_id, None)
         sent_s, node_id = sent or (self._runtime.clock.monotonic_s(), NodeId(0))
         return await self._try(method, request, None, began_s, sent_s, {node_id: 1}, error)
 
     def _sign(self, request: Message) -> bytes:
-        """Say in a request who asks, and return its id: that which it has, if it was signed before."""
+        """Say in a request who asks, and return its id:
+        that which it has, if it was signed before.
+        """
         caller = caller_of(request)
         caller.client_id = self._client_id
         request_id = caller.request_id
@@ -197,7 +230,9 @@ class MetaClient:
     ) -> RspT:
         """Try a signed request until it is answered; it was tried before if there is a `failure`.
 
-        It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does not stand still.  `into`: as of `Channel.call`, for who matches a payload against checksums before all else.
+        It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does
+        not stand still.  `into`: as of `Channel.call`, for who matches a payload
+        against checksums before all else.
         """
         caller, is_repeat = caller_of(request), failure is not None
         lending = Lending.NOT if into is None else Lending.MEMORY
@@ -246,7 +281,9 @@ class MetaClient:
     def _check_remembered(
         self, method: Method[ReqT, RspT], failure: FsError, sent_s: float
     ) -> None:
-        """Raise `failure` if services may have forgotten what became of a change that was first sent at `sent_s`."""
+        """Raise `failure` if services may have forgotten what became of a change
+        that was first sent at `sent_s`.
+        """
         age_s = self._runtime.clock.monotonic_s() - sent_s
         if age_s >= OUTCOMES_KEPT_S and method.name not in _HARMLESS:
             what = f"{failure.detail}; after {age_s:.0f} s nobody knows whether it was done"
@@ -309,7 +346,9 @@ class MetaClient:
             return False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Give up calls to services that are declared failed, and ask whether the others live that keep one, until cancelled."""
+        """Give up calls to services that are declared failed,
+        and ask whether the others live that keep one, until cancelled.
+        """
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._patience.watch, self._calls_under_way)

@@ -1,7 +1,7 @@
 """The native client: files by path, read and written in batches, without a mount.
 
-`EmberFs` is the public asynchronous API (trio); `fs.client.blocking` is the same for plain threads.  It is
-unbuffered: a write is replicated when it returns, and durable after `fsync` or `close`.
+`EmberFs` is the public asynchronous API (trio); `fs.client.blocking` is the same for plain threads.
+It is unbuffered: a write is replicated when it returns, and durable after `fsync` or `close`.
 
 Invariants:
     - Close-to-open holds as on a mount: what one client closed, another opens and sees.
@@ -81,8 +81,10 @@ class EmberFs(Trash, Limits, Trees):
             chunks: content.
             runtime: clock, randomness.
             identity: on whose behalf.
-            ending: ends sessions of files that nothing was written to; run by the caller.  Default: each close ends its own.
-            opened_s: for how long the bytes of a small file that came with its open may be shown to who reads it.
+            ending: ends sessions of files that nothing was written to; run by the caller.
+                Default: each close ends its own.
+            opened_s: for how long the bytes of a small file that came with its open
+                may be shown to who reads it.
         """
         super().__init__(meta, identity)
         self._chunks = chunks
@@ -91,7 +93,9 @@ class EmberFs(Trash, Limits, Trees):
         self._changes = OwnChanges(runtime.clock, opened_s)
 
     async def open(self, path: str, *, is_writable: bool = False) -> EmberFile:
-        """Open a file that exists, for reading, and for writing if `is_writable`; `async with` or `close` it."""
+        """Open a file that exists, for reading, and for writing if `is_writable`;
+        `async with` or `close` it.
+        """
         asked_s = self._changes.now_s()
         found = await self._resolve(path, wants_read=not is_writable)
         inode = inode_from_pb(found.inode)
@@ -100,7 +104,9 @@ class EmberFs(Trash, Limits, Trees):
         return await self._open(inode, path, is_writable=is_writable)
 
     async def open_many(self, paths: Sequence[str]) -> list[EmberFile | FsError]:
-        """Open files for reading, many with each call; return each, or why it could not be opened."""
+        """Open files for reading, many with each call;
+        return each, or why it could not be opened.
+        """
         starts = range(0, len(paths), OPEN_BATCH_COUNT)
         room = self._changes.room()
         calls = [
@@ -111,7 +117,9 @@ class EmberFs(Trash, Limits, Trees):
         return [one for batch in opened for one in batch]
 
     async def _open_batch(self, paths: Sequence[str], room: Room) -> list[EmberFile | FsError]:
-        """Open files with one call, which brings the bytes of those that are inline as far as there is room for them."""
+        """Open files with one call, which brings the bytes of those that are inline as far as there
+        is room for them.
+        """
         asked_s = self._changes.now_s()
         request = meta_pb2.BatchResolvePathReq(
             caller=self._identity.caller(),
@@ -274,11 +282,12 @@ class EmberFs(Trash, Limits, Trees):
     async def copy_file(self, source: str, target: str, mode: int = 0o644) -> int:
         """Make `target` a copy of what `source` holds, durable when it returns; return its bytes.
 
-        The bytes pass through this client, in large pieces; holes are not filled.  Others may see a part of the copy
-        before it is complete.
+        The bytes pass through this client, in large pieces; holes are not filled.  Others may see a
+        part of the copy before it is complete.
 
         Raises:
-            FsError: INVALID_ARGUMENT: both are the same file; and as of opening, reading and writing.
+            FsError: INVALID_ARGUMENT: both are the same file; and as of
+                opening, reading and writing.
         """
         async with (
             await self.open(source) as reading,
@@ -330,9 +339,11 @@ class EmberFs(Trash, Limits, Trees):
     async def prefetch(
         self, file: EmberFile, offset: int = 0, length: int | None = None
     ) -> tuple[int, list[FsError]]:
-        """Have the storage nodes read a range of a file into their page caches, on every replica; default: all of it.
+        """Have the storage nodes read a range of a file into their page caches, on every replica;
+        default: all of it.
 
-        Returns the bytes that were read, replicas counted, and what failed: as a favour, nothing is tried twice.
+        Returns the bytes that were read, replicas counted, and what failed: as a
+        favour, nothing is tried twice.
         """
         file.require_open()
         check_offset(file.path, offset)
@@ -369,7 +380,9 @@ class EmberFs(Trash, Limits, Trees):
         left: Sequence[int],
         counts: list[int],
     ) -> list[int]:
-        """Do those of some reads that are left, by position; return those that must be done again, as their files are others by now."""
+        """Do those of some reads that are left, by position;
+        return those that must be done again, as their files are others by now.
+        """
         stored: dict[int, FileRead] = {}
         unknown: dict[EmberFile, list[int]] = {}
         for position in left:
@@ -398,7 +411,9 @@ class EmberFs(Trash, Limits, Trees):
         unknown: Mapping[EmberFile, Sequence[int]],
         counts: list[int],
     ) -> list[int]:
-        """Do the reads, by position, of files that are inline as far as known; return those of files that turn out not to be."""
+        """Do the reads, by position, of files that are inline as far as known;
+        return those of files that turn out not to be.
+        """
         asked_s, moved = self._changes.now_s(), list[int]()
         wanted = [Wanted(file.inode_id, file.length) for file in unknown]
         told = await ask_many(self._meta, self._identity.caller, wanted)
@@ -429,7 +444,10 @@ class EmberFs(Trash, Limits, Trees):
     async def write_each(
         self, writes: Sequence[tuple[EmberFile, int, Buffer]]
     ) -> list[FsError | None]:
-        """Write (file, offset, bytes) triples side by side; overlapping ones in any order.  Say of each how it went."""
+        """Write (file, offset, bytes) triples side by side; overlapping ones in any order.
+
+        Say of each how it went.
+        """
         for file, *_ in writes:
             file.require_open()
         calls = [partial(file.write, offset, data) for file, offset, data in writes]
@@ -437,7 +455,10 @@ class EmberFs(Trash, Limits, Trees):
 
 
 def _kept(part: Part) -> bytes | None:
-    """Return what a payload has of one file, without the rest of it, to be kept; None: nothing.  Raises the FsError that it may be."""
+    """Return what a payload has of one file, without the rest of it, to be kept; None: nothing.
+
+    Raises the FsError that it may be.
+    """
     if isinstance(part, FsError):
         raise part
     return None if part is None else bytes(part)

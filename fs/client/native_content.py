@@ -1,9 +1,11 @@
-"""What an open file of the native client knows of its file, and reading it: from chunks, or from the metadata service what is inline.
+"""What an open file of the native client knows of its file, and reading it:
+from chunks, or from the metadata service what is inline.
 
 Invariants:
-    - The bytes of an inline file are those that came with its open for `opened_s` at most; later each read asks for them.
-    - What storage calls a hole is read as zeros only if the file is still there, not inline by now, and, open for reading, not cut since
-      its length was learnt.
+    - The bytes of an inline file are those that came with its open for `opened_s` at most;
+      later each read asks for them.
+    - What storage calls a hole is read as zeros only if the file is still there, not inline by now,
+      and, open for reading, not cut since its length was learnt.
     - A file that was closed is not read: ValueError, as of Python's own files.
 """
 
@@ -70,7 +72,9 @@ class FileContent:
 
     @property
     def length(self) -> int:
-        """Bytes in the file, as known at open and grown by writes through this object; of an inline file, and of one that is read and was cut, as last read."""
+        """Bytes in the file, as known at open and grown by writes through this object;
+        of an inline file, and of one that is read and was cut, as last read.
+        """
         return self._length
 
     @property
@@ -108,7 +112,9 @@ class FileContent:
             raise ValueError(f"{self.path}: the file is closed")
 
     def note_opened(self, data: Buffer | None, asked_s: float) -> None:
-        """Keep the bytes that came with an open that was asked for then (`OwnChanges.now_s`); None: none came."""
+        """Keep the bytes that came with an open that was asked for then (`OwnChanges.now_s`);
+        None: none came.
+        """
         self._opened, self._opened_s = data, asked_s
         self._changes.keep_opened(self, len(data or b""))
 
@@ -122,11 +128,15 @@ class FileContent:
             self._changes.keep_opened(self, 0)
 
     def take_opened(self) -> Buffer | None:
-        """Return the bytes that came with the open, for who has opened the file to read it at once; None: none did, or it has been written to."""
+        """Return the bytes that came with the open, for who has opened the file to read it at once;
+        None: none did, or it has been written to.
+        """
         return self._opened if self.is_inline else None
 
     def fresh_content(self) -> Buffer | None:
-        """Return all bytes of the file as they were at the open, if it is inline and they may be shown still; None: meta is to be asked."""
+        """Return all bytes of the file as they were at the open,
+        if it is inline and they may be shown still; None: meta is to be asked.
+        """
         if self._opened is None or not self.is_inline:
             return None
         if self._changes.is_fresh(self._inode.inode_id, self._opened_s):
@@ -135,7 +145,8 @@ class FileContent:
         return None
 
     async def inline_content(self) -> Buffer | None:
-        """Return all bytes of the file if it is inline, as they are now or were at the open; None: they are in chunks.
+        """Return all bytes of the file if it is inline, as they are now or were at the open;
+        None: they are in chunks.
 
         Raises:
             FsError: STALE: the file was removed; CHECKSUM_MISMATCH, and others of meta.
@@ -149,7 +160,9 @@ class FileContent:
         return None
 
     def take_told(self, told: Told, asked_s: float) -> Buffer | None:
-        """Take in what meta has told of this file, asked for at `asked_s`; return its bytes, None: they are in chunks."""
+        """Take in what meta has told of this file, asked for at `asked_s`;
+        return its bytes, None: they are in chunks.
+        """
         self._seen_there_s = asked_s
         part, known = told.inode.file, self._part
         is_as_known = (
@@ -179,9 +192,11 @@ class FileContent:
         return data
 
     def _learn(self, inode: Inode, *, is_brought: bool) -> None:
-        """Take in a file as meta has it, if it is inline, or was as far as known, or was cut; not from a reply that is late.
+        """Take in a file as meta has it, if it is inline, or was as far as known, or was cut;
+        not from a reply that is late.
 
-        Who writes to it learns of a truncation when he reports, as only then it is known what was written before it.
+        Who writes to it learns of a truncation when he reports, as only then it is
+        known what was written before it.
         """
         part, known = inode.file, self._part
         if part is None:
@@ -202,7 +217,8 @@ class FileContent:
         self._length = max(part.length, self._written_end)
 
     async def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` on; return the bytes filled, fewer only at the end of the file.
+        """Fill `buffer` from `offset` on; return the bytes filled,
+        fewer only at the end of the file.
 
         Raises:
             FsError: STALE: the file was removed, and not open for writing here; and others.
@@ -225,7 +241,8 @@ class FileContent:
                 return len(wanted)
 
     async def fill(self, read: FileRead) -> None:
-        """Fill a buffer within the file, and say what of it came from holes; what others have cut off meanwhile counts as one.
+        """Fill a buffer within the file, and say what of it came from holes;
+        what others have cut off meanwhile counts as one.
 
         Raises:
             FsError: as `read_into`.
@@ -243,7 +260,8 @@ class FileContent:
                 return
 
     async def is_other_by_now(self, read: FileRead) -> bool:
-        """Find out whether what was read as a hole is none, as the file has become inline, or was cut; it is to be read again then.
+        """Find out whether what was read as a hole is none, as the file has become inline,
+        or was cut; it is to be read again then.
 
         Raises:
             FsError: STALE: it is none, as the file has been removed; and others of meta.

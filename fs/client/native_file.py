@@ -3,7 +3,8 @@
 Invariants:
     - A write is replicated when it returns, and durable after `fsync` or `close`.
     - What was written is reported with its length at the latest by `close`, and once.
-    - Bytes go to the metadata service instead of a chunk only as all of a file, with one call that is the report, too.
+    - Bytes go to the metadata service instead of a chunk only as all of a file, with one
+      call that is the report, too.
 
 Does not: cache, read ahead, or gather small writes.
 """
@@ -31,7 +32,9 @@ from .own_changes import OwnChanges
 
 
 class EmberFile(FileContent):
-    """An open file.  Tasks may read at once; writes of overlapping ranges are the caller's to order."""
+    """An open file.  Tasks may read at once; writes of overlapping ranges
+    are the caller's to order.
+    """
 
     def __init__(
         self,
@@ -57,10 +60,14 @@ class EmberFile(FileContent):
         self._has_sent = False
         """Something was written through this object, or is on its way."""
         self._may_become_inline = False
-        """A report with bytes may still be taken: it is to be refused before anything is written to a chunk."""
+        """A report with bytes may still be taken: it is to be refused before anything
+        is written to a chunk.
+        """
         self._is_length_unknown = False
         self._is_space_unsure = False
-        """Bytes were left out, or written to a file with holes: the close has meta ask the chains what it takes."""
+        """Bytes were left out, or written to a file with holes:
+        the close has meta ask the chains what it takes.
+        """
         self._write_count = 0
         self.is_metered = False
         """A quota of bytes lies above: growth must be promised first."""
@@ -70,10 +77,14 @@ class EmberFile(FileContent):
         self._unsynced_count = 0
         """Writes that were not durable when they returned."""
         self._synced_count = -1
-        """Of `_unsynced_count`: what a sync of the chunks has covered; before the first one, others may have written, too."""
+        """Of `_unsynced_count`: what a sync of the chunks has covered;
+        before the first one, others may have written, too.
+        """
 
     def _require_writable(self) -> None:
-        """Raise ValueError if the file was closed, FsError(BAD_FILE) if it is open for reading only."""
+        """Raise ValueError if the file was closed,
+        FsError(BAD_FILE) if it is open for reading only.
+        """
         self.require_open()
         if not self._session_id:
             raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
@@ -85,7 +96,8 @@ class EmberFile(FileContent):
 
         Args:
             inline_bytes_max: how long a file may be to be made inline.
-            is_new: the open has made it: there are no bytes yet to make durable, nor any on their way.
+            is_new: the open has made it: there are no bytes yet to make
+                durable, nor any on their way.
             may_be_inline: it is or becomes inline, perhaps, whatever its inode says.
         """
         self._inline_bytes_max, self._is_new = inline_bytes_max, is_new
@@ -100,8 +112,8 @@ class EmberFile(FileContent):
         With `is_last` an `fsync` or `close` follows at once, which this makes cheaper.
 
         Raises:
-            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may have been, or all of them and be gone,
-                as others have written since.
+            FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may
+                have been, or all of them and be gone, as others have written since.
         """
         check_offset(self.path, offset)
         self._require_writable()
@@ -133,13 +145,16 @@ class EmberFile(FileContent):
             self._changes.note_changed(self._inode.inode_id)
             self._write_count += 1
             self._unsynced_count += not is_durable
-            # Bytes of a failed write may be there, beyond what is known: the chains must tell the length.
+            # Bytes of a failed write may be there, beyond what is known: the
+            # chains must tell the length.
             self._is_length_unknown = self._is_length_unknown or not is_written
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
 
     def _may_send(self, length: int) -> bool:
-        """Return whether `length` bytes may be sent inline as all of the file: this client has certainly sent none of it to a chunk."""
+        """Return whether `length` bytes may be sent inline as all of the file:
+        this client has certainly sent none of it to a chunk.
+        """
         if not 0 < length <= self._inline_bytes_max or length < self._length or self.is_metered:
             return False
         if self._has_sent or self._may_become_inline or not (self._is_new or not self._dyn_stripe):
@@ -147,7 +162,8 @@ class EmberFile(FileContent):
         return self._changes.may_send(self._inode.inode_id)
 
     async def _send(self, view: memoryview) -> InlineReport | None:
-        """Have meta keep all bytes of the file, durably; else return the report: unless it turns out to have been taken they have to go to a chunk.
+        """Have meta keep all bytes of the file, durably;
+        else return the report: unless it turns out to have been taken they have to go to a chunk.
 
         Raises:
             FsError: as meta says; nobody knows then whether it keeps them.
@@ -156,7 +172,8 @@ class EmberFile(FileContent):
             caller=self._identity.caller(), inode_id=self._inode.inode_id, is_durable=True
         )
         add_bytes(request, bytes(view), self._part)
-        # Whoever writes through this object meanwhile has this report refused, or the bytes moved, first.
+        # Whoever writes through this object meanwhile has this report
+        # refused, or the bytes moved, first.
         self._dyn_stripe = 0
         self._has_sent = self._may_become_inline = True
         report = InlineReport(request, self._changes.now_s())
@@ -183,7 +200,8 @@ class EmberFile(FileContent):
         self._changes.note_told(self._inode.inode_id)
 
     async def append(self, data: Buffer) -> int:
-        """Write bytes at the end of the file, wherever others have moved it, and return where that was.
+        """Write bytes at the end of the file, wherever others have moved it,
+        and return where that was.
 
         Nobody else's append gets the same place; when the write fails, the place reads as zeros.
 
@@ -215,7 +233,8 @@ class EmberFile(FileContent):
         return reply.offset
 
     async def truncate(self, length: int) -> None:
-        """Cut the file or, with a hole, lengthen it to `length` bytes; durable after `fsync` or `close`.
+        """Cut the file or, with a hole, lengthen it to `length` bytes;
+        durable after `fsync` or `close`.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT, FILE_TOO_LARGE, QUOTA_EXCEEDED.
@@ -240,14 +259,17 @@ class EmberFile(FileContent):
         self._take_over(inode)
         self._changes.note_changed(self._inode.inode_id)
         self._truncate_ver, self._length = inode.file.truncate_ver, inode.file.length
-        # The next report makes it durable, and tells it again in case meta has lost it with its power.
+        # The next report makes it durable, and tells it again in case meta
+        # has lost it with its power.
         self._written_end, self._promised_length = inode.length, inode.file.promised_length
         self._reported_count = max(self._reported_count, write_count)
         self._write_count += 1
         self._unsynced_count += 1
 
     def _take_over(self, inode: Inode) -> None:
-        """Take in the file after a change of this client; a stripe that may still become none again stays none."""
+        """Take in the file after a change of this client;
+        a stripe that may still become none again stays none.
+        """
         assert inode.file is not None
         self._inode = inode
         if not self._may_become_inline:
@@ -263,7 +285,9 @@ class EmberFile(FileContent):
         self.is_metered, self._promised_length = reply.is_metered, inode.file.promised_length
 
     async def _cover(self, end: int, report: InlineReport | None = None) -> None:
-        """Extend the dynamic stripe so that chunks up to byte `end` may exist; bytes that are inline are in a chunk then, and `report` is settled."""
+        """Extend the dynamic stripe so that chunks up to byte `end` may exist;
+        bytes that are inline are in a chunk then, and `report` is settled.
+        """
         chunk_count = -(-end // self.layout.chunk_size_bytes)
         needed = min(chunk_count, self.layout.stripe_size)
         is_doubted = report is not None and not report.is_settled
@@ -286,7 +310,8 @@ class EmberFile(FileContent):
                 report.note_told(reply.inline_outcome, self._changes.now_s())
             self._note_told()
         if not self._dyn_stripe and inode.file.truncate_ver > self._truncate_ver:
-            # Moving bytes to a chunk counts as a truncation, before which nothing was written to chunks.
+            # Moving bytes to a chunk counts as a truncation, before which
+            # nothing was written to chunks.
             self._inode, self._truncate_ver, self._written_end = inode, inode.file.truncate_ver, 0
             self._promised_length = inode.file.promised_length
         elif self.is_inline:
@@ -316,8 +341,8 @@ class EmberFile(FileContent):
         """Return when everything written so far, and the length, would survive a power loss.
 
         Raises:
-            FsError: QUOTA_EXCEEDED: a limit was set after the file was opened, and what was written since the
-                last fsync is dropped; and others.
+            FsError: QUOTA_EXCEEDED: a limit was set after the file was opened, and what was written
+                since the last fsync is dropped; and others.
             ValueError: the file was closed.
         """
         self.require_open()
@@ -348,8 +373,9 @@ class EmberFile(FileContent):
     async def close(self) -> None:
         """Make a written file durable and visible, and end its session; repeating does nothing.
 
-        Of a file to which nothing was written since it was opened, or since the last `fsync`, nothing is made durable, not
-        even its name; its session ends a moment later, together with others.
+        Of a file to which nothing was written since it was opened, or since the last
+        `fsync`, nothing is made durable, not even its name; its session ends a moment
+        later, together with others.
         """
         self._is_closed = True
         self._forget_opened()
@@ -381,7 +407,9 @@ class EmberFile(FileContent):
             self._note_told()
 
     async def _durable(self, report: Awaitable[meta_pb2.InodeRsp]) -> meta_pb2.InodeRsp:
-        """Make the chunks durable, if they are not, while the metadata is reported; return the reply."""
+        """Make the chunks durable, if they are not, while the metadata is reported;
+        return the reply.
+        """
         count = self._unsynced_count
         if self._synced_count == count:
             return await report

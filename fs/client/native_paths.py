@@ -1,6 +1,7 @@
 """The native client's names: looking up, listing, making, linking, renaming, removing; attributes.
 
-Does not: open files (native.py); nor look at what a path means to a program: a path is absolute, and `/` is the root.
+Does not: open files (native.py); nor look at what a path means to a program: a path is
+absolute, and `/` is the root.
 """
 
 import os
@@ -48,7 +49,9 @@ class Place(NamedTuple):
 
 
 def split_path(path: str) -> tuple[str, bytes]:
-    """Return (directory, last component) of a path; raises FsError(INVALID_ARGUMENT) when it has no last one."""
+    """Return (directory, last component) of a path;
+    raises FsError(INVALID_ARGUMENT) when it has no last one.
+    """
     directory, name = os.path.split(path.rstrip("/"))
     if not name:
         raise FsError(Status.INVALID_ARGUMENT, f"{path!r} has no last component")
@@ -71,7 +74,9 @@ class Paths:
     async def _resolve(
         self, path: str, *, follow: bool = True, wants_read: bool = False
     ) -> meta_pb2.InodeRsp:
-        """Return the attributes of what a path names, and whether meta has checked that it may be read."""
+        """Return the attributes of what a path names,
+        and whether meta has checked that it may be read.
+        """
         request = meta_pb2.ResolvePathReq(
             caller=self._identity.caller(),
             path=os.fsencode(path),
@@ -126,7 +131,9 @@ class Paths:
         return ROOT_INODE_ID if directory == "/" else (await self.stat(directory)).inode_id
 
     async def _change(self, method: Method[ReqT, RspT], request: ReqT, *places: Place) -> RspT:
-        """Call what changes names in directories, which the request gives by their paths or, where it must, by inode ids."""
+        """Call what changes names in directories, which the request gives by their paths or,
+        where it must, by inode ids.
+        """
         if self._is_told_paths:
             for place in places:
                 place.put_path(request)
@@ -135,7 +142,8 @@ class Paths:
             except FsError as error:
                 if error.status is not Status.STALE:
                     raise
-            # So an earlier release says, which looks for inode 0.  Nothing was changed; this is another request.
+            # So an earlier release says, which looks for inode 0.  Nothing was
+            # changed; this is another request.
             request.caller.CopyFrom(self._identity.caller())  # type: ignore[attr-defined]
         found: dict[str, InodeId] = {}
         for place in places:
@@ -147,7 +155,9 @@ class Paths:
         return reply
 
     async def listdir(self, path: str, *, count_max: int | None = None) -> list[DirEntry]:
-        """Return the entries of a directory in byte order of their names, without . and .. ; `count_max`: the first ones."""
+        """Return the entries of a directory in byte order of their names, without . and .. ;
+        `count_max`: the first ones.
+        """
         inode_id = (await self.stat(path)).inode_id
         found = await self._list(inode_id, with_inodes=True, count_max=count_max)
         return [DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in found]
@@ -175,7 +185,8 @@ class Paths:
     async def find(self, path: str, *, depth_max: int | None = None) -> list[FoundPath]:
         """Return everything below a directory, by path; links are named, not followed.
 
-        Directories are listed side by side, so this is no snapshot: what others remove meanwhile may be missing.
+        Directories are listed side by side, so this is no snapshot: what others
+        remove meanwhile may be missing.
 
         Args:
             path: of a directory.
@@ -230,15 +241,17 @@ class Paths:
         return inode_from_pb(reply.inode)
 
     async def makedirs(self, path: str, mode: int = 0o755) -> None:
-        """Make a directory and all that are missing above it, all or none; that it is there is no error.
+        """Make a directory and all that are missing above it, all or none;
+        that it is there is no error.
 
         Args:
             path: may lead through symbolic links; at most 256 directories may be missing.
             mode: of what is made; whoever makes it may write and search what lies on the way.
 
         Raises:
-            FsError: EXISTS or NOT_DIRECTORY: something on the path is no directory; ACCESS_DENIED, QUOTA_EXCEEDED,
-                NAME_TOO_LONG, NOT_FOUND (a link that leads nowhere), ARGUMENT_TOO_LARGE.
+            FsError: EXISTS or NOT_DIRECTORY: something on the path is no directory;
+                ACCESS_DENIED, QUOTA_EXCEEDED, NAME_TOO_LONG, NOT_FOUND (a link that leads
+                nowhere), ARGUMENT_TOO_LARGE.
         """
         request = meta_pb2.MakeDirectoriesReq(
             caller=self._identity.caller(),
@@ -295,7 +308,9 @@ class Paths:
         await self._change(services.META_LINK, request, Place(directory))
 
     async def symlink(self, target: str, path: str) -> None:
-        """Make a symbolic link at `path`; its target, absolute or relative to where it is, need not exist."""
+        """Make a symbolic link at `path`; its target, absolute or relative to where it is,
+        need not exist.
+        """
         directory, name = split_path(path)
         request = meta_pb2.SymlinkReq(
             caller=self._identity.caller(), name=name, target=os.fsencode(target)
@@ -303,7 +318,9 @@ class Paths:
         await self._change(services.META_SYMLINK, request, Place(directory))
 
     async def readlink(self, path: str) -> str:
-        """Return the target of a symbolic link; raises FsError(INVALID_ARGUMENT) for anything else."""
+        """Return the target of a symbolic link; raises FsError(INVALID_ARGUMENT)
+        for anything else.
+        """
         found = await self.stat(path, follow=False)
         if found.type is not InodeType.SYMLINK:
             raise FsError(Status.INVALID_ARGUMENT, f"{path} is no symbolic link")
@@ -321,7 +338,8 @@ class Paths:
         times_now: bool = False,
         follow: bool = True,
     ) -> Inode:
-        """Change what is given, and leave the rest; `times_now`: both times, which needs only the right to write.
+        """Change what is given, and leave the rest;
+        `times_now`: both times, which needs only the right to write.
 
         Raises:
             FsError: NOT_PERMITTED, ACCESS_DENIED, NOT_FOUND.
@@ -341,10 +359,12 @@ class Paths:
         return inode_from_pb((await self._meta.call(services.META_SET_ATTR, request)).inode)
 
     async def paths_of(self, inode_id: int) -> list[str]:
-        """Return where a directory is, or the names of anything else in the one directory where it counts.
+        """Return where a directory is, or the names of anything else in the one directory
+        where it counts.
 
         Raises:
-            FsError: STALE: there is no such inode; NOT_FOUND: it has no name any more; ACCESS_DENIED.
+            FsError: STALE: there is no such inode; NOT_FOUND: it has no
+                name any more; ACCESS_DENIED.
         """
         request = meta_pb2.GetAttrReq(caller=self._identity.caller(), inode_id=inode_id)
         inode = (await self._meta.call(services.META_GET_ATTR, request)).inode
@@ -357,7 +377,9 @@ class Paths:
         return [f"{above}/{os.fsdecode(e.name)}" for e in entries if e.inode_id == inode_id]
 
     async def real_path(self, inode_id: int) -> str:
-        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY, ACCESS_DENIED or NAME_TOO_LONG)."""
+        """Return where a directory is; raises FsError(NOT_FOUND, STALE, NOT_DIRECTORY,
+        ACCESS_DENIED or NAME_TOO_LONG).
+        """
         request = meta_pb2.GetRealPathReq(caller=self._identity.caller(), inode_id=inode_id)
         reply = await self._meta.call(services.META_GET_REAL_PATH, request)
         return os.fsdecode(reply.path)

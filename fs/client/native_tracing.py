@@ -1,7 +1,8 @@
 """Calls of the native client as operations that begin traces (fs/runtime/tracing.py).
 
-A client of which nothing is to be traced is left as it is, and pays nothing.  In one that is traced each public
-asynchronous method of the file system, and of its files, is replaced by one that begins a span first.
+A client of which nothing is to be traced is left as it is, and pays nothing.  In one that
+is traced each public asynchronous method of the file system, and of its files, is replaced
+by one that begins a span first.
 """
 
 import inspect
@@ -18,7 +19,9 @@ class TracedCalls:
     """Which calls of one client are traced, and as part of what."""
 
     def __init__(self, tracer: Tracer, cause: Remote | None) -> None:
-        """Trace every call if a program's span is the `cause`, else as many as the tracer samples."""
+        """Trace every call if a program's span is the `cause`,
+        else as many as the tracer samples.
+        """
         self._tracer = tracer
         self._cause = cause
 

@@ -44,8 +44,8 @@ class Trash(Paths):
         """Move a name out of the trash, to `to` or to where it was; return where that is now.
 
         Raises:
-            FsError: EXISTS: something has that name now; NOT_FOUND: the directory where it was is gone; BUSY: that
-                directory is in the trash, too; and as of a rename.
+            FsError: EXISTS: something has that name now; NOT_FOUND: the directory where it was is
+                gone; BUSY: that directory is in the trash, too; and as of a rename.
         """
         parent, name = await self._parent(to) if to else await self._origin(entry)
         request = meta_pb2.RenameReq(

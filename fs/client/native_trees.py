@@ -27,10 +27,11 @@ class Trees(Paths):
         gid: int | None = None,
         told: Callable[[int], None] = lambda _count: None,
     ) -> int:
-        """Give a directory and all below it another owner, group or both; return how many were changed.
+        """Give a directory and all below it another owner, group or both;
+        return how many were changed.
 
-        By inode, so that nothing outside of the tree is changed, whatever is renamed meanwhile: of a symbolic link it is
-        the link itself.  What is removed meanwhile is passed over.
+        By inode, so that nothing outside of the tree is changed, whatever is renamed meanwhile: of
+        a symbolic link it is the link itself.  What is removed meanwhile is passed over.
 
         Args:
             path: of anything; a symbolic link is not followed.

@@ -1,13 +1,16 @@
-"""Calls to one storage node: a bound on requests under way, and an early end when it is gone or silent.
+"""Calls to one storage node: a bound on requests under way,
+and an early end when it is gone or silent.
 
 Invariants:
-    - At most requests_per_node_max calls of each kind are under way to one node, but for those that have waited for longer than a call's
-      limit for a node that lives: a node with one slow disk serves its others meanwhile.
-    - A refused connection is reported to the manager once per node incarnation: the manager checks for
-      itself and, if it is true, takes the node out of its chains at once instead of after its lease.
-    - A call to a node that is judged failed meanwhile ends at once instead of after its timeout: the node
-      may have fallen silent, and others have its chains by then.  `run` sees to that.  A node judged failed before
-      is not called at all, also by what waited for its turn.
+    - At most requests_per_node_max calls of each kind are under way to one node, but for those
+      that have waited for longer than a call's limit for a node that lives: a node with one slow
+      disk serves its others meanwhile.
+    - A refused connection is reported to the manager once per node incarnation: the
+      manager checks for itself and, if it is true, takes the node out of its chains at
+      once instead of after its lease.
+    - A call to a node that is judged failed meanwhile ends at once instead of after its timeout:
+      the node may have fallen silent, and others have its chains by then.  `run` sees to that.  A
+      node judged failed before is not called at all, also by what waited for its turn.
     - One that lives and is slow is waited for (patience.py).
 """
 
@@ -85,13 +88,17 @@ class NodeCalls:
         return self._reach.unreached
 
     def adopt(self, section: ClientSection) -> None:
-        """Go on with other settings; calls that wait for their turn or are under way still count by the old ones."""
+        """Go on with other settings; calls that wait for their turn or are under way still count
+        by the old ones.
+        """
         self._section = section
         self._patience.adopt(section)
         self._limiters.clear()
 
     async def run(self) -> None:
-        """End the calls to nodes that are judged failed, and look after the others that keep one, until cancelled."""
+        """End the calls to nodes that are judged failed, and look after the others that keep one,
+        until cancelled.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._patience.watch, self._calls_by_callee)
             nursery.start_soon(
@@ -136,7 +143,9 @@ class NodeCalls:
             await self._routing.wait_newer(info.routing_version)
 
     async def _end_to_unreached(self, node: Node) -> None:
-        """End what a node that is cut off has been sent, and connections that may stay stuck when the way is free again."""
+        """End what a node that is cut off has been sent,
+        and connections that may stay stuck when the way is free again.
+        """
         process, detail = process_of(node), f"node {node.node_id} is not reached from here"
         _end(self._under_way.get(process, ()), detail)
         for (at, _), calls in list(self._relayed.items()):
@@ -158,8 +167,8 @@ class NodeCalls:
         """Call a node by id; the last three as of `Channel.call`.
 
         Raises:
-            FsError: what `Patience.call` raises; RPC_CONNECT_FAILED for a node that is judged failed, RPC_CONNECTION_LOST
-                for one that is while it is called.
+            FsError: what `Patience.call` raises; RPC_CONNECT_FAILED for a node that is judged
+                failed, RPC_CONNECTION_LOST for one that is while it is called.
         """
         limiter = self._limiters.get((node_id, method.name)) or self._new_limiter(node_id, method)
         if not limiter.take_now():
@@ -187,7 +196,9 @@ class NodeCalls:
         is_packed: bool = False,
         reply_bytes_max: int = REPLY_BYTES_MAX,
     ) -> UnderWay | None:
-        """Begin a small call to a node by id, as `Channel.begin`; None also where it would have to wait for its turn."""
+        """Begin a small call to a node by id, as `Channel.begin`;
+        None also where it would have to wait for its turn.
+        """
         node = self._routing.info.nodes.get(node_id)
         if node is None or node.state is NodeState.FAILED or node_id in self._reach.unreached:
             return None

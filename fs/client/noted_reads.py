@@ -1,13 +1,18 @@
-"""When this client has read files, directories and links: noted here, and told to meta a moment later, many in one call.
+"""When this client has read files, directories and links:
+noted here, and told to meta a moment later, many in one call.
 
 No program waits for it, and what is not told yet is lost with the client.
 
 Invariants:
-    - Whatever was noted is shown by this client until meta has it, and for as long again as older attributes may be kept: the time of access
-      of an inode does not go back here.  Only what somebody sets counts more than that.
-    - Meta is told which time of access the inode had, as far as this client knew.  So what another client has set since stays.
-    - While a program of this client sets that time, no read is on its way, and none goes: one that came later would undo what is set.
-    - At most FOUND_MAX inodes are remembered.  Reads of others are not noted where all of them wait for meta.
+    - Whatever was noted is shown by this client until meta has it, and for as long again as older
+      attributes may be kept: the time of access of an inode does not go back here.  Only what
+      somebody sets counts more than that.
+    - Meta is told which time of access the inode had, as far as this client knew.  So what
+      another client has set since stays.
+    - While a program of this client sets that time, no read is on its way, and none goes: one that
+      came later would undo what is set.
+    - At most FOUND_MAX inodes are remembered.  Reads of others are not noted
+      where all of them wait for meta.
 """
 
 import logging
@@ -45,7 +50,9 @@ class NotedRead(NamedTuple):
     """The last read of an inode that counted."""
 
     base_ns: int
-    """The time of access that it had before, as far as this client knows; what is told of that, or of a later one, may be older than this read."""
+    """The time of access that it had before, as far as this client knows;
+    what is told of that, or of a later one, may be older than this read.
+    """
     stored_ns: int
     """What meta has."""
     atime_ns: int
@@ -66,7 +73,9 @@ class ReadTimes:
     shown_s: float
     """For how long attributes may be kept that meta told before it had a read."""
     on_stored: Callable[[InodeId, NotedRead, int], None]
-    """Called with a read that meta has, as this client knew it before, and the time of access of the inode then."""
+    """Called with a read that meta has, as this client knew it before,
+    and the time of access of the inode then.
+    """
 
 
 class NotedReads:
@@ -80,9 +89,13 @@ class NotedReads:
         *,
         is_off: bool,
     ) -> None:
-        """Note reads of one client, and tell meta by a caller whose client it is; `is_off`: none counts."""
+        """Note reads of one client, and tell meta by a caller whose client it is;
+        `is_off`: none counts.
+        """
         self.found: dict[InodeId, NotedRead] = {}
-        """Empty mostly, where nothing was read for the first time: who shows attributes looks whether it is."""
+        """Empty mostly, where nothing was read for the first time:
+        who shows attributes looks whether it is.
+        """
         self._meta, self._caller, self._times = meta, caller, times
         self.is_off = is_off
         """No read counts."""
@@ -135,7 +148,9 @@ class NotedReads:
         return told_ns if read is None else read.over(told_ns)
 
     def begin_setting(self, inode_id: InodeId) -> bool:
-        """The time of access of an inode is about to be set; False: not yet, a read of it is on its way.  `end_setting` is to follow."""
+        """The time of access of an inode is about to be set;
+        False: not yet, a read of it is on its way.  `end_setting` is to follow.
+        """
         if inode_id in self._sent:
             return False
         self._setting[inode_id] = self._setting.get(inode_id, 0) + 1
@@ -224,7 +239,9 @@ class NotedReads:
     def _note_stored(
         self, inode_id: InodeId, sent: NotedRead, stored_ns: int, until_s: float
     ) -> None:
-        """Take in what time of access an inode has now; another one than was noted, and no older one, somebody has set."""
+        """Take in what time of access an inode has now;
+        another one than was noted, and no older one, somebody has set.
+        """
         self._times.on_stored(inode_id, sent, stored_ns)
         read = self.found.get(inode_id)
         if read is None:

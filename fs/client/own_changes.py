@@ -1,12 +1,14 @@
-"""What one native client writes to small files, so that its own open files of one inode do not get into each other's way.  No I/O.
+"""What one native client writes to small files,
+so that its own open files of one inode do not get into each other's way.  No I/O.
 
-Metadata takes the bytes of a file inline only while all that have it open for writing are of one client; whether these agree is that
-client's to see to.
+Metadata takes the bytes of a file inline only while all that have it open for writing are of one
+client; whether these agree is that client's to see to.
 
 Invariants:
-    - Bytes are sent inline only for a file that nobody else of this client has had open for writing meanwhile.
-    - Who opens a file for writing while bytes of it may be on their way inline takes it for one without chunks, and has their report
-      refused before he writes.
+    - Bytes are sent inline only for a file that nobody else of this client has
+      had open for writing meanwhile.
+    - Who opens a file for writing while bytes of it may be on their way inline takes it for one
+      without chunks, and has their report refused before he writes.
     - Bytes that came with an open are not shown once this client has begun to change the file.
 """
 
@@ -24,7 +26,9 @@ CHANGED_COUNT_MAX = 65_536
 OPENED_BYTES_MAX = 64 << 20
 """Of bytes that came with opens, over all open files."""
 OPENED_FILE_BYTES = 1024
-"""What a file that keeps any counts for at least: so long it is kept, too, also where it was never closed and nobody has it any more."""
+"""What a file that keeps any counts for at least:
+so long it is kept, too, also where it was never closed and nobody has it any more.
+"""
 
 
 class Opening:
@@ -62,7 +66,9 @@ class OwnChanges:
     """See module head; one for each client."""
 
     def __init__(self, clock: Clock, opened_s: float) -> None:
-        """Let bytes that came with an open be shown for so long, by a clock that goes on while the machine sleeps."""
+        """Let bytes that came with an open be shown for so long,
+        by a clock that goes on while the machine sleeps.
+        """
         self.now_s = clock.monotonic_s
         """What all times here, and of reports, are of."""
         self._opened_s = opened_s
@@ -74,11 +80,15 @@ class OwnChanges:
         self._opening: dict[int, None] = {}
         """Marks of opens that are under way, growing."""
         self._sent: dict[InodeId, int] = {}
-        """Bytes were sent inline, and when, in that order; forgotten when no open is under way that is older."""
+        """Bytes were sent inline, and when, in that order;
+        forgotten when no open is under way that is older.
+        """
         self._unsure: dict[InodeId, InlineReport] = {}
         """Nobody knows what has become of bytes that were sent inline with this report."""
         self._changed: dict[InodeId, float] = {}
-        """When files were last changed, in that order; forgotten when bytes from before are not shown any more."""
+        """When files were last changed, in that order;
+        forgotten when bytes from before are not shown any more.
+        """
         self._forgotten_s = -math.inf
         """What was changed up to then is not known by file."""
         self.opened = KeptBytes()
@@ -109,15 +119,21 @@ class OwnChanges:
             self._shared.discard(inode_id)
 
     def may_send(self, inode_id: InodeId) -> bool:
-        """Return whether bytes of a file may be sent inline by the one who has it open for writing."""
+        """Return whether bytes of a file may be sent inline
+        by the one who has it open for writing.
+        """
         return inode_id not in self._shared and inode_id not in self._unsure
 
     def note_sent(self, inode_id: InodeId, report: InlineReport) -> None:
-        """Note that bytes of a file are sent inline from now on, with an outcome that nobody knows yet."""
+        """Note that bytes of a file are sent inline from now on,
+        with an outcome that nobody knows yet.
+        """
         self._unsure[inode_id] = report
 
     def report_in_doubt(self, inode_id: InodeId) -> InlineReport | None:
-        """Return the report that sends, or has sent, bytes of a file inline and whose outcome nobody knows yet."""
+        """Return the report that sends, or has sent,
+        bytes of a file inline and whose outcome nobody knows yet.
+        """
         return self._unsure.get(inode_id)
 
     def note_told(self, inode_id: InodeId) -> None:
@@ -129,7 +145,9 @@ class OwnChanges:
             self._sent[inode_id] = self._mark
 
     def is_sent_since(self, inode_id: InodeId, mark: int) -> bool:
-        """Return whether bytes of a file may have been sent inline after `mark`, or are on their way."""
+        """Return whether bytes of a file may have been sent inline after `mark`,
+        or are on their way.
+        """
         return inode_id in self._unsure or self._sent.get(inode_id, -1) > mark
 
     def _forget_sent(self) -> None:
@@ -165,7 +183,9 @@ class OwnChanges:
         self.opened.shrink_to(OPENED_BYTES_MAX)
 
     def room(self) -> Room:
-        """Return the room for bytes that opens may bring, all of which may be kept; none where they must not be shown."""
+        """Return the room for bytes that opens may bring, all of which may be kept;
+        none where they must not be shown.
+        """
         return Room(OPENED_BYTES_MAX if self._opened_s else 0)
 
     def is_fresh(self, inode_id: InodeId, asked_s: float) -> bool:

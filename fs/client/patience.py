@@ -1,17 +1,21 @@
-"""How long a call waits for a peer that lives and works, but is slow: longer than for one that is silent.
+"""How long a call waits for a peer that lives and works, but is slow:
+longer than for one that is silent.
 
-A time limit cannot tell a dead peer from one that a saturated machine, or a disk with much to flush, holds up.  Ending a call at its
-limit and asking again is right for the first, and never comes to an end with the second where the work takes longer than the limit:
-each try begins it anew.
+A time limit cannot tell a dead peer from one that a saturated machine, or a disk with much to
+flush, holds up.  Ending a call at its limit and asking again is right for the first, and never
+comes to an end with the second where the work takes longer than the limit: each try begins it anew.
 
 Invariants:
-    - Whether a peer lives is known from itself: it answers on a connection of its own, which only a free way carries and only an event loop that turns serves,
-      and it is the same process.  That it asks the manager for its lease says nothing of its way to us.
-    - A call to a peer that turned out to live when the limit had passed has PATIENT_S the next time; every limit's length it is made
-      sure that the peer still lives, and the call ends if not.
-    - Who has kept a call for half of its limit is asked whether it lives meanwhile (`watch`), so that it is known when the limit has passed.
-    - A read is never waited for longer than the limit: another replica has the same bytes, and the next try finds those that were read
-      in the page cache.
+    - Whether a peer lives is known from itself: it answers on a connection of its own, which only a
+      free way carries and only an event loop that turns serves, and it is the same process.  That
+      it asks the manager for its lease says nothing of its way to us.
+    - A call to a peer that turned out to live when the limit had passed has
+      PATIENT_S the next time; every limit's length it is made sure that the peer
+      still lives, and the call ends if not.
+    - Who has kept a call for half of its limit is asked whether it lives meanwhile (`watch`), so
+      that it is known when the limit has passed.
+    - A read is never waited for longer than the limit: another replica has the same bytes, and the
+      next try finds those that were read in the page cache.
     - Nobody is asked, and nothing more is done, while calls end within half of their limit.
 
 Does not: repeat anything; retry.py says for how long.
@@ -40,16 +44,24 @@ from ..schema.status import FsError, Retry, Status
 log = logging.getLogger(__name__)
 
 PATIENT_S: Final = 300.0
-"""The limit of a call to a peer that was slow.  Not without an end: what takes longer than that will most likely never come."""
+"""The limit of a call to a peer that was slow.
+
+Not without an end: what takes longer than that will most likely never come.
+"""
 
 SLOW_S: Final = 300.0
 """For so long after it was slow a peer is taken to be."""
 
 ASK_S: Final = 5.0
-"""A peer lives that says who it is within this.  Nodes say so to the manager as often (mgmtd.node_lease_s), or are judged failed."""
+"""A peer lives that says who it is within this.
+
+Nodes say so to the manager as often (mgmtd.node_lease_s), or are judged failed.
+"""
 
 SLOW_FRACTION: Final = 0.9
-"""Of the limit: a peer that answers so late, and wants to be asked again, had to stop for want of time."""
+"""Of the limit: a peer that answers so late, and wants to be asked again,
+had to stop for want of time.
+"""
 
 _ELSEWHERE: Final = {services.STORAGE_BATCH_READ.name}
 """What others can do as well; it is tried for longer, but each try has its limit."""
@@ -94,7 +106,9 @@ class Patience:
         section: ClientSection,
         detour: Callable[[Node], Channel | None] = lambda _node: None,
     ) -> None:
-        """Ask nodes by `channels`; `detour` returns the way to one that is cut off from here, which is asked on that way."""
+        """Ask nodes by `channels`; `detour` returns the way to one that is cut off from here,
+        which is asked on that way.
+        """
         self._channels = channels
         self._section = section
         self._detour = detour
@@ -120,12 +134,14 @@ class Patience:
         may_be_lent: int = Lending.NOT,
         way: Channel | None = None,
     ) -> Received[RspT]:
-        """Call a node; `on_slow` is told when a call has waited for its limit, and the node lives and goes on with it.
+        """Call a node; `on_slow` is told when a call has waited for its limit,
+        and the node lives and goes on with it.
 
         `way`: another way to it than straight.
 
         Raises:
-            FsError: what the channel raises; a `SlowPeerError` if the node lives and needed too long.
+            FsError: what the channel raises; a `SlowPeerError` if the node
+                lives and needed too long.
         """
         limit_s, began_s = self._section.call_timeout_s, current_time()
         channel = way or self._channels.get(node.address, node_id=node.node_id)
@@ -159,7 +175,9 @@ class Patience:
                 self._note_slow(key, took_s)
             raise SlowPeerError(failure.status, failure.detail)
         finally:
-            del failure  # it knows this call, which would know it: both, and the payload, until the garbage collector comes
+            # it knows this call, which would know it: both, and the payload, until
+            # the garbage collector comes
+            del failure
 
     async def _call_patiently(  # noqa: PLR0917 - those of `call`
         self,
@@ -212,7 +230,9 @@ class Patience:
     async def watch(
         self, under_way: Callable[[], Iterable[tuple[Node, AbstractSet[UnderWay]]]]
     ) -> None:
-        """Ask nodes that have kept one of the calls under way for half of its limit whether they live, until cancelled."""
+        """Ask nodes that have kept one of the calls under way for half
+        of its limit whether they live, until cancelled.
+        """
         async with trio.open_nursery() as nursery:
             while True:
                 half_s, now_s = self._section.call_timeout_s / 2, current_time()
@@ -241,7 +261,9 @@ class Patience:
         return asked
 
     def _ask_ahead(self, node: Node, nursery: trio.Nursery) -> _Asked:
-        """Have a task ask, which nobody waits for yet: for want of memory nothing is found out, and nothing else ends."""
+        """Have a task ask, which nobody waits for yet:
+        for want of memory nothing is found out, and nothing else ends.
+        """
         asked = self._begin_asking(node)
         try:
             nursery.start_soon(self._ask_alone, node, asked)
@@ -259,7 +281,8 @@ class Patience:
     async def _ask(self, node: Node, asked: _Asked) -> None:
         try:
             asked.lives = await self._is_there(node)
-        finally:  # who is cancelled has found nothing out: others take it for silent, and go elsewhere
+        finally:
+            # who is cancelled has found nothing out: others take it for silent, and go elsewhere
             asked.done.set()
 
     async def _is_there(self, node: Node) -> bool:

@@ -1,18 +1,23 @@
-"""Which storage nodes a client does not reach, though they live, and who passes requests on to them meanwhile.
+"""Which storage nodes a client does not reach, though they live,
+and who passes requests on to them meanwhile.
 
-A network may be cut between one client and one storage node while everybody else reaches both.  The manager judges nobody then: both tell it
-that they live.  What waits for that node would wait for as long as the cut lasts.
+A network may be cut between one client and one storage node while everybody else reaches both.
+The manager judges nobody then: both tell it that they live.  What waits for that node would
+wait for as long as the cut lasts.
 
-So a node that keeps a call waiting is tried: by a connection of its own, which only a free way carries.  Where none can be made the node counts as
-cut off from here.  Calls to it end at once, and are made again by whoever repeats them, through another storage node (relay_channel.py).  Once a
+So a node that keeps a call waiting is tried: by a connection of its own, which only a free way
+carries.  Where none can be made the node counts as cut off from here.  Calls to it end at once, and
+are made again by whoever repeats them, through another storage node (relay_channel.py).  Once a
 connection can be made again, requests go straight to it.
 
 Invariants:
-    - A node that is slow, or stopped, is not cut off: its kernel accepts connections.  Nor is one that answers anything while it is tried.
+    - A node that is slow, or stopped, is not cut off: its kernel accepts connections.  Nor is one
+      that answers anything while it is tried.
     - Nobody is tried while calls end within ANSWER_S and connections are made.
-    - What has been found out holds for one process of the node, by its incarnation, and ends when the manager judges that process: new routing info
-      says who is to be asked in its place.
-    - Who cannot pass on to a node is not asked to again for SHUN_S.  With nobody left the node itself is called, as ever.
+    - What has been found out holds for one process of the node, by its incarnation, and ends when
+      the manager judges that process: new routing info says who is to be asked in its place.
+    - Who cannot pass on to a node is not asked to again for SHUN_S.  With nobody left the
+      node itself is called, as ever.
 
 Concurrency: one task looks, `watch`; each try is one more.
 """
@@ -45,7 +50,9 @@ ANSWER_S: Final = 2.0
 """A node that keeps a call waiting for so long is tried."""
 
 TRY_S: Final = 2.0
-"""Within this a free way carries a connection: a packet that is lost is sent again after a second."""
+"""Within this a free way carries a connection:
+a packet that is lost is sent again after a second.
+"""
 
 TRY_AGAIN_S: Final = 5.0
 """So often a node is tried that keeps calls waiting, or that is cut off."""
@@ -224,7 +231,8 @@ class Reach:
 
     def _cut(self, node: Node) -> None:
         log.warning(
-            "node %d at %s is not reached from here: neither do calls to it end nor can it be connected to;"
+            "node %d at %s is not reached from here: neither do calls to it end nor can it be "
+            "connected to;"
             " until it is, other storage nodes are asked to pass requests on to it",
             node.node_id,
             node.address,
@@ -274,7 +282,8 @@ def _begin_of(call: UnderWay, now_s: float, limit_s: float) -> float:
 
 
 def relays_to(info: RoutingInfo, node_id: NodeId, start: int) -> list[Node]:
-    """Return the storage nodes that may pass requests on to another one, those with most chains in common first: they use their links to it.
+    """Return the storage nodes that may pass requests on to another one,
+    those with most chains in common first: they use their links to it.
 
     Args:
         info: a routing snapshot.

@@ -1,12 +1,14 @@
 """Which node is asked for which rows of a ReadTable, by the kernel.
 
-What it has to know of chains is packed once for each routing snapshot: who may be read from, where nothing has failed.
+What it has to know of chains is packed once for each routing snapshot: who may be read
+from, where nothing has failed.
 
-Reads that lie one behind the other, in a chunk and in the memory, are one row: to the storage node one read, of which the disk, the
-checksums and the messages have as much to do as of one read of that size, not of one for each.
+Reads that lie one behind the other, in a chunk and in the memory, are one row: to the storage node
+one read, of which the disk, the checksums and the messages have as much to do as of one read of
+that size, not of one for each.
 
-Invariant: a plan is that of `StorageReads` without anything to avoid, but for rows that are joined, or there is none, and the ordinary way is
-to be gone.
+Invariant: a plan is that of `StorageReads` without anything to avoid, but for rows that are joined,
+or there is none, and the ordinary way is to be gone.
 """
 
 from collections.abc import Iterator
@@ -226,7 +228,9 @@ class ReadPlans:
         return found
 
     def _number_of(self, info: RoutingInfo, chain_id: int) -> int:
-        """Return the place of a chain among those that are packed; raises FsError: it cannot be read from."""
+        """Return the place of a chain among those that are packed;
+        raises FsError: it cannot be read from.
+        """
         number = self._chain_numbers.get(chain_id)
         if number is not None:
             return number

@@ -1,7 +1,7 @@
 """Many reads of few files into one memory, by rows of a ring: no object is made for each.
 
-It is a sequence of `FileRead` to all who want one.  Who can do with rows (fs/client/read_plans.py) spares most of what
-reads cost otherwise.
+It is a sequence of `FileRead` to all who want one.  Who can do with rows (fs/client/read_plans.py)
+spares most of what reads cost otherwise.
 
 Invariant: what is made of a row is made once, so what is noted in it stays.
 """
@@ -21,7 +21,9 @@ class ReadTable(Sequence[FileRead]):
     __slots__ = ("entries", "files", "made", "paged", "view")
 
     def __init__(self, entries: bytes, view: memoryview) -> None:
-        """`entries`: rows as `fs.kernels.batches.ENTRY` has them; each lies within `view` and has at least one byte."""
+        """`entries`: rows as `fs.kernels.batches.ENTRY` has them;
+        each lies within `view` and has at least one byte.
+        """
         self.entries = entries
         self.view = view
         self.files: dict[bytes, FileRef] = {}

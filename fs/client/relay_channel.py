@@ -1,9 +1,12 @@
-"""A way to a storage node over another one, which passes requests on: fs/storage/relay.py is the other end.
+"""A way to a storage node over another one, which passes requests on:
+fs/storage/relay.py is the other end.
 
-The request is the same, with its client, channel and sequence number: should an earlier try of it have arrived after all, the node knows it.
+The request is the same, with its client, channel and sequence number: should an earlier try of it
+have arrived after all, the node knows it.
 
 Invariants:
-    - Whatever the passing on ends with is an error as of a direct call: repeated under the same conditions, and no other status reaches a user.
+    - Whatever the passing on ends with is an error as of a direct call: repeated under the same
+      conditions, and no other status reaches a user.
     - What the node itself has answered is told as it is, in its own status.
 
 Does not: choose who passes on; reach.py does.
@@ -24,7 +27,9 @@ from ..schema.routing import Node
 from ..schema.status import FsError, Status
 
 _UNABLE: Final = {Status.RPC_UNKNOWN_METHOD, Status.RPC_BAD_REQUEST, Status.NODE_UNKNOWN}
-"""Of a relay of an earlier release, or which does not know the node yet: to the user's operation it is as if nobody were reached."""
+"""Of a relay of an earlier release, or which does not know the node yet:
+to the user's operation it is as if nobody were reached.
+"""
 
 _NO_RELAY: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST, Status.RPC_TIMEOUT}
 """The relay itself says nothing."""
@@ -101,7 +106,8 @@ class RelayChannel:
         self._on_vain(error.status is Status.RPC_UNKNOWN_METHOD)
         return FsError(
             Status.RPC_CONNECT_FAILED,
-            f"node {self._node.node_id} is not reached from here, and node {self.relay.node_id} passes nothing on to it: {error}",
+            f"node {self._node.node_id} is not reached from here, and node {self.relay.node_id} "
+            f"passes nothing on to it: {error}",
         )
 
     def begin(

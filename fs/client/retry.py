@@ -1,8 +1,9 @@
 """When and how long a client repeats a failed request.  Pure but for the pause itself.
 
-One `Retry` belongs to one operation of the user.  The registry of statuses says what may be repeated; this
-module adds the pauses (growing, jittered) and the end: client.retry_time_s_max after the last sign that somebody works
-on it.  What is bounded is silence, and what says that nothing can be done; a cluster that is slow is waited for.
+One `Retry` belongs to one operation of the user.  The registry of statuses says what may be
+repeated; this module adds the pauses (growing, jittered) and the end: client.retry_time_s_max after
+the last sign that somebody works on it.  What is bounded is silence, and what says that nothing can
+be done; a cluster that is slow is waited for.
 
 Does not: choose another peer or refresh routing; the callers do, they know the peers.
 """
@@ -21,7 +22,10 @@ INTERNAL_TRIES_MAX: Final = 3
 """A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
 
 WORKED_ON_S_MAX: Final = 300.0
-"""No try begins later, whoever works on it: the largest client.retry_time_s_max.  Services remember for longer than `longest_s` what they have done."""
+"""No try begins later, whoever works on it: the largest client.retry_time_s_max.
+
+Services remember for longer than `longest_s` what they have done.
+"""
 
 _AT_WORK: Final = {Status.CHANNEL_BUSY, Status.RPC_OVERLOADED}
 """What a peer that works says, besides a `SlowPeerError`."""
@@ -52,8 +56,8 @@ class RetryBudget:
             section: pauses, and how long it may be tried.
             runtime: its random numbers spread the pauses.
             began_s: when the operation began, in trio time; None: now.
-            gives_way: others can be asked in this process's place, and will be: who has met nothing but silence for as long as one call
-                may take gives up, with RPC_TIMEOUT.
+            gives_way: others can be asked in this process's place, and will be: who has met nothing
+                but silence for as long as one call may take gives up, with RPC_TIMEOUT.
         """
         self._pause_s = section.retry_pause_s
         self._pause_s_max = section.retry_pause_s_max

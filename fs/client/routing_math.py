@@ -28,10 +28,14 @@ NO_TARGET = TargetId(0)
 NO_NODE = NodeId(0)
 
 TOGETHER_BYTES: Final = 512 * 1024
-"""A request of few bytes costs more by itself than they do; what so many cost in reads of 4 KiB one node has done in some half a millisecond."""
+"""A request of few bytes costs more by itself than they do;
+what so many cost in reads of 4 KiB one node has done in some half a millisecond.
+"""
 
 NEIGHBOUR_BYTES: Final = 4 * 1024 * 1024
-"""Neighbouring chunks of one read are one request up to this: a request costs both sides as much by itself as copying a MiB."""
+"""Neighbouring chunks of one read are one request up to this:
+a request costs both sides as much by itself as copying a MiB.
+"""
 
 AHEAD_BYTES: Final = 2 * NEIGHBOUR_BYTES
 """The same of reads for which nobody waits."""
@@ -118,7 +122,8 @@ def cut_range(
 
 
 def cut_reads(info: RoutingInfo, reads: Sequence[FileRead]) -> list[Piece]:
-    """Cut reads into one piece per chunk, in their order; mostly each lies in one chunk, and many in one file.
+    """Cut reads into one piece per chunk, in their order;
+    mostly each lies in one chunk, and many in one file.
 
     Raises:
         FsError: as `cut_range` and `table_chain_ids`.
@@ -173,8 +178,9 @@ def choose_target(
 ) -> tuple[TargetId, NodeId]:
     """Return the candidate whose node is to have the next piece.
 
-    As long as a request is small, what it costs by itself counts for more than whose turn it is: so a node that has
-    something to do, but less than TOGETHER_BYTES, comes before others, and then the one with the least.
+    As long as a request is small, what it costs by itself counts for more than whose turn it
+    is: so a node that has something to do, but less than TOGETHER_BYTES, comes before others,
+    and then the one with the least.
 
     Args:
         candidates: as from `readable_targets`.

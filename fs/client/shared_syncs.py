@@ -1,14 +1,18 @@
-"""Syncs of storage nodes that several files share: who comes while one is under way waits for the next.
+"""Syncs of storage nodes that several files share:
+who comes while one is under way waits for the next.
 
-A node's flush covers everything acknowledged before it began, whoever asked for it, so of many files that are closed at
-the same time each needs no request of its own.
+A node's flush covers everything acknowledged before it began, whoever asked for it, so of many
+files that are closed at the same time each needs no request of its own.
 
 Invariants:
-    - A sync returns only after a request that was sent after it was asked for: what was acknowledged before is covered.
-    - Only syncs of the same disks of a node wait for each other: a slow disk delays nobody who does not need it.
+    - A sync returns only after a request that was sent after it was asked for: what was
+      acknowledged before is covered.
+    - Only syncs of the same disks of a node wait for each other: a slow disk
+      delays nobody who does not need it.
     - Whoever is cancelled takes nobody along: another one of those who share sends the request.
 
-Does not: repeat what failed; all who share a request share its error, each as an exception of its own.
+Does not: repeat what failed; all who share a request share its error,
+each as an exception of its own.
 """
 
 from collections.abc import Awaitable, Callable, Collection

@@ -1,4 +1,6 @@
-"""Runs many calls side by side, a bounded number at once, and raises what the first of them raised, unwrapped."""
+"""Runs many calls side by side, a bounded number at once,
+and raises what the first of them raised, unwrapped.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -15,7 +17,8 @@ async def each_or_error(
 ) -> list[T | FsError]:
     """Return what each call returned, or the FsError that it raised, in their order.
 
-    Errors come without the calls that they went through: these know the errors, so neither would be free before the garbage collector comes.
+    Errors come without the calls that they went through: these know the errors, so neither would be
+    free before the garbage collector comes.
     """
     results: list[T | FsError | None] = [None] * len(calls)
     waiting = iter(range(len(calls)))
@@ -37,7 +40,8 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], *, at_once_m
     """Return what each call returned, in their order.
 
     Raises:
-        FsError: that of the first call, by position, that failed; the others have been run all the same.
+        FsError: that of the first call, by position, that failed; the others
+            have been run all the same.
     """
     results: list[T] = []
     for result in await each_or_error(calls, at_once_max=at_once_max):

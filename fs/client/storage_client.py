@@ -1,8 +1,10 @@
-"""The storage half of the native client: reads, writes, and the per-file queries and removals of meta.
+"""The storage half of the native client: reads, writes,
+and the per-file queries and removals of meta.
 
-Implements `fs.client.api.ChunkStore` and, with the same methods, `ChunkPort` of the metadata service.
-Reads are in storage_reads.py, updates in storage_writes.py; here are the requests that go to every chain of a
-file, which share one pattern: group by node, send, repeat what met another chain version.
+Implements `fs.client.api.ChunkStore` and, with the same methods, `ChunkPort` of the
+metadata service. Reads are in storage_reads.py, updates in storage_writes.py; here are the
+requests that go to every chain of a file, which share one pattern: group by node, send,
+repeat what met another chain version.
 """
 
 import logging
@@ -67,8 +69,9 @@ class StorageClient:
     ) -> None:
         """Connect to nobody yet.
 
-        `gives_way`: of one of several services, any of which can do what is asked for.  It tells its client soon that it reaches
-        nobody, who then asks another one: a call has half of the time, and so have its repetitions while nobody answers.
+        `gives_way`: of one of several services, any of which can do what is asked for.  It tells
+        its client soon that it reaches nobody, who then asks another one: a call has half of the
+        time, and so have its repetitions while nobody answers.
         """
         self._gives_way = gives_way
         section = self._hurried(section)
@@ -103,7 +106,9 @@ class StorageClient:
         self._writes.adopt(section)
 
     def _hurried(self, section: ClientSection) -> ClientSection:
-        """Who asked us waits for client.call_timeout_s himself: he is to be told before that is over."""
+        """Who asked us waits for client.call_timeout_s himself:
+        he is to be told before that is over.
+        """
         if not self._gives_way:
             return section
         return msgspec.structs.replace(section, call_timeout_s=section.call_timeout_s / 2)
@@ -218,9 +223,11 @@ class StorageClient:
         truncate_ver: int,
         is_wanted: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Cut the chunk that byte `length` falls into, if it reaches further; everything behind is gone.
+        """Cut the chunk that byte `length` falls into, if it reaches further;
+        everything behind is gone.
 
-        Asked for in any case: the head then knows that the truncation is over, and refuses late copies.
+        Asked for in any case: the head then knows that the truncation is
+        over, and refuses late copies.
         """
         size = file.layout.chunk_size_bytes
         index, in_chunk = divmod(length, size)
@@ -268,7 +275,9 @@ class StorageClient:
         return max(ends, default=0), sum(r.used_bytes for r in found.values())
 
     async def next_data(self, file: FileRef, first_index: int) -> int | None:
-        """See `ChunkStore.next_data`; services of earlier releases do not say how far they looked."""
+        """See `ChunkStore.next_data`; services of earlier releases do not say how
+        far they looked.
+        """
         found: dict[Hashable, pb.LastChunkResultPb] = {}
         whole = replace(file, dyn_stripe=file.layout.stripe_size)  # others may write meanwhile
         chains = file_chains(self._routing.info, whole)
@@ -302,7 +311,7 @@ class StorageClient:
         replicas = max((chain.replica_count for chain in info.chains.values()), default=1)
         return capacity // replicas, free // replicas
 
-    # ---- the pattern: jobs by chain, in rounds, until none is left ----------------------------------
+    # ---- the pattern: jobs by chain, in rounds, until none is left -------------------------------
 
     async def _for_each_chain(
         self,
@@ -327,7 +336,8 @@ class StorageClient:
     ) -> "Callable[[RoutingInfo, Sequence[ChainJob]], Awaitable[Outcome]]":
         """Return a round that syncs the chains and notes the losses of each.
 
-        All targets of a chain have answered under the version asked with, so what it says of losses was true then.
+        All targets of a chain have answered under the version asked with, so what it
+        says of losses was true then.
         """
 
         async def run_round(info: RoutingInfo, jobs: Sequence[ChainJob]) -> Outcome:

@@ -1,12 +1,12 @@
 """Batched reads: cut by chunk, choose a replica for each, one request per node and batch.
 
 Invariants:
-    - Bytes reach the user's buffers straight from the connection; they count only once their checksum
-      (client.verify_reads) has been checked.
-    - Of a node that kept a begun read for a call's whole limit others are asked for a while, if they have the same; of one that is cut off from
-      here, for as long as it is.
-    - A chunk, or the part of one, that was never written reads as zeros; a damaged or unreachable copy
-      never does: it is read elsewhere, or the read fails.
+    - Bytes reach the user's buffers straight from the connection; they count only once their
+      checksum (client.verify_reads) has been checked.
+    - Of a node that kept a begun read for a call's whole limit others are asked for a while, if
+      they have the same; of one that is cut off from here, for as long as it is.
+    - A chunk, or the part of one, that was never written reads as zeros; a damaged or unreachable
+      copy never does: it is read elsewhere, or the read fails.
 """
 
 import logging
@@ -69,8 +69,10 @@ BEGUN_BYTES_MAX = 4 * 1024
 """What `Channel.begin` is for, where nobody says otherwise."""
 
 BEGUN_TOGETHER_COUNT = 64
-"""So many begun reads, if they come one after the other, ask the same replica of a chain: it is quicker with what it has just done, whose
-code and tables its processor still holds, and others have their turn soon enough."""
+"""So many begun reads, if they come one after the other, ask the same replica of a chain: it
+is quicker with what it has just done, whose code and tables its processor still holds, and
+others have their turn soon enough.
+"""
 
 STARTS = 1 << 16
 """Many more than a chain has replicas."""
@@ -109,19 +111,24 @@ class StorageReads:
         self._section = section
         self._run_apart = runtime.run_blocking
         if runtime.own_threads is not None:
-            # Not those in which others may wait, for disks or for the kernel: that may be what a read is to end.
+            # Not those in which others may wait, for disks or for the kernel: that
+            # may be what a read is to end.
             self._run_apart, _ = runtime.own_threads(APART_COUNT_MAX)
         self._direct = DirectThreads(runtime)
         self._start = 0
         """Where to begin among equal replicas of a chain."""
         self._begun_start = runtime.random.randrange(STARTS)
-        """The same of begun reads, which stay there for a while: clients that begin at once begin at different ones."""
+        """The same of begun reads, which stay there for a while:
+        clients that begin at once begin at different ones.
+        """
         self._begun_left = 0
         """So many more of them may ask those that the last one asked."""
         self._begun_count = 0
         """Of them under way."""
         self._silent_until_s: dict[NodeId, float] = {}
-        """Of nodes that have not answered a begun read, for as long as that has lasted; trio time."""
+        """Of nodes that have not answered a begun read,
+        for as long as that has lasted; trio time.
+        """
         self._plans = ReadPlans()
         self._known_info: RoutingInfo | None = None
         self._known: dict[int, Readable] = {}
@@ -189,7 +196,9 @@ class StorageReads:
     async def _run_table(
         self, table: ReadTable, requests: Sequence[TableRequest], is_relaxed: bool
     ) -> tuple[Failures, list[Piece]]:
-        """Return what has failed, and what is to be asked for once more, each piece of a row by itself."""
+        """Return what has failed, and what is to be asked for once more,
+        each piece of a row by itself.
+        """
         failures: Failures = []
         unjoined: list[Piece] = []
         how = is_relaxed, failures, unjoined
@@ -210,7 +219,9 @@ class StorageReads:
         failures: Failures,
         unjoined: list[Piece],
     ) -> None:
-        """Ask for some rows, as `_run_batch`; an object for each is made where not all of them are there, whole and good."""
+        """Ask for some rows, as `_run_batch`; an object for each is made where not all of them
+        are there, whole and good.
+        """
         verifies = self._section.verify_reads
         byte_count, row_count = one.byte_count, one.row_count
         lending = lending_of(byte_count, row_count) if verifies else Lending.NOT
@@ -237,7 +248,9 @@ class StorageReads:
             failures.extend(_all_failed(one.pieces(table), error))
 
     def _apart(self, byte_count: int, piece_count: int) -> RunBlocking | None:
-        """Return what is to read a reply of so many bytes for so many pieces, if it is lent; None: the task that asks."""
+        """Return what is to read a reply of so many bytes for so many pieces, if it is lent;
+        None: the task that asks.
+        """
         return self._run_apart if is_apart(byte_count, piece_count) else None
 
     def begin(
@@ -297,7 +310,8 @@ class StorageReads:
         except FsError as error:  # `read` meets it, too, and says what to do
             log.debug("a read that cannot be begun: %s", error)
         if begun is None:
-            # So that `read` asks the same node, and connects to it: else one in two, always of other nodes, could never be begun.
+            # So that `read` asks the same node, and connects to it: else one in two, always of
+            # other nodes, could never be begun.
             self._start, self._begun_left = start - 1, 0
         else:
             self._begun_count += 1
@@ -336,7 +350,9 @@ class StorageReads:
         avoid: Collection[tuple[TargetId, int]],
         neighbour_bytes_max: int = 0,
     ) -> tuple[list[Batch], Failures]:
-        """Choose a node for each piece; those of one read stay together until they are `neighbour_bytes_max` bytes."""
+        """Choose a node for each piece; those of one read stay together until they
+        are `neighbour_bytes_max` bytes.
+        """
         info = self._routing.info
         self._start += 1
         start = self._start
@@ -378,7 +394,9 @@ class StorageReads:
     def _readable(
         self, info: RoutingInfo, chain_id: int, avoid: Collection[tuple[TargetId, int]]
     ) -> Readable:
-        """Return a chain's version and the targets to read from; kept for one routing snapshot, where none is to be avoided."""
+        """Return a chain's version and the targets to read from;
+        kept for one routing snapshot, where none is to be avoided.
+        """
         if info is not self._known_info:
             self._known_info = info
             self._known.clear()
@@ -476,10 +494,11 @@ class StorageReads:
     ) -> list[Piece]:
         """Return the pieces to try again; raises the first final error.
 
-        A failed disk (IO_ERROR) is no verdict on the bytes: its target leaves the chain or comes back, and is waited for
-        like any that does not serve.  When a copy cannot be read but its target goes on, storage asks the others and says
-        CHUNK_DAMAGED, which is final.  A disk that a thread of ours waits for has the buffers (`LeftBehindError`): who wants the bytes asks
-        again, for others.
+        A failed disk (IO_ERROR) is no verdict on the bytes: its target leaves the chain or
+        comes back, and is waited for like any that does not serve.  When a copy cannot be read
+        but its target goes on, storage asks the others and says CHUNK_DAMAGED, which is final.
+        A disk that a thread of ours waits for has the buffers (`LeftBehindError`): who wants
+        the bytes asks again, for others.
         """
         if not failures:
             return []
@@ -509,14 +528,17 @@ class StorageReads:
 
 
 def _all_failed(pieces: Sequence[Piece], error: FsError) -> Failures:
-    """Return one failure for each piece, without the calls that it came through: they know the failures, and so the pieces' buffers."""
+    """Return one failure for each piece, without the calls that it came through:
+    they know the failures, and so the pieces' buffers.
+    """
     failure = same_error(error)
     return [(piece, failure) for piece in pieces]
 
 
 def _request(pieces: Sequence[Piece], *, is_relaxed: bool, want_checksums: bool) -> pb.BatchReadReq:
     request = pb.BatchReadReq(is_relaxed=is_relaxed, want_checksums=want_checksums)
-    # Handed to the constructor columns cost several times as much: it first finds out what they are.
+    # Handed to the constructor columns cost several times as much: it
+    # first finds out what they are.
     request.inode_ids.extend([piece.inode_id for piece in pieces])
     request.chunk_indexes.extend([piece.chunk_index for piece in pieces])
     request.chain_ids.extend([piece.chain_id for piece in pieces])

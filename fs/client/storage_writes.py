@@ -1,13 +1,16 @@
 """Writes: one update per chunk, at the head of its chain, repeated under one tag until it is done.
 
 Invariants:
-    - Every try of one update carries the same (channel, sequence, request id): the chain executes it once.
+    - Every try of one update carries the same (channel, sequence, request
+      id): the chain executes it once.
     - A channel carries one update at a time; its sequence grows with every use.
-    - `data` of a write is sent straight from the caller's memory (that of several ranges is copied), and no longer referred to once that has
-      ended: so an error that is kept while the write goes on is a fresh one, since those that were raised know the calls they came through,
-      with all their values.
+    - `data` of a write is sent straight from the caller's memory (that of several ranges is
+      copied), and no longer referred to once that has ended: so an error that is kept while the
+      write goes on is a fresh one, since those that were raised know the calls they came
+      through, with all their values.
 
-Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client channels for exactly-once updates).
+Source: deepseek-ai/3FS, "UpdateChannelAllocator" (the idea of client
+channels for exactly-once updates).
 """
 
 import logging
@@ -188,7 +191,8 @@ class StorageWrites:
             except FsError as error:
                 if error.status is not Status.RPC_UNKNOWN_METHOD:
                     raise
-                # No copy of it will be taken any more: each names its version of the chain, and the chain has changed since.
+                # No copy of it will be taken any more: each names its version of the chain, and
+                # the chain has changed since.
                 log.info("inode %d: written range by range: %s", file.inode_id, error)
         durable = [
             await self.write(file, offset, data, is_durable=is_durable) for offset, data in pieces
@@ -196,7 +200,9 @@ class StorageWrites:
         return all(durable)
 
     def _head(self, file: FileRef, offset: int) -> tuple[NodeId, str] | None:
-        """Return the process, by node and incarnation, that is the head of a byte's chain; None: nobody, just now."""
+        """Return the process, by node and incarnation, that is the head of a byte's chain;
+        None: nobody, just now.
+        """
         info = self._routing.info
         (piece,) = cut_file_range(info, file, offset, memoryview(b"x"))
         try:
@@ -298,8 +304,8 @@ class StorageWrites:
     async def empty(self, file: FileRef, first_index: int, end_index: int) -> None:
         """See `fs.client.api.ChunkStore.empty_chunks`.
 
-        A chunk is cut to nothing, not removed: its version goes on, so that what a stopped replica still has
-        of it is known to be old.
+        A chunk is cut to nothing, not removed: its version goes on, so that what a stopped replica
+        still has of it is known to be old.
         """
         layout = file.layout
         chain_ids = table_chain_ids(self._routing.info, file)
@@ -339,7 +345,8 @@ class StorageWrites:
     async def _update_noted(
         self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer] = ()
     ) -> bool:
-        """Make an update of a file's content exactly once; a later sync has to cover it, if this says False.
+        """Make an update of a file's content exactly once;
+        a later sync has to cover it, if this says False.
 
         Raises as `_repeat`.
         """
@@ -357,7 +364,8 @@ class StorageWrites:
     async def cut(
         self, name: str, request: pb.UpdateReq, is_wanted: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Have the chain of `request` cut a chunk exactly once, unless the truncation is over meanwhile.
+        """Have the chain of `request` cut a chunk exactly once,
+        unless the truncation is over meanwhile.
 
         Args:
             name: the chunk, for messages.
@@ -372,7 +380,8 @@ class StorageWrites:
     async def fill(
         self, piece: Piece, truncate_ver: int, is_wanted: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Have the first chunk of a file, which metadata has kept so far, written exactly once, unless that is over meanwhile.
+        """Have the first chunk of a file, which metadata has kept so far, written exactly once,
+        unless that is over meanwhile.
 
         Args:
             piece: the bytes, and where they go.

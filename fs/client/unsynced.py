@@ -1,13 +1,16 @@
 """Which files have updates that no sync has covered yet, and whether a chain has lost any of them.
 
-An acknowledged update is on every serving target of its chain, at first only in the memory of their machines.  The
-manager counts in the chain how often that may have been lost (`Chain.loss_count`): a sync that meets another count
-than its updates were made under has to fail, because it cannot make durable what is gone.
+An acknowledged update is on every serving target of its chain, at first only in the memory of
+their machines.  The manager counts in the chain how often that may have been lost
+(`Chain.loss_count`): a sync that meets another count than its updates were made under has to
+fail, because it cannot make durable what is gone.
 
 Invariants:
-    - A note holds the smallest count under which an update of the file on the chain was acknowledged since the last sync.
-    - A note is dropped by a sync, or a durable update, that covers it, or told by one that fails, or when it is so old that storage
-      has flushed by itself and no loss was counted since; the last only where there are very many.
+    - A note holds the smallest count under which an update of the file on the chain was
+      acknowledged since the last sync.
+    - A note is dropped by a sync, or a durable update, that covers it, or told by one that fails,
+      or when it is so old that storage has flushed by itself and no loss was counted since; the
+      last only where there are very many.
 """
 
 from collections.abc import Iterable
@@ -20,8 +23,9 @@ from ..schema.status import FsError, Status
 NOTE_COUNT_MAX: Final = 50_000
 """More are kept only while they are younger than `FLUSHED_S`."""
 FLUSHED_S: Final = 300.0
-"""Twice as long as a storage node takes to flush by itself: it begins every 10 s, and a disk that has worked on it for twelve times
-storage.disk_hang_s is given up."""
+"""Twice as long as a storage node takes to flush by itself: it begins every 10 s,
+and a disk that has worked on it for twelve times storage.disk_hang_s is given up.
+"""
 
 Key = tuple[int, int]
 """Inode id, chain id."""
@@ -56,7 +60,8 @@ class Unsynced:
         return self._notes.get((inode_id, chain.chain_id))
 
     def cover(self, inode_id: int, chain: Chain, before: Note | None) -> bool:
-        """Take in that an update of the file is durable, and with it what its chain had acknowledged before it was sent.
+        """Take in that an update of the file is durable,
+        and with it what its chain had acknowledged before it was sent.
 
         Args:
             inode_id: the file.
@@ -64,7 +69,8 @@ class Unsynced:
             before: what `get` returned before the update was sent.
 
         Returns:
-            False if something was lost before: that is for a sync to tell, which has to cover this update, too.
+            False if something was lost before: that is for a sync to tell, which
+            has to cover this update, too.
         """
         key = (inode_id, chain.chain_id)
         if before is not None and before.loss_count != chain.loss_count:
@@ -74,7 +80,9 @@ class Unsynced:
         return True
 
     def trim(self, info: RoutingInfo, now_s: float) -> None:
-        """Drop the oldest notes while there are too many, if storage has flushed what they stand for."""
+        """Drop the oldest notes while there are too many,
+        if storage has flushed what they stand for.
+        """
         while len(self._notes) > NOTE_COUNT_MAX:
             key, oldest = next(iter(self._notes.items()))
             chain = info.chains.get(key[1])  # type: ignore[call-overload]
@@ -110,5 +118,8 @@ class Unsynced:
                 self._notes[key] = Note(count, newer.time_s)
         if lost:
             inode_id, chain_id = lost[0]
-            detail = f"inode {inode_id} chain {chain_id}: what was written since the last sync may be gone"
+            detail = (
+                f"inode {inode_id} chain {chain_id}: what was written since the last sync may be "
+                "gone"
+            )
             raise FsError(Status.WRITES_LOST, detail)

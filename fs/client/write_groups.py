@@ -1,23 +1,29 @@
 """Writes of one chain that wait at the same time go to its head in one request.
 
-A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while a request with writes is under
-way to a chain, further ones wait: until it has ended, or until they fill a request themselves.  Those that begin in the same moment, as
-pieces of one flush do, go together from the start.  Each has its own tag, and its own result or failure: an update that was sent together with
-others may be repeated by itself, or with others.
+A request, and all that a replica does for it, costs as much by itself as copying a MiB.  So while a
+request with writes is under way to a chain, further ones wait: until it has ended, or until they
+fill a request themselves.  Those that begin in the same moment, as pieces of one flush do, go
+together from the start.  Each has its own tag, and its own result or failure: an update that was
+sent together with others may be repeated by itself, or with others.
 
-Where many writes are under way to a few chains, a chain with nothing under way waits as well, until it has its share of them: with sixteen writers and six
-chains a request would else take hardly more than one write, whoever has just been answered going on to a chain that is free (decisions 0132, 0143).
-Whoever has been answered just now counts as if he wrote again, where such ones usually do at once: programs that write in batches, by several
-threads, so come to write together.
+Where many writes are under way to a few chains, a chain with nothing under way waits as well, until
+it has its share of them: with sixteen writers and six chains a request would else take hardly more
+than one write, whoever has just been answered going on to a chain that is free (decisions 0132,
+0143). Whoever has been answered just now counts as if he wrote again, where such ones usually do at
+once: programs that write in batches, by several threads, so come to write together.
 
 Invariants:
-    - A chain waits for its share at most as many ends of requests as there were requests under way when it began to, then for those who
-      were answered and are expected to write again, for a part of the time that a request takes, and never longer than twice the median of
-      what requests took: so requests that a slow or silent node holds up hold nobody else up.
-    - What waits with nothing under way to its chain looks by itself, time and again, whether it may go; all else the end of a request wakes.
-    - A write is in one request at a time; when `send` has returned or raised, nobody reads its bytes any more.
+    - A chain waits for its share at most as many ends of requests as there were requests under way
+      when it began to, then for those who were answered and are expected to write again, for a part
+      of the time that a request takes, and never longer than twice the median of what requests
+      took: so requests that a slow or silent node holds up hold nobody else up.
+    - What waits with nothing under way to its chain looks by itself, time and again, whether it may
+      go; all else the end of a request wakes.
+    - A write is in one request at a time; when `send` has returned or raised,
+      nobody reads its bytes any more.
     - A request of one write is sent as every release knows it.
-    - The task of one of the writes of a request sends it; should it be cancelled, the others are told what may be repeated.
+    - The task of one of the writes of a request sends it; should it be cancelled, the others
+      are told what may be repeated.
 
 Concurrency: trio; any number of writes at once, first come, first served.
 """
@@ -44,25 +50,39 @@ from .patience import same_error
 log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 2
-"""Requests to one chain, all but one of them full: while its replicas write the bytes of one they receive those of the others."""
+"""Requests to one chain, all but one of them full:
+while its replicas write the bytes of one they receive those of the others.
+"""
 
 GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""With more a replica would save little, and the memory of its receive buffers would not be used again."""
+"""With more a replica would save little, and the memory
+of its receive buffers would not be used again.
+"""
 
 GROUP_COUNT_MAX: Final = 64
 
 ENOUGH_BYTES: Final = GROUP_BYTES_MAX // 2
-"""So many are sent to a chain with nothing under way, whatever its share: what more would save is a tenth of what sending them costs."""
+"""So many are sent to a chain with nothing under way, whatever its share:
+what more would save is a tenth of what sending them costs.
+"""
 
 SMALL_BYTES_MAX: Final = 64 * 1024
-"""Writes that are no larger, on average, wait for no share: a replica makes them on its event loop, but groups of them in a thread."""
+"""Writes that are no larger, on average, wait for no share:
+a replica makes them on its event loop, but groups of them in a thread.
+"""
 
 WAITING_SHARE_MIN: Final = 1.5
-"""Writes of each chain.  Where there are fewer, who waits for another write to its chain mostly waits in vain, for as long as a request takes."""
+"""Writes of each chain.
+
+Where there are fewer, who waits for another write to its chain mostly waits in vain,
+for as long as a request takes.
+"""
 
 SHARE_WAIT_S_MIN: Final = 0.02
-"""So long a write waits for a share, or for as long as two requests usually take.  Some last longer; who waited for one of them has saved
-nothing, but lost no more."""
+"""So long a write waits for a share, or for as long as two requests usually take.
+
+Some last longer; who waited for one of them has saved nothing, but lost no more.
+"""
 
 SHARE_WAIT_S_MAX: Final = 0.2
 """No write waits longer, however slow all nodes are."""
@@ -71,7 +91,9 @@ TOOK_COUNT: Final = 15
 """Requests that tell how long one usually takes."""
 
 BACK_SHARE: Final = 0.35
-"""Of the time that a request usually takes: so long those who were answered just now are expected to write again."""
+"""Of the time that a request usually takes:
+so long those who were answered just now are expected to write again.
+"""
 
 BACK_S_MAX: Final = 0.03
 
@@ -116,7 +138,9 @@ class _Write:
         self.is_taken = False
         """It is out of the line and in a request."""
         self.group: Sequence[_Write] = ()
-        """Those of its request, in the first of them, which sends it, and until it has ended: a circle of references would hold their bytes."""
+        """Those of its request, in the first of them, which sends it, and until it has ended:
+        a circle of references would hold their bytes.
+        """
         self.reply: pb.UpdateRsp | None = None
         self.error: FsError | None = None
         """Neither: it is to be sent by itself."""
@@ -152,7 +176,9 @@ class _Load:
         self.back_s = 0.0
         """So long those who were answered are expected to write again."""
         self._took_s: deque[float] = deque([0.0] * TOOK_COUNT, TOOK_COUNT)
-        """Of the last requests; the median, so that those of a slow node count for nothing while most are quick."""
+        """Of the last requests; the median, so that those of a slow node count for nothing
+        while most are quick.
+        """
         self._expected = 0
         """Writes that were answered just now, in whose place no other has come yet."""
         self._back_until_s = 0.0
@@ -162,7 +188,9 @@ class _Load:
 
     @property
     def share(self) -> int:
-        """Writes of each chain, on average, rounded up; 1 if there are hardly more writes than chains."""
+        """Writes of each chain, on average, rounded up;
+        1 if there are hardly more writes than chains.
+        """
         chains, writes = max(1, len(self.lines)), self.writes + self.expected
         return -(-writes // chains) if writes >= WAITING_SHARE_MIN * chains else 1
 
@@ -178,7 +206,9 @@ class _Load:
             self._expected = 0
 
     def begin(self) -> None:
-        """A write has come: if it is the last of those that were expected, nobody is waited for any more."""
+        """A write has come: if it is the last of those that were expected,
+        nobody is waited for any more.
+        """
         self.writes += 1
         was_waited_for = self.expected > 0
         if not self._expected:
@@ -234,16 +264,22 @@ class _Line:
     def __init__(self, load: _Load) -> None:
         self._load = load
         self._patient_until = 0
-        """It waits for its share until so many requests have ended, and for what is expected then; _NO_PATIENCE: it does not."""
+        """It waits for its share until so many requests have ended, and for what is expected then;
+        _NO_PATIENCE: it does not.
+        """
         self.is_opening = True
-        """Nothing is sent yet: the first of those that wait gives others of the same moment a turn to join it."""
+        """Nothing is sent yet: the first of those that wait gives others
+        of the same moment a turn to join it.
+        """
         self.under_way = 0
         """Requests."""
         self.waiting: deque[_Write] = deque()
         self.waiting_bytes = 0
 
     def add(self, write: _Write) -> None:
-        """Have a write wait, unless it makes up a request with those that do, or needs not wait for others."""
+        """Have a write wait, unless it makes up a request with those that do,
+        or needs not wait for others.
+        """
         load = self._load
         if not self.waiting:
             self._patient_until = load.ended + load.soon_ended
@@ -267,7 +303,9 @@ class _Line:
         return until != _NO_PATIENCE and (load.ended < until or load.expected > 0)
 
     def count_time(self) -> None:
-        """Have what has waited for a request of this chain see to it that it does not wait for long for its share."""
+        """Have what has waited for a request of this chain see to it that it does not wait
+        for long for its share.
+        """
         if self.under_way:
             return
         for write in self.waiting:
@@ -276,7 +314,9 @@ class _Line:
                 write.task = None
 
     def look(self, write: _Write, *, is_over: bool) -> None:
-        """Have one wait on that was taken out, unless it is time; or `is_over`: send it, since it has waited for long enough."""
+        """Have one wait on that was taken out, unless it is time;
+        or `is_over`: send it, since it has waited for long enough.
+        """
         if is_over:
             self._patient_until = _NO_PATIENCE
         write.task = None  # it does not sleep
@@ -339,7 +379,8 @@ class WriteGroups:
             data: its bytes.
 
         Raises:
-            FsError: as `NodeCalls.call`; RPC_CONNECTION_LOST also when whoever sent it was cancelled.
+            FsError: as `NodeCalls.call`; RPC_CONNECTION_LOST also when
+                whoever sent it was cancelled.
         """
         if self._without and self._process(node_id) in self._without:
             return await self._alone(node_id, request, data)
@@ -439,7 +480,9 @@ async def _sleep_in(line: _Line, write: _Write) -> None:
 
 
 def _take_group(waiting: deque[_Write]) -> Sequence[_Write]:
-    """Take out of a line what goes together; whole pages first, since the others would shift them off the pages of the receiver."""
+    """Take out of a line what goes together; whole pages first,
+    since the others would shift them off the pages of the receiver.
+    """
     group = [waiting.popleft()]
     size = len(group[0].data)
     while (

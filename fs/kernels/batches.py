@@ -1,4 +1,6 @@
-"""What a mount daemon does to the rows of a batch of reads; `fs.kernels.batches_twin` says what each function promises."""
+"""What a mount daemon does to the rows of a batch of reads;
+`fs.kernels.batches_twin` says what each function promises.
+"""
 
 from typing import Final
 
@@ -36,7 +38,9 @@ __all__ = [
 ]
 
 INTERFACE: Final = 4
-"""Counts the changes of what the compiled functions take and return; the same number stands in batches.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in batches.c.
+"""
 
 IS_COMPILED: Final = serves("_batches", INTERFACE)
 

@@ -1,7 +1,8 @@
 """The twin of batches.c: the same in Python.  It says what the functions promise.
 
-What is packed is little-endian: `ENTRY`, a row of a ring, names its file, its memory and what is asked by a key of
-16 bytes, of which the second four are the memory's id; rows of one kind have the same key.
+What is packed is little-endian: `ENTRY`, a row of a ring, names its file, its memory
+and what is asked by a key of 16 bytes, of which the second four are the memory's id;
+rows of one kind have the same key.
 """
 
 import struct
@@ -23,7 +24,9 @@ REPLICAS_MAX: Final = 7
 CHAIN_NODES: Final = struct.Struct(f"<QQI{REPLICAS_MAX}I")
 """Chain, its version, how many nodes may be asked, and which, by numbers that begin at 0."""
 ROW: Final = struct.Struct("<QII")
-"""Of a request, a piece of one chunk: offset in the memory, length, position of its entry, or of the first of several that it joins."""
+"""Of a request, a piece of one chunk: offset in the memory, length, position of its entry,
+or of the first of several that it joins.
+"""
 COMPLETION: Final = struct.Struct("<QQ")
 COLUMN_COUNT: Final = 6
 _PIECE_COUNT_MAX: Final = 1 << 16
@@ -39,7 +42,9 @@ _SUM: Final = struct.Struct("<Q")
 
 Buffer = bytes | bytearray | memoryview
 Request = tuple[int, bytes, bytes, int]
-"""The number of a node, the columns of the message, `ROW` by `ROW` what is asked for, and how many bytes that is."""
+"""The number of a node, the columns of the message, `ROW` by `ROW` what is asked for,
+and how many bytes that is.
+"""
 
 
 def kinds_of(  # noqa: PLR0917 - a compiled function has no keywords
@@ -120,11 +125,13 @@ def plan_reads(  # noqa: PLR0917 - as above
     tags: bytes,
     /,
 ) -> list[Request] | None:
-    """Return which node is asked for what, cut by chunks; None: these are too many pieces, or beyond what a file can have.
+    """Return which node is asked for what, cut by chunks;
+    None: these are too many pieces, or beyond what a file can have.
 
-    A chain is asked where it was asked last, until that node has `together` bytes to do; then it is the node's turn
-    that has something to do, but less than that, or else the one with the least, from the one at `start` on.  A piece that continues the one
-    before, in its chunk and in the memory, is joined to it.
+    A chain is asked where it was asked last, until that node has `together` bytes to do; then
+    it is the node's turn that has something to do, but less than that, or else the one with the
+    least, from the one at `start` on.  A piece that continues the one before, in its chunk and
+    in the memory, is joined to it.
 
     Args:
         entries: `ENTRY` by `ENTRY`, at most 65536.
@@ -137,7 +144,8 @@ def plan_reads(  # noqa: PLR0917 - as above
         joined_max: bytes of what is joined.
         count_max: entries of one request.
         bytes_max: bytes of one request, if it has more than one entry.
-        tags: of the columns of the message, which are inode, chunk, chain, its version, offset in the chunk and length.
+        tags: of the columns of the message, which are inode, chunk, chain, its version,
+            offset in the chunk and length.
 
     Raises:
         ValueError: something that is packed names what is not there, or is not whole.
@@ -222,7 +230,9 @@ class _Request:
         self.rows: list[tuple[int, int, int]] = []
 
     def joins(self, columns: tuple[int, ...], place: int, joined_max: int, bytes_max: int) -> bool:
-        """Make the last piece longer by one that continues it; False: that one is a piece of its own."""
+        """Make the last piece longer by one that continues it;
+        False: that one is a piece of its own.
+        """
         *chunk, begin, done = self.columns[-1]
         start, _, position = self.rows[-1]
         *wanted, offset, length = columns
@@ -271,7 +281,8 @@ def _varint(value: int) -> bytes:
 def windows_of(
     view: memoryview, rows: bytes, lengths: list[int], payload_bytes: int, /
 ) -> list[memoryview] | None:
-    """Return where the payload of a reply goes, neighbours as one; None: it does not have all that was asked for.
+    """Return where the payload of a reply goes, neighbours as one;
+    None: it does not have all that was asked for.
 
     Args:
         view: the memory.
@@ -329,9 +340,11 @@ def put_reply(  # noqa: PLR0917 - as above
     verifies: bool,
     /,
 ) -> bool:
-    """Put the payload of a reply where it belongs; return whether all that was asked for has come, and is what was sent.
+    """Put the payload of a reply where it belongs;
+    return whether all that was asked for has come, and is what was sent.
 
-    False: what lies there now is of no account; so, too, if the message has other columns than those, or other fields.
+    False: what lies there now is of no account; so, too, if the message has other
+    columns than those, or other fields.
 
     Args:
         view: the memory.
@@ -365,7 +378,9 @@ def put_reply(  # noqa: PLR0917 - as above
 
 
 def _reply_columns(message: bytes, tags: bytes) -> dict[int, bytes] | None:
-    """Return the columns of a message by the positions of their tags; None: it has other fields, or one twice."""
+    """Return the columns of a message by the positions of their tags;
+    None: it has other fields, or one twice.
+    """
     if len(tags) != _REPLY_COLUMN_COUNT:
         raise ValueError(f"{len(tags)} tags")
     found: dict[int, bytes] = {}
@@ -394,7 +409,9 @@ def _take_varint(packed: bytes, at: int) -> tuple[int | None, int]:
 
 
 def completions_of(entries: bytes, /) -> bytes:
-    """Return `COMPLETION` by `COMPLETION` what is said of entries that were done as a whole: their user data and lengths."""
+    """Return `COMPLETION` by `COMPLETION` what is said of entries that were done as a whole:
+    their user data and lengths.
+    """
     done = [
         COMPLETION.pack(user_data, length)
         for user_data, _, _, length, _ in _records(ENTRY, entries)

@@ -17,7 +17,10 @@ IS_WANTED: Final = os.environ.get("EMBER_KERNELS") != "python"
 REFUSED: Final[dict[str, str]] = {}
 """Compiled modules that are there but do not serve, and why."""
 
-_REMEDY: Final = "its twin in Python serves; build it again (python setup.py build_ext --inplace) or install anew"
+_REMEDY: Final = (
+    "its twin in Python serves; build it again (python setup.py build_ext --inplace) or install "
+    "anew"
+)
 _ELF64: Final = b"\x7fELF\x02\x01"
 _ELF_HEADER: Final = struct.Struct("<16x2HI3QI6H")
 _SEGMENT: Final = struct.Struct("<2I6Q")
@@ -29,7 +32,8 @@ _SECTION_STRINGS: Final = 3
 def serves(name: str, interface: int) -> bool:
     """Return whether a compiled module of this package is wanted, there, whole, and fits.
 
-    One that is there and cannot serve is told in the log; that there is none is not: there was nothing to compile it with.
+    One that is there and cannot serve is told in the log; that there is none is not: there
+    was nothing to compile it with.
 
     Args:
         name: of the module, which is not imported if its file was cut off.
@@ -55,7 +59,8 @@ def serves(name: str, interface: int) -> bool:
 def fits(module: ModuleType, interface: int) -> bool:
     """Return whether a compiled module is of the source that its caller was written for.
 
-    One that was built from an older checkout, and never since, must not be called with arguments that it does not know.
+    One that was built from an older checkout, and never since, must not be called with
+    arguments that it does not know.
     """
     return getattr(module, "INTERFACE", None) == interface
 
@@ -63,8 +68,9 @@ def fits(module: ModuleType, interface: int) -> bool:
 def is_whole(path: Path) -> bool:
     """Return whether a shared object has the end that its header speaks of; raises OSError.
 
-    The loader maps a file that was cut off, by a full disk or a power loss, and the process dies of SIGBUS where it touches what is
-    missing, which nothing can catch.  What is no such file at all the loader refuses by itself.
+    The loader maps a file that was cut off, by a full disk or a power loss, and the process dies of
+    SIGBUS where it touches what is missing, which nothing can catch.  What is no such file at all
+    the loader refuses by itself.
     """
     data = path.read_bytes()
     if not data.startswith(_ELF64) or len(data) < _ELF_HEADER.size:
@@ -82,7 +88,8 @@ def is_whole(path: Path) -> bool:
             return False
     if not section_count:
         return True
-    # Linkers put the table of sections last, and the names in its last entry: zeros there are a file that was not written to its end.
+    # Linkers put the table of sections last, and the names in its last entry: zeros there are a
+    # file that was not written to its end.
     if names_index >= section_count or sections + section_count * _SECTION.size > len(data):
         return False
     names = _SECTION.unpack_from(data, sections + names_index * _SECTION.size)

@@ -1,4 +1,6 @@
-"""How a mount daemon takes in and answers requests of the kernel; `device_twin` says what each function promises."""
+"""How a mount daemon takes in and answers requests of the kernel;
+`device_twin` says what each function promises.
+"""
 
 from typing import Final
 
@@ -17,7 +19,9 @@ __all__ = [
 ]
 
 INTERFACE: Final = 2
-"""Counts the changes of what the compiled functions take and return; the same number stands in device.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in device.c.
+"""
 
 IS_COMPILED: Final = serves("_device", INTERFACE)
 

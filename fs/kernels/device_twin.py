@@ -1,7 +1,7 @@
 """The twin of device.c: the same in Python.  It says what the functions promise.
 
-A descriptor is that of /dev/fuse, not blocking, or, in tests, of a socket that keeps the boundaries of messages.  What is packed is in
-the byte order of the machine, as the kernel has it.
+A descriptor is that of /dev/fuse, not blocking, or, in tests, of a socket that keeps the boundaries
+of messages.  What is packed is in the byte order of the machine, as the kernel has it.
 """
 
 import errno
@@ -13,9 +13,13 @@ Buffer = bytes | bytearray | memoryview
 
 READ_OPCODE: Final = 15
 READ_REQUEST: Final = struct.Struct("=IIQQIIIHHQQIIQII")
-"""A READ as a whole: length, opcode, unique, node, uid, gid, pid, two of no concern; handle, offset, size, four of no concern."""
+"""A READ as a whole: length, opcode, unique, node, uid, gid, pid, two of no concern;
+handle, offset, size, four of no concern.
+"""
 ANSWER: Final = struct.Struct("=QQIi")
-"""Unique, where its bytes begin in the memory, how many there are, and an errno, with which there are none; 0: success."""
+"""Unique, where its bytes begin in the memory, how many there are, and an errno,
+with which there are none; 0: success.
+"""
 COUNT_MAX: Final = 64
 """Of one call."""
 PART_COUNT_MAX: Final = 8
@@ -38,11 +42,12 @@ def receive_reads(
         count_max: as many READs are enough; so are COUNT_MAX.
 
     Returns:
-        `READ_REQUEST` by `READ_REQUEST` what was received; and the bytes of another request, -1 if there is none.  A socket that has ended
-        has one of no bytes.
+        `READ_REQUEST` by `READ_REQUEST` what was received; and the bytes of another request, -1 if
+        there is none.  A socket that has ended has one of no bytes.
 
     Raises:
-        OSError: what the device says, such as ENODEV when the mount is gone, and only while there are no READs to be returned.
+        OSError: what the device says, such as ENODEV when the mount is gone, and only while there
+            are no READs to be returned.
     """
     if len(head) != READ_REQUEST.size or count_max < 1:
         raise ValueError(f"{len(head)} bytes for a head, {count_max} requests")
@@ -67,7 +72,8 @@ def receive_reads(
 def take_request(
     head: Buffer, data: Buffer, size: int, /
 ) -> tuple[int, int, int, int, int, int, bytes]:
-    """Return unique, opcode, node, uid, gid and pid of a request that `receive_reads` has received, and what follows its header.
+    """Return unique, opcode, node, uid, gid and pid of a request that `receive_reads` has received,
+    and what follows its header.
 
     Args:
         head: where it begins, as given to `receive_reads`.
@@ -87,13 +93,15 @@ def take_request(
 
 
 def answer_request(fd: int, unique: int, error: int, parts: tuple[Buffer, ...], /) -> int:
-    """Answer a request with these bytes, PART_COUNT_MAX parts at most, which are free again when this returns, and an errno, 0: none.
+    """Answer a request with these bytes, PART_COUNT_MAX parts at most,
+    which are free again when this returns, and an errno, 0: none.
 
     Returns:
         0, or the errno of the device, which has taken nothing then.
 
     Raises:
-        ValueError: too many parts or bytes, or a number that its field cannot hold; nothing is answered.
+        ValueError: too many parts or bytes, or a number that its field
+            cannot hold; nothing is answered.
     """
     length = _OUT_HEADER.size + sum(map(len, parts))
     if len(parts) > PART_COUNT_MAX or length >= 2**32:
@@ -116,7 +124,8 @@ def answer_reads(fd: int, answers: Buffer, memory: Buffer, /) -> list[tuple[int,
         memory: where their bytes lie.
 
     Returns:
-        Position and errno of each answer that the device refused, other than because nobody waits for it.
+        Position and errno of each answer that the device refused, other than
+        because nobody waits for it.
 
     Raises:
         ValueError: an answer is not whole, or beyond the memory; nothing is answered.
@@ -135,7 +144,8 @@ def answer_reads(fd: int, answers: Buffer, memory: Buffer, /) -> list[tuple[int,
         try:
             os.writev(fd, (header, part))
         except OSError as error:
-            # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and so is everybody who waits.
+            # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and
+            # so is everybody who waits.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 refused.append((position, error.errno or errno.EIO))
     return refused

@@ -7,7 +7,9 @@ from .choice import serves
 __all__ = ["IS_COMPILED", "new_line", "read_places"]
 
 INTERFACE: Final = 2
-"""Counts the changes of what the compiled functions take and return; the same number stands in direct.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in direct.c.
+"""
 
 IS_COMPILED: Final = serves("_direct", INTERFACE)
 

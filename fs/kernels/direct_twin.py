@@ -1,4 +1,7 @@
-"""The twin of direct.c: the same in Python, one place after the other.  It says what the function promises."""
+"""The twin of direct.c: the same in Python, one place after the other.
+
+It says what the function promises.
+"""
 
 import threading
 from collections import deque
@@ -15,7 +18,9 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 class _Line:
-    """One reader at a time, in the order in which they came; who has no memory to wait takes no place, and to leave takes none."""
+    """One reader at a time, in the order in which they came;
+    who has no memory to wait takes no place, and to leave takes none.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,10 +44,12 @@ class _Line:
 
 
 def new_line(bytes_max: int, /) -> Any:
-    """Return a line for those who read from one disk, for `read_places`; in the child of a fork it is of no use.
+    """Return a line for those who read from one disk, for `read_places`;
+    in the child of a fork it is of no use.
 
-    The disk has places of `bytes_max` bytes to read at most, or one larger one, in the order in which readers came: it begins with those of who is
-    next while it still has some of who is in front, so it never waits for them to take turns.
+    The disk has places of `bytes_max` bytes to read at most, or one larger one, in the order in
+    which readers came: it begins with those of who is next while it still has some of who is in
+    front, so it never waits for them to take turns.
 
     Raises:
         ValueError: that is less than 1.
@@ -53,14 +60,16 @@ def new_line(bytes_max: int, /) -> Any:
 
 
 def read_places(places: Sequence[Place], line: Any = None, /) -> bool:
-    """Fill buffers with what files have at some places, waiting for the disk, which may have all of them to read at once.
+    """Fill buffers with what files have at some places, waiting for the disk,
+    which may have all of them to read at once.
 
     Args:
         places: what is to be read.
         line: in which they wait for those in front; None: for nobody.
 
     Returns:
-        Whether all of them came whole.  If not, each may hold anything; why is not said: reading one in the ordinary way tells.
+        Whether all of them came whole.  If not, each may hold anything; why is not said: reading
+        one in the ordinary way tells.
 
     Raises:
         TypeError: a place is no such tuple, or its buffer cannot be written to; or it is no line.

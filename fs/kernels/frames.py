@@ -1,4 +1,6 @@
-"""What every process does to the headers of frames; frames_twin.py says what each function promises."""
+"""What every process does to the headers of frames;
+frames_twin.py says what each function promises.
+"""
 
 from typing import Final
 
@@ -7,7 +9,9 @@ from .choice import serves
 __all__ = ["IS_COMPILED", "make_header", "take_header"]
 
 INTERFACE: Final = 1
-"""Counts the changes of what the compiled functions take and return; the same number stands in frames.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in frames.c.
+"""
 
 IS_COMPILED: Final = serves("_frames", INTERFACE)
 

@@ -11,7 +11,9 @@ from xxhash import xxh3_64_intdigest
 Buffer = bytes | bytearray | memoryview
 
 Fields = tuple[int, int, int, int, int, int, int, int, int, int]
-"""Version, kind, request id, service, method, status, timeout in ms, message bytes, payload bytes, flags."""
+"""Version, kind, request id, service, method, status, timeout in ms, message bytes,
+payload bytes, flags.
+"""
 
 HEADER_BYTES: Final = 48
 MAGIC: Final = b"EMBR"

@@ -23,7 +23,9 @@ def kernel_facts() -> dict[str, object]:
 
 
 def kernels_in_use() -> str:
-    """Return a few words: compiled, Python, or which are which; and why one that is there does not serve."""
+    """Return a few words: compiled, Python, or which are which;
+    and why one that is there does not serve.
+    """
     if len(set(_KERNELS.values())) == 1:
         words = _word(is_compiled=_KERNELS["reads"])
     else:

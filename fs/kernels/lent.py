@@ -1,4 +1,6 @@
-"""Reading memory and files that another process of this machine has lent; `lent_twin` says what each function promises."""
+"""Reading memory and files that another process of this machine has lent;
+`lent_twin` says what each function promises.
+"""
 
 from typing import Final
 
@@ -17,7 +19,9 @@ __all__ = [
 ]
 
 INTERFACE: Final = 2
-"""Counts the changes of what the compiled functions take and return; the same number stands in lent.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in lent.c.
+"""
 
 IS_COMPILED: Final = serves("_lent", INTERFACE)
 

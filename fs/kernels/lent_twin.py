@@ -1,6 +1,7 @@
 """The twin of lent.c: the same in Python.  It says what the functions promise.
 
-A process that has asked another one of its machine to read a payload has lent it: it leaves those bytes as they are until it is answered.
+A process that has asked another one of its machine to read a payload has lent it: it leaves those
+bytes as they are until it is answered.
 """
 
 import ctypes
@@ -20,7 +21,9 @@ PIECE: Final = struct.Struct("<QQ")
 PIECE_COUNT_MAX: Final = 1000
 NONCE_BYTES: Final = 16
 RANGE: Final = struct.Struct("<QQQ")
-"""The number of another process's descriptor, and where in its file a range begins and how long it is."""
+"""The number of another process's descriptor,
+and where in its file a range begins and how long it is.
+"""
 
 _NUMBER_MAX: Final = 2**64 - 1
 _DESCRIPTOR_MAX: Final = 2**31 - 1
@@ -52,7 +55,9 @@ def _library() -> Any:
 
 
 def pieces_of(buffers: Sequence[Buffer], /) -> bytes:
-    """Return `PIECE` by `PIECE` where buffers lie.  That says nothing of how long they stay there, which is their owner's business.
+    """Return `PIECE` by `PIECE` where buffers lie.
+
+    That says nothing of how long they stay there, which is their owner's business.
 
     Raises:
         ValueError: there are more than PIECE_COUNT_MAX.
@@ -74,7 +79,8 @@ def _place_of(buffer: Buffer, flags: int = 0) -> tuple[int, int]:
 def read_lent(  # noqa: PLR0917 - as the compiled one has them
     pid: int, pieces: Buffer, skip: int, into: bytearray | memoryview, place: int, nonce: bytes, /
 ) -> None:
-    """Read memory of another process, all that is wanted or an error; `into` may hold anything after that.
+    """Read memory of another process, all that is wanted or an error;
+    `into` may hold anything after that.
 
     Args:
         pid: of the process; its own is one, too.
@@ -82,12 +88,14 @@ def read_lent(  # noqa: PLR0917 - as the compiled one has them
         skip: so many of their bytes do not matter.
         into: is filled with those that follow.
         place: where that process has the nonce.
-        nonce: NONCE_BYTES.  It is read together with the bytes, so they are of a process that has it.
+        nonce: NONCE_BYTES.  It is read together with the bytes, so they
+            are of a process that has it.
 
     Raises:
-        OSError: what the kernel says: EPERM, ESRCH (also: what has that number now has no such nonce), EFAULT (a piece is not there, or
-            only a part of it), ENOSYS, ENOMEM.
-        ValueError: the pieces are not whole, too many, too short for what is wanted, or beyond 64 bits; or it is no nonce.
+        OSError: what the kernel says: EPERM, ESRCH (also: what has that number now has no such
+            nonce), EFAULT (a piece is not there, or only a part of it), ENOSYS, ENOMEM.
+        ValueError: the pieces are not whole, too many, too short for what is wanted, or beyond
+            64 bits; or it is no nonce.
     """
     if len(pieces) % PIECE.size or len(pieces) > PIECE_COUNT_MAX * PIECE.size:
         raise ValueError(f"{len(pieces)} bytes of pieces")
@@ -142,22 +150,26 @@ def read_files(
     nonce: bytes,
     /,
 ) -> None:
-    """Read ranges of files that another process has open out of the page cache, all of them or an error.
+    """Read ranges of files that another process has open out of the page cache,
+    all of them or an error.
 
-    Descriptors are copied by pidfd_getfd(2), which the kernel lets happen where it lets memory be read, and closed again: nothing of another
-    process's files stays open here.
+    Descriptors are copied by pidfd_getfd(2), which the kernel lets happen where it lets memory be
+    read, and closed again: nothing of another process's files stays open here.
 
     Args:
         pid: of the process; its own is one, too.
         ranges: `RANGE` by `RANGE`, at most PIECE_COUNT_MAX.
-        into: buffers that are filled with them, one after the other; each may hold anything after an error.
+        into: buffers that are filled with them, one after the other; each may
+            hold anything after an error.
         place: where that process has the nonce, which is looked for behind all reads.
         nonce: NONCE_BYTES.
 
     Raises:
-        OSError: what the kernel says: EPERM, EBADF, ENOSYS; ESRCH also: what has that number now has no such nonce; EINVAL: no regular file;
-            EAGAIN (BlockingIOError): the disk would have to be waited for, or the file is shorter.
-        ValueError: the ranges are not whole, too many, beyond any file, or not as many bytes as the buffers; or it is no nonce.
+        OSError: what the kernel says: EPERM, EBADF, ENOSYS; ESRCH also: what has that number now
+            has no such nonce; EINVAL: no regular file; EAGAIN (BlockingIOError): the disk would
+            have to be waited for, or the file is shorter.
+        ValueError: the ranges are not whole, too many, beyond any file, or not as many bytes as the
+            buffers; or it is no nonce.
     """
     if len(ranges) % RANGE.size or len(ranges) > PIECE_COUNT_MAX * RANGE.size:
         raise ValueError(f"{len(ranges)} bytes of ranges")

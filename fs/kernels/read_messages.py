@@ -1,4 +1,6 @@
-"""Messages about reads, between bytes as they go over the wire and columns; read_messages_twin.py says what each function promises."""
+"""Messages about reads, between bytes as they go over the wire and columns;
+read_messages_twin.py says what each function promises.
+"""
 
 from typing import Final
 
@@ -7,7 +9,9 @@ from .choice import serves
 __all__ = ["IS_COMPILED", "chunk_keys", "one_reply", "one_row", "rows_reply", "take_rows"]
 
 INTERFACE: Final = 2
-"""Counts the changes of what the compiled functions take and return; the same number stands in read_messages.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in read_messages.c.
+"""
 
 IS_COMPILED: Final = serves("_read_messages", INTERFACE)
 

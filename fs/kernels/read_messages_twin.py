@@ -7,8 +7,9 @@ from typing import Final
 CHECKSUM_BYTES: Final = 8
 
 OneRow = tuple[bytes, int, int, int, int, int]
-"""What a row says: its chunk, as chunks end whose names are made by `chunk_keys`; chain, its version, offset, length; and which flags are set: a bit
-for each, the lowest for the first."""
+"""What a row says: its chunk, as chunks end whose names are made by `chunk_keys`; chain,
+its version, offset, length; and which flags are set: a bit for each, the lowest for the first.
+"""
 
 TakenRows = tuple[
     list[tuple[int, int, int]],
@@ -20,9 +21,11 @@ TakenRows = tuple[
     list[int],
     int,
 ]
-"""What many rows say: the pairs of chain and version, each once in the order of its first row, with the bytes that its rows want; which one each row
-is of; the chunks, each once in the order of its first row, for `chunk_keys`; which one each row is of; offsets; lengths; where the bytes of
-each row end if they lie one after the other; and which flags are set, as of one row."""
+"""What many rows say: the pairs of chain and version, each once in the order of its first row, with
+the bytes that its rows want; which one each row is of; the chunks, each once in the order of its
+first row, for `chunk_keys`; which one each row is of; offsets; lengths; where the bytes of each row
+end if they lie one after the other; and which flags are set, as of one row.
+"""
 
 _CHUNK: Final = struct.Struct(">QQI")
 _OF_TARGET: Final = struct.Struct(">QI")
@@ -32,14 +35,17 @@ _SHORT_MAX: Final = 2**32 - 1
 
 
 def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
-    """Return what a message says whose columns have one number each; None: it is not of this kind, or of no chunk that can be.
+    """Return what a message says whose columns have one number each;
+    None: it is not of this kind, or of no chunk that can be.
 
     A wrapper of protobuf's for a column costs more than all of this.
 
     Args:
         message: as protobuf has it on the wire.
-        columns: the tags of the six, each a byte, all different, as for `take_rows`: packed repeated numbers.
-        flags: at most eight tags, each a byte, of plain numbers that may be there, too: set unless 0; of several the last counts.
+        columns: the tags of the six, each a byte, all different, as for
+            `take_rows`: packed repeated numbers.
+        flags: at most eight tags, each a byte, of plain numbers that may be there, too: set unless
+            0; of several the last counts.
 
     Raises:
         ValueError: not six columns, or too many flags.
@@ -59,7 +65,9 @@ def one_row(message: bytes, columns: bytes, flags: bytes, /) -> OneRow | None:
 
 
 def _columns(message: bytes, columns: bytes, flags: bytes) -> tuple[list[list[int]], int] | None:
-    """Return the numbers of all columns, and which flags are set; None: there are other fields, too, one twice, or not all."""
+    """Return the numbers of all columns, and which flags are set;
+    None: there are other fields, too, one twice, or not all.
+    """
     found: dict[int, list[int]] = {}
     is_set: dict[int, bool] = {}
     at = 0
@@ -100,10 +108,12 @@ def _varint(message: bytes, at: int, end: int) -> tuple[int, int]:
 def one_reply(
     columns: bytes, length: int, version: int, checksum: int, want_checksum: bool, /
 ) -> bytes:
-    """Return the message, as protobuf has it on the wire, whose columns say of one row what was read.
+    """Return the message, as protobuf has it on the wire,
+    whose columns say of one row what was read.
 
     Args:
-        columns: the tags, each a byte, of lengths, of versions, and of checksums: packed numbers, the last of 8 bytes each.
+        columns: the tags, each a byte, of lengths, of versions, and of checksums: packed
+            numbers, the last of 8 bytes each.
         length: below 2**64, as the others.
         version: what was read.
         checksum: of the bytes.
@@ -137,8 +147,9 @@ def take_rows(
 
     Args:
         message: as protobuf has it on the wire.
-        columns: the tags of inode ids, chunk indexes, chain ids, chain versions, offsets and lengths, each a byte, all different: packed
-            repeated numbers, all but the first below 2**32.
+        columns: the tags of inode ids, chunk indexes, chain ids, chain versions,
+            offsets and lengths, each a byte, all different: packed repeated numbers,
+            all but the first below 2**32.
         flags: as of `one_row`.
         count_max: a message of more rows, or of none, is not of this kind.
         reach_max: nor is one with a row of no bytes, or that ends beyond this.
@@ -206,7 +217,8 @@ def chunk_keys(chunks: bytes, owners: list[int], /) -> list[bytes]:
 def rows_reply(
     columns: bytes, lengths: list[int], versions: list[int], checksums: list[int], /
 ) -> bytes:
-    """Return the message, as protobuf has it on the wire, whose columns say of many rows what was read.
+    """Return the message, as protobuf has it on the wire,
+    whose columns say of many rows what was read.
 
     Args:
         columns: as of `one_reply`.

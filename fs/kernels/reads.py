@@ -1,4 +1,6 @@
-"""What a storage process does to the rows of many reads; reads_twin.py says what each function promises."""
+"""What a storage process does to the rows of many reads;
+reads_twin.py says what each function promises.
+"""
 
 from typing import Final
 
@@ -7,7 +9,9 @@ from .choice import serves
 __all__ = ["IS_COMPILED", "read_row", "read_rows", "row_checksums"]
 
 INTERFACE: Final = 7
-"""Counts the changes of what the compiled functions take and return; the same number stands in reads.c."""
+"""Counts the changes of what the compiled functions take and return;
+the same number stands in reads.c.
+"""
 
 IS_COMPILED: Final = serves("_reads", INTERFACE)
 

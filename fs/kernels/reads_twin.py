@@ -1,6 +1,7 @@
 """The twin of reads.c: the same in Python.  It says what the functions promise.
 
-Numbers that are too large for anything are what they say: beyond the end.  Negative ones are a mistake of the caller.
+Numbers that are too large for anything are what they say: beyond the end.  Negative
+ones are a mistake of the caller.
 """
 
 import os
@@ -12,12 +13,16 @@ from typing import Final
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 ReadNow = Callable[[Sequence[memoryview], int, int], int]
-"""Called as os.preadv without its descriptor: fills buffers in order from an offset on, returns how many bytes there were.
-Raises OSError; BlockingIOError if it would have to wait for the disk and the flags say that it must not (os.RWF_NOWAIT)."""
+"""Called as os.preadv without its descriptor: fills buffers in order from an offset on, returns how
+many bytes there were. Raises OSError; BlockingIOError if it would have to wait for the disk and the
+flags say that it must not (os.RWF_NOWAIT).
+"""
 
 Chunk = tuple[int | ReadNow, int, int, int, bytes]
-"""A version of a chunk: its file (a descriptor; the twin also takes what reads), where it starts there, its length, its version
-number, the xxh3-64 of each of its checksum blocks (8 bytes, the highest first)."""
+"""A version of a chunk: its file (a descriptor; the twin also takes what reads), where
+it starts there, its length, its version number, the xxh3-64 of each of its checksum
+blocks (8 bytes, the highest first).
+"""
 
 ReadRow = Callable[[int, int, int | ReadNow, int, int, bytes, int, memoryview], int | None]
 """`read_row`."""
@@ -63,13 +68,16 @@ def read_rows(  # noqa: PLR0917 - one loop, in a function of its own for its nam
 ) -> tuple[list[int], list[int], list[int], int]:
     """Read rows out of files; a row counts as read only if all its checksum blocks match.
 
-    Rows whose chunk is None or larger than any file, that go beyond its end, that cannot be read or do not match are left; the buffer holds anything there.
+    Rows whose chunk is None or larger than any file, that go beyond its end, that cannot be read or
+    do not match are left; the buffer holds anything there.
 
     Args:
         block: bytes of a checksum block, 1..2**30.
-        bounce_max: rows that do not fill their checksum blocks are left if those are longer than this.
-        cold_min: when so many rows, and more than half of those tried, would have to wait for the disk, the others are
-            not tried.  0: rows wait for the disk, which is told of all of them before the first is waited for.
+        bounce_max: rows that do not fill their checksum blocks are left if
+            those are longer than this.
+        cold_min: when so many rows, and more than half of those tried, would have to wait for the
+            disk, the others are not tried.  0: rows wait for the disk, which is told of all of them
+            before the first is waited for.
         chunks: what rows name.
         numbers: which chunk, of each row.
         offsets: in the chunk.
@@ -79,9 +87,9 @@ def read_rows(  # noqa: PLR0917 - one loop, in a function of its own for its nam
         want_checksums: of each row's bytes.
 
     Returns:
-        Of each row the version that was read, 0 where it is left; of each the xxh3-64 of its bytes, 0 where it is left,
-        if they are wanted, else none; the positions of the rows that are left; how many would have had to wait, or were
-        not tried since so many others would.
+        Of each row the version that was read, 0 where it is left; of each the xxh3-64 of its bytes,
+        0 where it is left, if they are wanted, else none; the positions of the rows that are left;
+        how many would have had to wait, or were not tried since so many others would.
 
     Raises:
         ValueError: columns of different lengths, rows beyond the buffer or of no chunk.
@@ -152,7 +160,9 @@ def read_row(  # noqa: PLR0917 - a compiled function has no keywords
 
 
 class _Reader:
-    """Reads one row after the other; those of the same checksum blocks take what one has verified."""
+    """Reads one row after the other; those of the same checksum blocks take what
+    one has verified.
+    """
 
     __slots__ = ("_block", "_bounce_max", "_held", "_may_wait", "_wide")
 

@@ -1,4 +1,7 @@
-"""The twin of writes.c: the same in Python.  It says what the functions promise.  Both hash and wait without the interpreter's lock."""
+"""The twin of writes.c: the same in Python.
+
+It says what the functions promise.  Both hash and wait without the interpreter's lock.
+"""
 
 import ctypes
 import os
@@ -18,7 +21,8 @@ _FD_MAX: Final = 2**31 - 1
 
 
 def block_checksums(data: Buffer, block: int, /) -> bytes:
-    """Return the xxh3-64 of each `block` bytes (the last may be fewer), one after the other, the highest byte of each first.
+    """Return the xxh3-64 of each `block` bytes (the last may be fewer), one after the other,
+    the highest byte of each first.
 
     Raises:
         ValueError: `block` is below 1 or above 1 GiB.
@@ -29,23 +33,27 @@ def block_checksums(data: Buffer, block: int, /) -> bytes:
 
 
 def write_rows(block: int, unit: int, rows: list[Row], /) -> list[tuple[int, bytes]]:
-    """Write the first bytes of each row, as far as they are made of units; rows that follow each other in a file go by one call.
+    """Write the first bytes of each row, as far as they are made of units;
+    rows that follow each other in a file go by one call.
 
-    Nothing is written of a row whose offset or memory does not begin with a unit, or whose memory is read-only.  For the others
-    `pwritev` is called once, and again only where a signal came in between.
+    Nothing is written of a row whose offset or memory does not begin with a unit, or
+    whose memory is read-only.  For the others `pwritev` is called once, and again only
+    where a signal came in between.
 
     Args:
         block: as `block_checksums`.
-        unit: what the file wants offsets, lengths and places in memory to be multiples of; 1 to 1 GiB.
+        unit: what the file wants offsets, lengths and places in memory to
+            be multiples of; 1 to 1 GiB.
         rows: 1,024 at most.  No two may lie in the same place.
 
     Returns:
-        Of each row how many of its bytes have been written, or, negative, the errno of the call that was to write them; and the
-        checksums of all its bytes.
+        Of each row how many of its bytes have been written, or, negative, the errno of the call
+        that was to write them; and the checksums of all its bytes.
 
     Raises:
         ValueError: sizes, offsets or a count that cannot be; nothing has been written then.
-        OverflowError: the same, of a descriptor beyond 31 bits; when compiled, of any number beyond 63.
+        OverflowError: the same, of a descriptor beyond 31 bits; when
+            compiled, of any number beyond 63.
     """
     _check_block(block)
     _check_block(unit)
@@ -88,7 +96,9 @@ def _follows(rows: list[Row], parts: list[memoryview], number: int) -> bool:
 
 
 def _write_run(first: Row, parts: list[memoryview]) -> list[int]:
-    """Write parts that follow each other; return how much of each is there, or why none of it is."""
+    """Write parts that follow each other; return how much of each is there,
+    or why none of it is.
+    """
     if not parts[0]:
         return [0]
     try:

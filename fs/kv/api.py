@@ -5,11 +5,13 @@ nothing it read has changed since the snapshot.  Reads through `snapshot=True` d
 
 Invariants (every engine; tests/kv/test_contract.py):
     - Committed transactions are equivalent to some serial order, the commit order.
-    - A commit is all or nothing, also across a crash; what is committed survives a process kill at
-      once and a power loss after `KvEngine.sync` returned; power loss leaves a prefix of the commits.
-    - Limits, the same everywhere: key 9,900 bytes, value 100,000 bytes, transaction 10,000,000 bytes (counted
-      as FoundationDB counts, fs/kv/buffer.py), age 5 s; exceeding one raises a definite FsError.  What a transaction
-      has read already it may be given again, whatever its age.
+    - A commit is all or nothing, also across a crash; what is committed survives a
+      process kill at once and a power loss after `KvEngine.sync` returned; power loss
+      leaves a prefix of the commits.
+    - Limits, the same everywhere: key 9,900 bytes, value 100,000 bytes, transaction
+      10,000,000 bytes (counted as FoundationDB counts, fs/kv/buffer.py), age 5 s;
+      exceeding one raises a definite FsError.  What a transaction has read already it may
+      be given again, whatever its age.
 
 Only `transact` (fs/kv/transact.py) commits; everybody else gets a Transaction as an argument.
 
@@ -32,7 +34,9 @@ KeyValue = tuple[bytes, bytes]
 
 
 class Transaction(Protocol):
-    """One attempt.  Not safe for use by two tasks at once; dead after commit or an error from it."""
+    """One attempt.  Not safe for use by two tasks at once;
+    dead after commit or an error from it.
+    """
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
         """Return the value or None."""
@@ -41,14 +45,17 @@ class Transaction(Protocol):
     async def get_many(
         self, keys: Sequence[bytes], *, snapshot: bool = False
     ) -> list[bytes | None]:
-        """Return what `get` would for each key, in order; one way there and back where the store is elsewhere."""
+        """Return what `get` would for each key, in order;
+        one way there and back where the store is elsewhere.
+        """
         ...
 
     async def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Read ahead what is about to be asked for, together; a key counts as read once `get` asks for it.
+        """Read ahead what is about to be asked for, together;
+        a key counts as read once `get` asks for it.
 
-        Changes no result, only the time: reads that come one after the other cost a way there and back each. Where
-        reads are cheap as they are, `keys` is not even looked at.
+        Changes no result, only the time: reads that come one after the other cost a way there and
+        back each. Where reads are cheap as they are, `keys` is not even looked at.
         """
         ...
 
@@ -61,9 +68,11 @@ class Transaction(Protocol):
         reverse: bool = False,
         snapshot: bool = False,
     ) -> list[KeyValue]:
-        """Return the pairs with begin <= key < end in key order (or reverse), at most `limit` if > 0.
+        """Return the pairs with begin <= key < end in key order (or reverse),
+        at most `limit` if > 0.
 
-        A read conflict covers what was really looked at: up to the last key returned if `limit` cut it.
+        A read conflict covers what was really looked at: up to the last
+        key returned if `limit` cut it.
         """
         ...
 
@@ -80,14 +89,17 @@ class Transaction(Protocol):
         ...
 
     def atomic_add(self, key: bytes, delta: int) -> None:
-        """Add to a little-endian signed 64-bit value (absent: 0) without reading it: no conflict."""
+        """Add to a little-endian signed 64-bit value (absent:
+        0) without reading it: no conflict.
+        """
         ...
 
     def atomic_max(self, key: bytes, value: bytes) -> None:
-        """Keep the larger of `value` and what is there (absent: `value`) without reading it: no conflict.
+        """Keep the larger of `value` and what is there (absent:
+        `value`) without reading it: no conflict.
 
-        Both are little-endian unsigned numbers as wide as `value`: what is there is cut or zero-filled to that.
-        Not to be mixed with `atomic_add` of one key in one transaction.
+        Both are little-endian unsigned numbers as wide as `value`: what is there is cut or
+        zero-filled to that. Not to be mixed with `atomic_add` of one key in one transaction.
         """
         ...
 
@@ -112,7 +124,9 @@ class Transaction(Protocol):
         ...
 
     def mark_freeing(self) -> None:
-        """Say that this commit frees space, or is needed for that: where the store's disk is full it goes on for longer than others."""
+        """Say that this commit frees space, or is needed for that:
+        where the store's disk is full it goes on for longer than others.
+        """
         ...
 
     async def commit(self) -> bytes | None:
@@ -134,7 +148,9 @@ class KvEngine(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the store and what to do about it, for people; empty: nothing that is known."""
+        """What is wrong with the store and what to do about it, for people;
+        empty: nothing that is known.
+        """
         ...
 
     def transaction(self) -> Transaction:

@@ -1,7 +1,8 @@
 """What one transaction has written and read so far.  Pure; no I/O, no versions.
 
-Sets, clears, atomic adds and maxima, and versionstamps gather here until commit; reads see them (read your
-writes).  `RangeRead` merges them with the store's rows page by page, whoever fetches the pages.
+Sets, clears, atomic adds and maxima, and versionstamps gather here until commit; reads
+see them (read your writes).  `RangeRead` merges them with the store's rows page by
+page, whoever fetches the pages.
 
 Semantics worth knowing:
     - A range is cleared first, points are written after: a set after a clear_range survives, a set
@@ -40,12 +41,15 @@ PAGE_ROWS: Final = 1_000
 """Rows asked of the store at once when a range is merged with own writes."""
 
 KEY_OVERHEAD_BYTES: Final = PREFIX_BYTES_MAX + 25
-"""Added to each key that counts towards the size of a transaction: the longest prefix, and FoundationDB's own
-record of a mutation (44 bytes in clients that know checksums of mutations) or a conflict range (24).  So what is accepted here
-is never too large there."""
+"""Added to each key that counts towards the size of a transaction: the longest prefix, and
+FoundationDB's own record of a mutation (44 bytes in clients that know checksums of mutations) or a
+conflict range (24).  So what is accepted here is never too large there.
+"""
 
 SET_KEYS: Final = 3
-"""Keys that count for a write: its own, and the two ends of the range that readers conflict with."""
+"""Keys that count for a write: its own, and the two ends of the range
+that readers conflict with.
+"""
 CLEAR_KEYS: Final = 4
 """As SET_KEYS; a cleared key is a range of its own."""
 CONFLICT_KEYS: Final = 2
@@ -58,7 +62,9 @@ ADD_MASK: Final = (1 << 64) - 1
 
 
 class Added(int):
-    """An atomic add not yet applied: how much; a number itself, since most changes of metadata make four of them."""
+    """An atomic add not yet applied: how much;
+    a number itself, since most changes of metadata make four of them.
+    """
 
     __slots__ = ()
 
@@ -114,7 +120,9 @@ def add_to(value: bytes | None, delta: int) -> bytes:
 
 
 def larger(value: bytes | None, other: bytes) -> bytes:
-    """Return the larger of two little-endian unsigned numbers as wide as `other` (absent `value`: the other)."""
+    """Return the larger of two little-endian unsigned numbers as wide
+    as `other` (absent `value`: the other).
+    """
     if value is None:
         return other
     width = len(other)

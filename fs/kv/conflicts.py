@@ -1,12 +1,13 @@
 """Conflict window: which keys were written since a snapshot.  Pure; time is an argument.
 
-A commit adds what it wrote under its version.  A later commit asks whether anything it read was written after its
-snapshot.  The window forgets commits older than WINDOW_S and, when it would grow beyond its bounds, the oldest ones.  A
-snapshot from before `horizon` can no longer be judged and is too old.
+A commit adds what it wrote under its version.  A later commit asks whether anything it read
+was written after its snapshot.  The window forgets commits older than WINDOW_S and, when it
+would grow beyond its bounds, the oldest ones.  A snapshot from before `horizon` can no
+longer be judged and is too old.
 
-Point writes lie in stretches of commits, each of MARK_INTERVAL_S and of a bounded number of writes, that are forgotten
-whole.  Why not one by one: keys that nobody has touched for seconds took more of a commit's time than all else here,
-and stopped the event loop for tens of ms.
+Point writes lie in stretches of commits, each of MARK_INTERVAL_S and of a bounded number of writes,
+that are forgotten whole.  Why not one by one: keys that nobody has touched for seconds took more of
+a commit's time than all else here, and stopped the event loop for tens of ms.
 
 Invariants:
     - For every read version >= horizon, `check` is exact: no missed conflict, no invented one.
@@ -15,8 +16,8 @@ Invariants:
 
 Cost:
     - A point read is one dictionary lookup in each stretch since its snapshot, mostly one.
-    - A range read looks in each stretch at the writes since its snapshot or at the written keys inside the range,
-      whichever are fewer.
+    - A range read looks in each stretch at the writes since its snapshot or at the written keys
+      inside the range, whichever are fewer.
     - Nothing at all is looked at when no commit happened since the snapshot.
 
 Does not decide versions and does not store values.  Not safe for use by two threads.
@@ -78,7 +79,9 @@ class _Stretch:
         self._starts: list[int] = []
         """Of each commit, its version and where its keys begin."""
         self.end_version, self.ended_s = 0, math.inf
-        """Of its last commit, also of one that wrote no keys, and when that came; inf: there may be more."""
+        """Of its last commit, also of one that wrote no keys, and when that came;
+        inf: there may be more.
+        """
         # Built when first needed: most windows never see a range read across many commits.
         self._index: SortedSet[bytes] | None = None
         self._indexed_count = 0
@@ -113,7 +116,8 @@ class _Stretch:
         return any(begin <= key < end for key in self.keys[start:])
 
     def _current_index(self) -> "SortedSet[bytes]":
-        # Not kept meanwhile: one to which keys were being added when memory ran out holds fewer than it says.
+        # Not kept meanwhile: one to which keys were being added when memory ran
+        # out holds fewer than it says.
         index, self._index = self._index, None
         if index is None:
             index = SortedSet(self.version_of)
@@ -217,7 +221,9 @@ class ConflictWindow:
             self._forget(stretches[0].end_version)
 
     def _forget(self, version: int) -> None:
-        """Forget all writes up to and including `version`; keys of a stretch that goes on behind it stay there, and are older than any snapshot."""
+        """Forget all writes up to and including `version`;
+        keys of a stretch that goes on behind it stay there, and are older than any snapshot.
+        """
         self.horizon = version
         stretches = self._stretches
         while len(stretches) > 1 and stretches[0].end_version <= version:

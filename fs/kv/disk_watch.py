@@ -1,14 +1,14 @@
 """Looks after the disk of an embedded store: who is told when a call to it never returns.
 
-The engine's commits are written on the event loop, and RocksDB's binding holds Python's interpreter lock meanwhile.  So
-a disk that hangs would stop the whole process without a word, together with the thread that looks after it.  Therefore,
-before each commit, a byte is written to a file of the same file system, without that lock, and looked after.  Flushes
-let go of the lock themselves.
+The engine's commits are written on the event loop, and RocksDB's binding holds Python's interpreter
+lock meanwhile.  So a disk that hangs would stop the whole process without a word, together with the
+thread that looks after it.  Therefore, before each commit, a byte is written to a file of the same
+file system, without that lock, and looked after.  Flushes let go of the lock themselves.
 
 Does not: notice a hang that begins in the microseconds between that byte and the commit.
 
-Concurrency: calls are noted by the event loop and its threads, `run` is a thread of its own.  Each note is one step of
-a dict.
+Concurrency: calls are noted by the event loop and its threads, `run` is a thread of its own.
+Each note is one step of a dict.
 """
 
 import os
@@ -33,7 +33,9 @@ class DiskWatch:
         self._began: dict[str, tuple[float, int]] = {}
         """By kind: when, and the kernel's number of the thread."""
         self._committing_id = 0
-        """The kernel's number of the thread of the event loop, once that has committed: asking takes as long as writing the byte."""
+        """The kernel's number of the thread of the event loop, once that has committed:
+        asking takes as long as writing the byte.
+        """
         self._is_over = threading.Event()
 
     def open(self) -> None:
@@ -46,7 +48,9 @@ class DiskWatch:
         self._probe_fd = open_probe(self._path)
 
     def probe(self) -> None:
-        """Return when the file system takes writes; called by one thread only, that of the event loop."""
+        """Return when the file system takes writes;
+        called by one thread only, that of the event loop.
+        """
         if self._probe_fd < 0:
             return
         if not self._committing_id:
@@ -60,7 +64,9 @@ class DiskWatch:
 
     @contextmanager
     def under_way(self, what: str) -> Iterator[None]:
-        """Look after what the body does with the disk, in the thread that enters it; one of a kind at a time."""
+        """Look after what the body does with the disk, in the thread that enters it;
+        one of a kind at a time.
+        """
         self._began[what] = (self._judge.now_s, threading.get_native_id())
         try:
             yield
@@ -68,7 +74,9 @@ class DiskWatch:
             del self._began[what]
 
     def run(self, on_hang: Callable[[float], None]) -> None:
-        """Look until `end`; tell once, from this thread, for how many seconds the disk has not answered."""
+        """Look until `end`; tell once, from this thread,
+        for how many seconds the disk has not answered.
+        """
         while not self._is_over.wait(LOOK_INTERVAL_S):
             self._judge.pass_time(LOOK_INTERVAL_S)
             oldest = min(list(self._began.values()), default=None)

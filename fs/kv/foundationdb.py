@@ -1,29 +1,35 @@
-"""The `foundationdb` engine: transactions of a FoundationDB cluster, through its own client library.
+"""The `foundationdb` engine: transactions of a FoundationDB cluster,
+through its own client library.
 
-Writes gather on this side (fs/kv/transaction.py), so that limits, reading of own writes and what counts as read are
-those of every engine.  Reads are snapshot reads of one FoundationDB transaction; at commit it is given what was read
-as explicit conflicts and then the writes.
+Writes gather on this side (fs/kv/transaction.py), so that limits, reading of own writes and what
+counts as read are those of every engine.  Reads are snapshot reads of one FoundationDB transaction;
+at commit it is given what was read as explicit conflicts and then the writes.
 
-Futures: the client library calls back on its network thread, which does nothing but wake the task that waits.  No
-thread is spent per call, and reads that are asked for together are under way together.
+Futures: the client library calls back on its network thread, which does nothing but
+wake the task that waits.  No thread is spent per call, and reads that are asked for
+together are under way together.
 
-Read versions: the client library gathers the requests of many transactions into one, and a version is never used by a
-transaction that began after it was asked for; so what was committed before a transaction began is always seen.
+Read versions: the client library gathers the requests of many transactions into one, and a version
+is never used by a transaction that began after it was asked for; so what was committed before a
+transaction began is always seen.
 
 Every commit is on disk when FoundationDB acknowledges it: `sync` has nothing to wait for.
 
 Outcomes:
-    - FoundationDB's own predicates say which errors leave a commit undecided: KV_COMMIT_UNKNOWN.  It reports one only
-      when the commit can no longer take effect later.
-    - Nobody answers: KV_UNAVAILABLE after READ_TIMEOUT_S, KV_COMMIT_UNKNOWN after COMMIT_TIMEOUT_S.  A commit given up
-      so, or cancelled, may still take effect within the 5 s that FoundationDB lets a transaction live; it is
-      refused then if anything it read has changed, so a retry that reads the record which it writes is safe.
+    - FoundationDB's own predicates say which errors leave a commit undecided: KV_COMMIT_UNKNOWN.
+      It reports one only when the commit can no longer take effect later.
+    - Nobody answers: KV_UNAVAILABLE after READ_TIMEOUT_S, KV_COMMIT_UNKNOWN after COMMIT_TIMEOUT_S.
+      A commit given up so, or cancelled, may still take effect within the 5 s that FoundationDB
+      lets a transaction live; it is refused then if anything it read has changed, so a retry that
+      reads the record which it writes is safe.
     - An error that FoundationDB wants to be retried later is raised once that back-off is over.
-    - The first error of a read ends its transaction: that of FoundationDB would go on at another snapshot.
+    - The first error of a read ends its transaction: that of FoundationDB
+      would go on at another snapshot.
     - A commit that has happened is told so with its versionstamp, or as KV_COMMIT_UNKNOWN.
 
 Invariants:
-    - All keys are under one prefix, that of the cluster: any number of clusters share one FoundationDB.
+    - All keys are under one prefix, that of the cluster: any number of
+      clusters share one FoundationDB.
 
 How a process comes to the client library stands in fs/kv/foundationdb_client.py.
 
@@ -87,8 +93,8 @@ async def open_engine(
     """Open FoundationDB for the cluster `cluster_id`, and wait until it answers.
 
     Raises:
-        FsError: BAD_CONFIG for what can be seen from here; KV_UNREACHABLE when nobody answers within
-            kv.open_timeout_s.
+        FsError: BAD_CONFIG for what can be seen from here; KV_UNREACHABLE when nobody
+            answers within kv.open_timeout_s.
     """
     prefix = key_prefix(cluster_id)
     where = read_cluster_file(section.cluster_file)
@@ -144,7 +150,8 @@ class FoundationDbEngine:
         if not await self.is_settled(future, timeout_s):
             raise FsError(
                 Status.KV_UNREACHABLE,
-                f"FoundationDB at {self.where} did not answer within {timeout_s:g} s; are its processes"
+                f"FoundationDB at {self.where} did not answer within {timeout_s:g} s; are its "
+                "processes"
                 " up and reachable from here? See: fdbcli -C CLUSTERFILE --exec status",
             )
         try:
@@ -153,7 +160,9 @@ class FoundationDbEngine:
             raise engine_error(Status.KV_UNREACHABLE, error, f"at {self.where}") from error
 
     async def server_status(self, timeout_s: float) -> bytes:
-        """Return what the cluster says of itself, as JSON; empty when it says nothing within the time."""
+        """Return what the cluster says of itself, as JSON;
+        empty when it says nothing within the time.
+        """
         tr = self.database.create_transaction()
         future = tr.get(b"\xff\xff/status/json")
         if not await self.is_settled(future, timeout_s):
@@ -174,7 +183,9 @@ class FoundationDbEngine:
         await tr.commit()
 
     async def is_settled(self, future: Any, timeout_s: float) -> bool:
-        """Wait until a future holds a value or an error; False when time is up, and then it is cancelled."""
+        """Wait until a future holds a value or an error;
+        False when time is up, and then it is cancelled.
+        """
         if future.is_ready():  # as all but the first of many that were asked for together
             await trio.lowlevel.checkpoint_if_cancelled()
             return True
@@ -354,7 +365,9 @@ class FoundationDbTransaction(BufferedTransaction):
         return await self._stamp(stamp)
 
     async def _stamp(self, stamp: Any) -> bytes:
-        """Return the versionstamp of a commit that has happened; it is there before the commit is told as done."""
+        """Return the versionstamp of a commit that has happened;
+        it is there before the commit is told as done.
+        """
         engine = self._engine
         try:
             if stamp.is_ready() or await engine.is_settled(stamp, READ_TIMEOUT_S):
@@ -373,7 +386,9 @@ class FoundationDbTransaction(BufferedTransaction):
 
 
 def write_buffer(tr: Any, prefix: bytes, buffer: WriteBuffer) -> None:
-    """Give a transaction of FoundationDB what `buffer` holds: conflicts, cleared ranges, then writes."""
+    """Give a transaction of FoundationDB what `buffer` holds:
+    conflicts, cleared ranges, then writes.
+    """
     for key in buffer.read_keys:
         tr.add_read_conflict_key(prefix + key)
     for begin, end in buffer.read_ranges:

@@ -1,8 +1,11 @@
-"""FoundationDB's client library in this process: loading it, telling it its options, and what its errors say.
+"""FoundationDB's client library in this process:
+loading it, telling it its options, and what its errors say.
 
 Invariants:
-    - The network thread is started once per process, by whoever opens first, and never inherited by a fork.
-    - What is wrong on this machine (package, library, cluster file, options) is told before anything is asked of a server.
+    - The network thread is started once per process, by whoever opens first,
+      and never inherited by a fork.
+    - What is wrong on this machine (package, library, cluster file, options) is told before
+      anything is asked of a server.
 
 Does not open databases or run transactions (fs/kv/foundationdb.py).
 """
@@ -47,7 +50,8 @@ _clients: Final[list[Client]] = []
 
 
 def key_prefix(cluster_id: str) -> bytes:
-    """Return what the keys of a cluster begin with: `emberfs/CLUSTER_ID/`, special characters as %XX.
+    """Return what the keys of a cluster begin with:
+    `emberfs/CLUSTER_ID/`, special characters as %XX.
 
     Raises:
         FsError: BAD_CONFIG when it would leave too little of FoundationDB's longest key.
@@ -56,7 +60,8 @@ def key_prefix(cluster_id: str) -> bytes:
     if len(prefix) > PREFIX_BYTES_MAX:
         raise FsError(
             Status.BAD_CONFIG,
-            f"process.cluster_id {cluster_id!r} is too long for FoundationDB: {len(prefix)} bytes as"
+            f"process.cluster_id {cluster_id!r} is too long for FoundationDB: {len(prefix)} bytes "
+            "as"
             f" {prefix.decode()}, at most {PREFIX_BYTES_MAX}",
         )
     return prefix
@@ -82,7 +87,8 @@ def read_cluster_file(path: str) -> str:
     if len(lines) != 1 or not CLUSTER_FILE_LINE.fullmatch(lines[0]):
         raise FsError(
             Status.BAD_CONFIG,
-            f"{path} is no cluster file of FoundationDB: it holds one line, description:id@host:port,...",
+            f"{path} is no cluster file of FoundationDB: it holds one line, "
+            "description:id@host:port,...",
         )
     return lines[0]
 
@@ -106,7 +112,8 @@ def _loaded() -> Any:
     except Exception as error:  # the binding raises nothing more special
         raise FsError(
             Status.BAD_CONFIG,
-            f"FoundationDB's client library (libfdb_c.so, 7.3 or newer): {error} Install the package"
+            f"FoundationDB's client library (libfdb_c.so, 7.3 or newer): {error} Install the "
+            "package"
             " foundationdb-clients, or name its folder in LD_LIBRARY_PATH",
         ) from error
     return fdb
@@ -127,7 +134,9 @@ def _set_options(fdb: Any, options: ClientOptions) -> None:
 
 
 def client_of(section: KvSection) -> Client:
-    """Return the client library of this process, loading it and starting its network thread the first time."""
+    """Return the client library of this process,
+    loading it and starting its network thread the first time.
+    """
     options = ClientOptions(
         section.trace_directory,
         section.tls_certificate_path,
@@ -147,7 +156,8 @@ def client_of(section: KvSection) -> Client:
     if client.options != options:
         raise FsError(
             Status.BAD_CONFIG,
-            "kv.tls_* and kv.trace_directory are those of the whole process, which uses others already",
+            "kv.tls_* and kv.trace_directory are those of the whole process, which uses others "
+            "already",
         )
     return client
 

@@ -1,11 +1,13 @@
 """Reading a whole store in one state, for longer than a transaction lives: backup and check.
 
     the embedded store, also over its process    a snapshot that lasts; changes go on beside it
-    others (FoundationDB)                        one transaction, which reads for 5 s at most; or, if the caller allows
-                                                 it, many, while changes of metadata are held up (fs/kv/pause.py)
+    others (FoundationDB)                        one transaction, which reads for 5 s at most; or,
+                                                 if the caller allows it, many, while changes of
+                                                 metadata are held up (fs/kv/pause.py)
 
-Invariant: all pages of one snapshot show the same state, or an error is raised.  Where changes are held up, only
-those are that heed it; what others write is to be read with `is_whole`, in one transaction.
+Invariant: all pages of one snapshot show the same state, or an error is raised.  Where
+changes are held up, only those are that heed it; what others write is to be read with
+`is_whole`, in one transaction.
 
 Concurrency: one task at a time.
 """
@@ -32,7 +34,9 @@ PAGE_ROWS: Final = 100
 DISTANT_PAGE_ROWS: Final = 1000
 """Of a page where each costs a way there and back, and rows are small."""
 DISTANT_PAGE_BYTES: Final = 4 * MIB
-"""Of such a page, once the rows of a range are known to be large: one transaction has to bring it."""
+"""Of such a page, once the rows of a range are known to be large:
+one transaction has to bring it.
+"""
 
 
 class LastingSnapshot(Protocol):
@@ -42,12 +46,14 @@ class LastingSnapshot(Protocol):
     """Of the state; 0 before the first page, or where the store does not tell."""
 
     async def page(self, begin: bytes, end: bytes, *, is_whole: bool = False) -> list[KeyValue]:
-        """Return rows with begin <= key < end in key order: the first ones, none only if there are none.
+        """Return rows with begin <= key < end in key order:
+        the first ones, none only if there are none.
 
         With `is_whole` all of them, for ranges that are small.
 
         Raises:
-            FsError: KV_TOO_OLD or BUSY when the state is no longer to be had: the caller begins again.
+            FsError: KV_TOO_OLD or BUSY when the state is no longer to be
+                had: the caller begins again.
         """
         ...
 
@@ -114,7 +120,9 @@ class RemoteSnapshot:
 
 
 class _PageRows:
-    """How many rows to ask for where each page costs a way there and back: by what those before in the same range take."""
+    """How many rows to ask for where each page costs a way there and back:
+    by what those before in the same range take.
+    """
 
     def __init__(self) -> None:
         self._next: bytes | None = None
@@ -151,7 +159,8 @@ class TransactionSnapshot:
                 raise
             raise FsError(
                 Status.KV_TOO_OLD,
-                f"this store shows one state for {TRANSACTION_AGE_S_MAX:g} s only, which is too short to"
+                f"this store shows one state for {TRANSACTION_AGE_S_MAX:g} s only, which is too "
+                "short to"
                 " read all of it; run it again with --pause, which holds up changes of names and"
                 " attributes meanwhile (reading and writing of open files goes on)",
             ) from error

@@ -6,10 +6,11 @@ check of a commit and its write there is no checkpoint, so that the check still 
 write happens.
 
 Invariants:
-    - Commit versions grow by one per commit; a snapshot holds exactly the commits up to its version.
+    - Commit versions grow by one per commit; a snapshot holds exactly
+      the commits up to its version.
     - A transaction that read anything is refused (KV_TOO_OLD) once TRANSACTION_AGE_S_MAX have
-      passed since its snapshot: when it looks at the store, or commits.  Rows that are known anyway it may
-      still read.  One that never read cannot conflict and has no age.
+      passed since its snapshot: when it looks at the store, or commits.  Rows that are known anyway
+      it may still read.  One that never read cannot conflict and has no age.
     - A commit is cancelled before it starts or not at all.
 
 Concurrency: one event loop; many tasks, each with its own transaction.
@@ -46,7 +47,10 @@ class View(Protocol):
 
     @property
     def known(self) -> Mapping[bytes, bytes | None]:
-        """Rows that need no look at the store; None: absent.  Maybe none, and another mapping after each commit."""
+        """Rows that need no look at the store; None: absent.
+
+        Maybe none, and another mapping after each commit.
+        """
         ...
 
     def get(self, key: bytes) -> bytes | None:
@@ -117,7 +121,10 @@ class LocalEngine(ABC):
         """Make the commit `version`: all of it or, with an error, as that error's status says."""
 
     async def take_turn(self) -> None:
-        """A checkpoint; of most commits one that does not wait.  Not to be called outside of any task, where others have their turns anyway."""
+        """A checkpoint; of most commits one that does not wait.
+
+        Not to be called outside of any task, where others have their turns anyway.
+        """
         self._commits_to_turn -= 1
         if self._commits_to_turn:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -167,8 +174,9 @@ class LocalEngine(ABC):
     def doubt(self) -> FsError:
         """Return what a commit ends with in the middle of which memory was short.
 
-        It may be stored, and not be known here: a later one that overlaps it would not be refused, and rows would be read that
-        are no more.  An engine whose store outlives it serves nothing after that.
+        It may be stored, and not be known here: a later one that overlaps it would not be
+        refused, and rows would be read that are no more.  An engine whose store outlives
+        it serves nothing after that.
         """
         return FsError(Status.KV_COMMIT_UNKNOWN, NO_MEMORY)
 

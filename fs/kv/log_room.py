@@ -1,21 +1,25 @@
-"""Space set aside behind a store's log, so that a full disk stops neither managers nor who removes something.
+"""Space set aside behind a store's log, so
+that a full disk stops neither managers nor who removes something.
 
-RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that cannot renew its lease
-is none any more, and then nobody reads either.  So blocks are allocated ahead of the log's end (which stays where it
-is): a commit never finds the disk full there.
+RocksDB takes no commit any more after one that found no room, whoever made it.  A manager that
+cannot renew its lease is none any more, and then nobody reads either.  So blocks are allocated
+ahead of the log's end (which stays where it is): a commit never finds the disk full there.
 
 Where no more can be allocated:
     - Commits of users are refused before they reach RocksDB.
-    - Those that free space (`Transaction.mark_freeing`) go on in the upper part of what is set aside.
-    - Those of the managers, which are few and small, go on in all of it: MANAGERS_BYTES last for hours.
+    - Those that free space (`Transaction.mark_freeing`) go on in the
+      upper part of what is set aside.
+    - Those of the managers, which are few and small, go on in all of it:
+      MANAGERS_BYTES last for hours.
 
 Invariants:
-    - A commit that was admitted has its bytes set aside, where the file system can do that; where it cannot, all are
-      admitted.
+    - A commit that was admitted has its bytes set aside, where the file system can do that;
+      where it cannot, all are admitted.
     - What is refused here is definite: nothing of it is in the log.
     - The log is not changed while its tables might find no room (`may_change`).
 
-Does not: help where the disk becomes full while RocksDB writes tables; then all commits are refused (fs/kv/rocksdb.py).
+Does not: help where the disk becomes full while RocksDB writes tables; then all commits
+are refused (fs/kv/rocksdb.py).
 
 Concurrency: all calls on the event loop; allocating is short, as appending is.
 """
@@ -37,7 +41,9 @@ from .rocksdb_store import logs
 log = logging.getLogger(__name__)
 
 MANAGERS_BYTES: Final = 8 * MIB
-"""So much stays set aside when anybody else's commit is admitted; a manager at rest writes 1 MiB an hour."""
+"""So much stays set aside when anybody else's commit is admitted;
+a manager at rest writes 1 MiB an hour.
+"""
 
 FREEING_BYTES: Final = 8 * MIB
 """More than that when it frees nothing: to remove a file, and collect it, takes 1 to 2 KiB."""
@@ -72,7 +78,9 @@ class LogRoom:
         now_s: Callable[[], float],
         watched: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """Take the store's directory, the beginnings of the keys whose commits go on when there is no room, the clock, and who looks after calls."""
+        """Take the store's directory, the beginnings of the keys whose commits go on when there
+        is no room, the clock, and who looks after calls.
+        """
         self._path = path
         self._spared = spared
         self._watched = watched
@@ -89,7 +97,10 @@ class LogRoom:
         """Free space that is waited for before the log is changed; 0: it is not waited for."""
 
     def follow(self) -> None:
-        """The store has been opened, or has a new log.  Without a log that can be opened nothing is set aside."""
+        """The store has been opened, or has a new log.
+
+        Without a log that can be opened nothing is set aside.
+        """
         self.close()
         self._is_offered = True
         try:
@@ -177,7 +188,9 @@ class LogRoom:
             return ""
 
     def may_change(self) -> bool:
-        """Return whether there is room for the tables that the log is written to when it is changed; if not, users' commits wait for it."""
+        """Return whether there is room for the tables that the log is written
+        to when it is changed; if not, users' commits wait for it.
+        """
         if not self._is_offered:
             return True
         try:

@@ -1,13 +1,16 @@
 """Holding up the changes of some services for a while, so that a long read sees one state.
 
-For stores that keep no old versions for longer than a transaction lives (FoundationDB).  Whoever reads sets one
-record, the mark; services that are to heed it work through a `PausableEngine`, whose commits read the mark.
+For stores that keep no old versions for longer than a transaction lives (FoundationDB).
+Whoever reads sets one record, the mark; services that are to heed it work through a
+`PausableEngine`, whose commits read the mark.
 
 Invariants:
-    - While the mark of one owner is there, no commit through a PausableEngine happens: it reads the mark with a
-      conflict, so one that began before the mark was set conflicts with it, and one that began later finds it.
-    - No clock is trusted for that.  A mark that has expired by the clock of a service is removed in the
-      transaction of the change itself; the reader looks for its mark in the transaction of every page, so it notices.
+    - While the mark of one owner is there, no commit through a PausableEngine happens: it reads
+      the mark with a conflict, so one that began before the mark was set conflicts with it, and
+      one that began later finds it.
+    - No clock is trusted for that.  A mark that has expired by the clock of a service is
+      removed in the transaction of the change itself; the reader looks for its mark in the
+      transaction of every page, so it notices.
 
 What heeds the mark loses nothing: its commits are refused as conflicts, definite, and tried again.
 """
@@ -22,7 +25,10 @@ from .forwarding import ForwardingTransaction
 from .transact import transact
 
 PAUSE_KEY: Final = b"PAUS"
-"""Its value: owner (16 random bytes), end (BE8, wall clock, nanoseconds).  Never part of a backup."""
+"""Its value: owner (16 random bytes), end (BE8, wall clock, nanoseconds).
+
+Never part of a backup.
+"""
 
 OWNER_BYTES: Final = 16
 PAUSE_S: Final = 20.0
@@ -143,7 +149,9 @@ class Pause:
         self._renewed_s = self._runtime.clock.monotonic_s()
 
     async def renew(self) -> None:
-        """Say that we are still at it, if it is time to; raises FsError(BUSY) when the mark has gone."""
+        """Say that we are still at it, if it is time to;
+        raises FsError(BUSY) when the mark has gone.
+        """
         if self._runtime.clock.monotonic_s() - self._renewed_s < PAUSE_S / 4:
             return
 
@@ -159,7 +167,8 @@ class Pause:
         if not self.is_ours(mark):
             raise FsError(
                 Status.BUSY,
-                f"this read stood still for more than {PAUSE_S:g} s, and changes went on; start it again",
+                f"this read stood still for more than {PAUSE_S:g} s, and changes went on; start "
+                "it again",
             )
 
     async def end(self) -> None:

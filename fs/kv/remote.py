@@ -1,19 +1,23 @@
 """The `remote` engine: the store of another process, reached over the framed transport.
 
-A transaction buffers its writes here; it begins without a round trip, takes its snapshot with the first read, and
-commits in one call.  A read-only transaction costs one round trip per read and nothing else: that its snapshot is
-needed no more is told with the next request of this process.
+A transaction buffers its writes here; it begins without a round trip, takes its snapshot with the
+first read, and commits in one call.  A read-only transaction costs one round trip per read and
+nothing else: that its snapshot is needed no more is told with the next request of this process.
 
 Outcomes, when the store cannot be reached:
     - The connection could not be made: KV_UNREACHABLE, nothing happened.
-    - It broke, or nobody answered in time: KV_UNAVAILABLE for a read, KV_COMMIT_UNKNOWN for a commit.
-    - `sync` tries again for SYNC_RETRY_S_MAX, because a store that was restarted still holds every commit.
+    - It broke, or nobody answered in time: KV_UNAVAILABLE for a read,
+      KV_COMMIT_UNKNOWN for a commit.
+    - `sync` tries again for SYNC_RETRY_S_MAX, because a store that was
+      restarted still holds every commit.
 
 Invariants:
     - A commit request is sent at most once.
-    - Explicit read conflicts before the first read count from a version that is not newer than that moment.
-    - A machine that starts anew may have lost commits that were not synced, of which this process knows.  Then
-      the engine fails for good (IO_ERROR) and `run` raises: the process must end and read what is there.
+    - Explicit read conflicts before the first read count from a version that
+      is not newer than that moment.
+    - A machine that starts anew may have lost commits that were not synced, of which this
+      process knows.  Then the engine fails for good (IO_ERROR) and `run` raises: the process
+      must end and read what is there.
 
 Concurrency: as KvEngine; calls of many tasks share one connection.
 """
@@ -118,7 +122,9 @@ class RemoteEngine:
                 return
 
     async def aclose(self) -> None:
-        """See KvEngine.aclose.  A store that does not answer makes durable by itself what it holds."""
+        """See KvEngine.aclose.  A store that does not answer makes durable
+        by itself what it holds.
+        """
         if not self._store.epoch:
             return  # it has never answered
         try:
@@ -150,7 +156,8 @@ class RemoteEngine:
         known = self._store
         if known.boot and store.boot != known.boot:
             self._failure = (
-                f"key-value store {self._address}: its machine started anew and may have lost commits"
+                f"key-value store {self._address}: its machine started anew and may have lost "
+                "commits"
                 " that were not durable; this process must start anew, too"
             )
             self._failed.set()

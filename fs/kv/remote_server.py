@@ -1,19 +1,21 @@
 r"""The store of this process, served to others: reads at held snapshots, commits, durability.
 
-A client's first read of a transaction takes the snapshot, which is held under the client's number for it until
-the client says that the transaction has ended, its connection goes, or TRANSACTION_AGE_S_MAX is over.  Commits carry
-everything that was read and written, and are judged like those of this process.
+A client's first read of a transaction takes the snapshot, which is held under the client's
+number for it until the client says that the transaction has ended, its connection goes, or
+TRANSACTION_AGE_S_MAX is over.  Commits carry everything that was read and written, and are
+judged like those of this process.
 
 Invariants:
     - A read is answered from the snapshot of its transaction or not at all (KV_TOO_OLD).
-    - A commit names the epoch of its snapshot: one that was taken before this process started, or before commits
-      were lost, never commits.
-    - Between the judgement of a commit and its write nothing else happens (LocalEngine.commit_now), and a commit
-      whose caller has gone happens entirely or not at all.
-    - Memory is bounded: at most SNAPSHOTS_PER_CLIENT_MAX snapshots per client, none older than SNAPSHOT_AGE_S_MAX;
-      of lasting ones, which backup and check read, LASTING_MAX in all, none left alone for LASTING_IDLE_S_MAX;
-      a reply holds at most REPLY_BYTES_MAX and one page of rows.
-    - Whatever a request holds, the engine's own records (keys from \xff) are neither read nor written.
+    - A commit names the epoch of its snapshot: one that was taken before this process started, or
+      before commits were lost, never commits.
+    - Between the judgement of a commit and its write nothing else happens (LocalEngine.commit_now),
+      and a commit whose caller has gone happens entirely or not at all.
+    - Memory is bounded: at most SNAPSHOTS_PER_CLIENT_MAX snapshots per client, none older than
+      SNAPSHOT_AGE_S_MAX; of lasting ones, which backup and check read, LASTING_MAX in all, none
+      left alone for LASTING_IDLE_S_MAX; a reply holds at most REPLY_BYTES_MAX and one page of rows.
+    - Whatever a request holds, the engine's own records (keys from \xff)
+      are neither read nor written.
 
 Concurrency: one event loop; reads and commits do not wait.
 """
@@ -56,7 +58,9 @@ LASTING_MAX: Final = 4
 LASTING_IDLE_S_MAX: Final = 60.0
 EXPIRE_INTERVAL_S: Final = 1.0
 PAGE_ROWS: Final = 100
-"""Rows taken from the store at once: of the largest size they fill 11 MB, so a reply fits into 16 MiB."""
+"""Rows taken from the store at once: of the largest size they fill 11 MB,
+so a reply fits into 16 MiB.
+"""
 
 REPLY_BYTES_MAX: Final = 1024 * 1024
 """A reply that has reached this is sent; the reader comes again for the rest."""
@@ -78,7 +82,9 @@ class _Client:
 
 
 class KvService:
-    """One method per `rpc` line of kv.proto; `run` must run, `forget` be told of connections that end."""
+    """One method per `rpc` line of kv.proto; `run` must run,
+    `forget` be told of connections that end.
+    """
 
     def __init__(self, engine: LocalEngine, runtime: Runtime, *, boot: int) -> None:
         """Serve `engine`, which the caller owns.
@@ -242,7 +248,9 @@ class KvService:
 
 
 def _scan(view: View, scan: kv_pb2.KvScanPb) -> tuple[list[KeyValue], bool]:
-    """Return rows until the range or the limit ends, or the reply is full; and whether it is full."""
+    """Return rows until the range or the limit ends, or the reply is full;
+    and whether it is full.
+    """
     check_user_range(scan.range)
     begin, end, is_reverse = scan.range.begin, scan.range.end, scan.is_reverse
     rows: list[KeyValue] = []

@@ -1,4 +1,6 @@
-"""What one transaction has read and written, as the message that commits it elsewhere.  Pure; no I/O.
+"""What one transaction has read and written, as the message that commits it elsewhere.
+
+Pure; no I/O.
 
 Invariants:
     - `unpack_commit(pack_commit(buffer))` commits exactly as `buffer` does.
@@ -62,8 +64,8 @@ def unpack_commit(request: kv_pb2.KvCommitReq) -> WriteBuffer:
     """Return the buffer of a request.
 
     Raises:
-        FsError: RPC_BAD_REQUEST for keys outside of the user's space; KV_KEY_TOO_LARGE, KV_VALUE_TOO_LARGE,
-            KV_TRANSACTION_TOO_LARGE.
+        FsError: RPC_BAD_REQUEST for keys outside of the user's space; KV_KEY_TOO_LARGE,
+            KV_VALUE_TOO_LARGE, KV_TRANSACTION_TOO_LARGE.
     """
     buffer = WriteBuffer()
     buffer.is_freeing = request.is_freeing

@@ -2,10 +2,10 @@
 
 Durability: a commit is one RocksDB batch, appended to the write-ahead log with write(2) and not
 synced, so it survives the death of the process at once.  Flushes (`flush_wal(sync=True)`: fdatasync
-of the log, seen with strace) run off the event loop, cover all commits before them, and are shared by
-everybody who waits: who asks while one is under way gets the next, together with all others.  `run`
-flushes what nobody waits for kv.group_sync_interval_s after it was committed, so that a power loss
-takes the commits of that time at most.
+of the log, seen with strace) run off the event loop, cover all commits before them, and are shared
+by everybody who waits: who asks while one is under way gets the next, together with all others.
+`run` flushes what nobody waits for kv.group_sync_interval_s after it was committed, so that a power
+loss takes the commits of that time at most.
 
 Invariants:
     - The version of the newest commit is stored in that commit's batch: versions, and so
@@ -13,15 +13,17 @@ Invariants:
     - After a power loss a prefix of the commits is there.  RocksDB recovers the log up to its first
       damage; a hole between two logs cannot occur because the log is only ever changed
       (`_rotate`) at a moment when all of the old one is synced, before the next commit.
-    - A store that lacks synced commits is refused (fs/kv/rocksdb_store.py): the version that each flush covered is kept
-      beside the log (fs/runtime/log_mark.py), and each log begins with a row that names it (log_segments.py).
+    - A store that lacks synced commits is refused (fs/kv/rocksdb_store.py): the version that each
+      flush covered is kept beside the log (fs/runtime/log_mark.py), and each log begins with a row
+      that names it (log_segments.py).
     - After a failed flush or a commit whose failure proves nothing, the engine is poisoned: nothing
       is read, committed or reported durable again (IO_ERROR).  The process must end; the next one
       finds what the disk really holds.
     - A full disk refuses commits (NO_SPACE, definite) and nothing else: reads go on, what was
-      committed before is made durable.  Commits of the managers go on in what is set aside, for a while
-      also those that free space (log_room.py).  Where RocksDB itself finds the disk full it never writes again: the store is
-      opened anew, in place, once there is space; transactions begun before become too old.
+      committed before is made durable.  Commits of the managers go on in what is set aside, for
+      a while also those that free space (log_room.py).  Where RocksDB itself finds the disk
+      full it never writes again: the store is opened anew, in place, once there is space;
+      transactions begun before become too old.
 
 Concurrency: one event loop; reads and commits are short calls on it, only flushes and open/close
 run elsewhere.  rocksdict raises bare Exception for everything, which is why it is caught as such at
@@ -81,7 +83,9 @@ REOPEN_INTERVAL_S: Final = 1.0
 """A full store looks for space no more often."""
 
 REOPEN_FREE_BYTES_MIN: Final = 4 * MIB
-"""Free space, beyond twice the log, that a full store waits for: opening writes the log to tables."""
+"""Free space, beyond twice the log, that a full store waits for:
+opening writes the log to tables.
+"""
 
 assert 4 * ROTATE_COST_BYTES <= WRITE_BUFFER_BYTES
 
@@ -120,7 +124,9 @@ class RocksDbEngine(LocalEngine):
         self._synced_version = version  # recovery writes what it found to synced tables
         self._has_unsynced = trio.Event()
         self._unsynced_since_s = 0.0
-        """No commit that is not flushed is older: whoever waits for a flush spares the one in the background."""
+        """No commit that is not flushed is older: whoever waits for a flush spares the one
+        in the background.
+        """
         self._flush_done: trio.Event | None = None
         self._failure: str | None = None
         self._full_since_s: float | None = None  # or since the last look for space
@@ -146,9 +152,10 @@ class RocksDbEngine(LocalEngine):
         Commits of keys that begin as one of `spared` go on when the disk is full, for a while.
 
         Raises:
-            FsError: ALREADY_RUNNING when another process (or object) has it open; KV_BAD_FORMAT
-                when it is newer than this program, of another cluster, or no EmberFS store;
-                KV_DAMAGED when synced commits are missing or RocksDB finds damage; IO_ERROR for the rest.
+            FsError: ALREADY_RUNNING when another process (or object) has it open;
+                KV_BAD_FORMAT when it is newer than this program, of another cluster, or no
+                EmberFS store; KV_DAMAGED when synced commits are missing or RocksDB finds
+                damage; IO_ERROR for the rest.
         """
         db = await runtime.run_blocking(open_store, path)
         try:
@@ -190,7 +197,10 @@ class RocksDbEngine(LocalEngine):
         """See KvEngine.trouble."""
         if self._full_since_s is None:
             return self._room.trouble()
-        return f"{self._full()}; nothing is changed until then, so free space on that disk, or enlarge it"
+        return (
+            f"{self._full()}; nothing is changed until then, so free space on that disk, or "
+            "enlarge it"
+        )
 
     def say(self, figures: Figures) -> None:
         """See LocalEngine.say."""
@@ -230,7 +240,8 @@ class RocksDbEngine(LocalEngine):
             done.set()
 
     def _flush_log(self, version: int, segment: int) -> None:
-        """Make the log durable, which holds all commits up to `version`, in segments up to `segment`; blocks.
+        """Make the log durable, which holds all commits up to `version`,
+        in segments up to `segment`; blocks.
 
         A failure poisons: the kernel may have dropped pages.
         """
@@ -256,7 +267,9 @@ class RocksDbEngine(LocalEngine):
         return FsError(Status.IO_ERROR, f"key-value store {self._path}: {what}")
 
     def _poison_and_end(self, what: str) -> FsError:
-        """As `_poison`, and `run` ends now, though nothing may be unsynced; on the event loop only."""
+        """As `_poison`, and `run` ends now, though nothing may be unsynced;
+        on the event loop only.
+        """
         try:
             return self._poison(what)
         finally:
@@ -285,10 +298,12 @@ class RocksDbEngine(LocalEngine):
         return view
 
     def _part_newest_view(self) -> None:
-        """Fix the view of the newest state, which is about to be another one, if anybody but this engine holds it.
+        """Fix the view of the newest state, which is about to be another one,
+        if anybody but this engine holds it.
 
         Raises:
-            FsError: IO_ERROR: it cannot be fixed, so there must be no commit; it shows the newest state still.
+            FsError: IO_ERROR: it cannot be fixed, so there must be no commit; it
+                shows the newest state still.
         """
         if self._newest_view is None:
             return
@@ -373,7 +388,9 @@ class RocksDbEngine(LocalEngine):
             ) from error
 
     def _check_space(self, full_since_s: float) -> None:
-        """Refuse while the disk is full; once it is not, open the store anew and ask for a retry."""
+        """Refuse while the disk is full; once it is not,
+        open the store anew and ask for a retry.
+        """
         if self._flush_done is None and self.now_s() - full_since_s >= REOPEN_INTERVAL_S:
             self._full_since_s = self.now_s()
             log_bytes = sum(path.stat().st_size for path in logs(self._path))

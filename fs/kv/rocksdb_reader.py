@@ -1,8 +1,9 @@
-"""The embedded store, read by somebody to whom it does not belong: while its process serves it, or when nobody does.
+"""The embedded store, read by somebody to whom it does not belong:
+while its process serves it, or when nobody does.
 
 Invariants:
-    - Nothing in the store's directory is written, made or locked: what is opened is a folder of symbolic links to its
-      files, which this reader removes when it closes.
+    - Nothing in the store's directory is written, made or locked: what is opened is a folder of
+      symbolic links to its files, which this reader removes when it closes.
     - It sees one state: all commits that the log held when it was opened, synced or not.
     - Its process may go on compacting: all files are open before anything is read.
 
@@ -45,8 +46,8 @@ class RocksDbReader(LocalEngine):
         """Open what is in directory `path` now.
 
         Raises:
-            FsError: KV_BAD_FORMAT when it is newer than this program, of another cluster, or no EmberFS store;
-                KV_DAMAGED when RocksDB finds damage; IO_ERROR for the rest.
+            FsError: KV_BAD_FORMAT when it is newer than this program, of another cluster, or no
+                EmberFS store; KV_DAMAGED when RocksDB finds damage; IO_ERROR for the rest.
         """
         links, db = await runtime.run_blocking(_open_links, path)
         try:
@@ -89,7 +90,9 @@ def _open_links(path: str) -> tuple[Path, Rdict]:
                 if file.name not in OWN_NAMES:
                     (links / file.name).symlink_to(file)
             check_readable(Path(path).absolute())
-            return links, Rdict(str(links), **reading_options(), access_type=AccessType.read_only(False))  # fmt: skip
+            return links, Rdict(
+                str(links), **reading_options(), access_type=AccessType.read_only(False)
+            )
         except Exception as error:
             shutil.rmtree(links)
             if isinstance(error, FsError):

@@ -1,12 +1,15 @@
-r"""Opening and making the directory of a RocksDB store, and refusing one that is damaged, foreign or newer.
+r"""Opening and making the directory of a RocksDB store, and refusing one that is damaged,
+foreign or newer.
 
-A store that lacks synced commits is refused before anything is written, whatever took them: a rotten byte in the log, a
-lost log, a list of files (MANIFEST) that is cut short where it had been synced.  One whose MANIFEST ends in a record
-that the power loss cut short lacks nothing, and is opened.
+A store that lacks synced commits is refused before anything is written, whatever took
+them: a rotten byte in the log, a lost log, a list of files (MANIFEST) that is cut short
+where it had been synced.  One whose MANIFEST ends in a record that the power loss cut
+short lacks nothing, and is opened.
 
-Reserved keys: \xff/format holds a FormatRecordPb, \xff/version the newest commit version (8 bytes, big-endian), written in
-the batch of that commit; below \xff/segment/ are the rows of fs/runtime/log_segments.py, which counts commit
-versions here.  \xff/log... is left from an earlier release, and deleted.  User keys are below \xff.
+Reserved keys: \xff/format holds a FormatRecordPb, \xff/version the newest commit version (8 bytes,
+big-endian), written in the batch of that commit; below \xff/segment/ are the rows of
+fs/runtime/log_segments.py, which counts commit versions here.  \xff/log... is left from an earlier
+release, and deleted.  User keys are below \xff.
 
 rocksdict raises bare Exception for everything, which is why it is caught as such at each call.
 """
@@ -67,8 +70,11 @@ WAL_BYTES: Final = 64 * MIB
 BLOCK_CACHE_BYTES: Final = 64 * MIB
 
 BLOCK_BYTES: Final = 2 * KIB
-"""Of tables written from now on; older ones keep theirs until they are compacted.  A row that nobody remembers costs a whole
-block, read, checked and unpacked; see specs/decisions/0105-small-blocks.md."""
+"""Of tables written from now on; older ones keep theirs until they are compacted.
+
+A row that nobody remembers costs a whole block, read, checked and unpacked; see
+specs/decisions/0105-small-blocks.md.
+"""
 
 
 def _options() -> Options:
@@ -92,13 +98,17 @@ def _options() -> Options:
 
 
 def _opening_options() -> dict[str, Any]:
-    """Arguments of Rdict: without the second it gives a store that exists the options it was made with."""
+    """Arguments of Rdict: without the second it gives a store
+    that exists the options it was made with.
+    """
     options = _options()
     return {"options": options, "column_families": {"default": options}}
 
 
 def reading_options() -> dict[str, Any]:
-    """As `_opening_options`, for a store that belongs to another process: its files are open before it removes them."""
+    """As `_opening_options`, for a store that belongs to another process:
+    its files are open before it removes them.
+    """
     found = _opening_options()
     found["options"].set_max_open_files(-1)
     return found
@@ -108,8 +118,8 @@ def open_store(path: str) -> Rdict:
     """Open or make the store in directory `path`; blocks.
 
     Raises:
-        FsError: ALREADY_RUNNING when it is open elsewhere; KV_DAMAGED, with nothing written, when it
-            lacks synced commits or RocksDB finds it damaged; IO_ERROR.
+        FsError: ALREADY_RUNNING when it is open elsewhere; KV_DAMAGED, with nothing written, when
+            it lacks synced commits or RocksDB finds it damaged; IO_ERROR.
     """
     directory = Path(path)
     try:
@@ -131,7 +141,8 @@ def open_store(path: str) -> Rdict:
 
 
 def holds_nothing(path: str) -> bool:
-    """Return whether a directory is without anything that a store would have written, by a look at its files alone.
+    """Return whether a directory is without anything that a store would have written,
+    by a look at its files alone.
 
     Raises:
         FsError: IO_ERROR when it cannot be looked at.
@@ -146,16 +157,20 @@ def holds_nothing(path: str) -> bool:
 
 
 def _may_go_on(directory: Path, what: str) -> bool:
-    """Return whether something was done about what opening has failed with, and it may be tried again."""
+    """Return whether something was done about what opening has failed with,
+    and it may be tried again.
+    """
     if NO_ROOM in what:
         return _give_back(directory)
     return "Corruption" in what and cut_torn_manifest(directory, _held_by)
 
 
 def _give_back(directory: Path) -> bool:
-    """Give back what is set aside behind the ends of logs: whoever did so was killed, and opening needs it for tables.
+    """Give back what is set aside behind the ends of logs:
+    whoever did so was killed, and opening needs it for tables.
 
-    Returns whether there may be more room now.  Nothing is given back of a store that another process has open.
+    Returns whether there may be more room now.  Nothing is given back of a store
+    that another process has open.
     """
     behind = logs(str(directory))
     if not behind:
@@ -175,7 +190,9 @@ def _open_checked(directory: Path) -> Rdict:
 
 
 def opening_error(path: str, error: Exception) -> FsError:
-    """Return what to raise for an error of RocksDB at opening or reading a store for the first time."""
+    """Return what to raise for an error of RocksDB at opening or reading a store
+    for the first time.
+    """
     text = str(error)
     if "/LOCK" in text and "lock" in text.lower():
         return FsError(Status.ALREADY_RUNNING, f"key-value store {path}: {text}")
@@ -195,7 +212,8 @@ def _remedy(directory: Path) -> str:
         return copy
     manifest, bad = damage
     return (
-        f"{manifest} is damaged at byte {bad}: {copy}, or, if the power failed while its end was written,"
+        f"{manifest} is damaged at byte {bad}: {copy}, or, if the power failed while its end was "
+        "written,"
         f" cut it there: truncate -s {bad} {manifest}; what is missing then is refused"
     )
 
@@ -207,8 +225,10 @@ def check_readable(directory: Path) -> None:
         path, at = found
         raise FsError(
             Status.KV_DAMAGED,
-            f"{path} is damaged at byte {at}, nothing behind it can be read; put back a copy of {directory},"
-            f" or, if the power failed while its end was written, cut it there: truncate -s {at} {path};"
+            f"{path} is damaged at byte {at}, nothing behind it can be read; put back a copy of "
+            f"{directory},"
+            f" or, if the power failed while its end was written, cut it there: truncate -s {at} "
+            f"{path};"
             " what is missing then is refused",
         )
 
@@ -307,7 +327,8 @@ def stored_version(db: Rdict) -> int:
 
 
 def open_segments(db: Rdict, path: str, cost_max: int) -> LogSegments:
-    """Return the segments of a store that has just been opened; deletes what an earlier release kept in their place.
+    """Return the segments of a store that has just been opened;
+    deletes what an earlier release kept in their place.
 
     Raises:
         FsError: KV_DAMAGED; IO_ERROR.
@@ -325,7 +346,8 @@ def open_segments(db: Rdict, path: str, cost_max: int) -> LogSegments:
 
 
 def open_mark(path: str, version: int, segment: int) -> LogMark:
-    """Open the mark of a store that has just been opened, whose recovery wrote all it found to synced tables.
+    """Open the mark of a store that has just been opened,
+    whose recovery wrote all it found to synced tables.
 
     Raises:
         FsError: IO_ERROR.
@@ -354,7 +376,9 @@ def logs(path: str) -> list[Path]:
 
 
 def sizes(path: str) -> tuple[int, int]:
-    """Return the bytes of all files of a store, and of its log files alone; those that go meanwhile do not count."""
+    """Return the bytes of all files of a store, and of its log files alone;
+    those that go meanwhile do not count.
+    """
     store_bytes = log_bytes = 0
     for file in Path(path).iterdir():
         with suppress(FileNotFoundError):

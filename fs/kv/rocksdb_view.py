@@ -1,18 +1,18 @@
 """One state of a RocksDB store, read while later commits go on.
 
-Newest and fixed.  A view of the newest state reads the store itself.  Most views are gone when the next commit comes.
-One that is still held then is fixed before that commit is written, by a snapshot and a cursor together: the binding's
-`Snapshot.iter` reads the newest state instead of the snapshot's, while a plain cursor stays at the state in which it
-was made.
+Newest and fixed.  A view of the newest state reads the store itself.  Most views are gone when the
+next commit comes.  One that is still held then is fixed before that commit is written, by a
+snapshot and a cursor together: the binding's `Snapshot.iter` reads the newest state instead of the
+snapshot's, while a plain cursor stays at the state in which it was made.
 
-Cursors.  A cursor that looks for the first row of a range passes over all that was deleted from there on, also beyond
-the range, until it meets a row that is there.  So each range of the newest state is read by a cursor that knows where
-the range ends.  A view that is fixed has only the one that it was fixed with.  Backwards the binding's cursors know no
-bound.
+Cursors.  A cursor that looks for the first row of a range passes over all that was deleted from
+there on, also beyond the range, until it meets a row that is there.  So each range of the newest
+state is read by a cursor that knows where the range ends.  A view that is fixed has only the one
+that it was fixed with.  Backwards the binding's cursors know no bound.
 
-What is remembered (`KnownRows`): what has been read of the newest state, or written to it.  Most transactions read the
-same few records, directories and counters, and every commit adds to some of them.  And what one has made another reads
-soon.
+What is remembered (`KnownRows`): what has been read of the newest state, or written to it.  Most
+transactions read the same few records, directories and counters, and every commit adds to some of
+them.  And what one has made another reads soon.
 
 Concurrency: one event loop.
 """
@@ -32,14 +32,16 @@ ROW_MISSING: Final = ("key not found",)
 KNOWN_ROWS_MAX: Final = 16_384
 """Of each of the two generations."""
 KNOWN_ROW_BYTES_MAX: Final = 1024
-"""Larger values are not remembered: so all of them take some 40 MiB at the very most, 10 as a rule."""
+"""Larger values are not remembered: so all of them take some 40 MiB
+at the very most, 10 as a rule.
+"""
 
 
 class KnownRows(dict[bytes, bytes | None]):
     """Rows of one state, as far as they have been read or written; None: absent.
 
-    When there are enough, they become the older generation, in place of the one before: what is asked for again
-    while it is there is kept, what is not goes.
+    When there are enough, they become the older generation, in place of the one before: what is
+    asked for again while it is there is kept, what is not goes.
 
     Invariant: no key is in both generations.
     """
@@ -92,7 +94,9 @@ class RocksDbView:
         self.version = version
 
     def fix(self) -> None:
-        """Stay at this state, and use no longer what is known of the newest one: the next commit is about to be written."""
+        """Stay at this state, and use no longer what is known of the newest one:
+        the next commit is about to be written.
+        """
         assert self._db is not None, "the engine is closed"
         self._cursor = self._db.iter()
         self._snapshot = self._db.snapshot()
@@ -107,7 +111,9 @@ class RocksDbView:
         self.known = KnownRows()
 
     def _cursor_up_to(self, end: bytes) -> RdictIter:
-        """Return a cursor for rows before `end`, which has to live as long as it: the binding does not copy a bound."""
+        """Return a cursor for rows before `end`, which has to live as long as it:
+        the binding does not copy a bound.
+        """
         if self._cursor is not None:
             return self._cursor
         assert self._db is not None, "the engine is closed"

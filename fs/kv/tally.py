@@ -1,4 +1,6 @@
-"""How the transactions of one service went: counted where they are run, said when its metrics are read."""
+"""How the transactions of one service went:
+counted where they are run, said when its metrics are read.
+"""
 
 from dataclasses import dataclass, field
 

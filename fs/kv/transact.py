@@ -4,17 +4,19 @@
     reply = await transact(engine, rename, runtime=runtime)
 
 `fn` may run several times, and each run but the last is forgotten.  So it must guarantee:
-    1. It acts only through `tr`.  It has no side effects outside, and keeps no state from one run to the next.  (What
-       it does to local variables it must do again from the start.)
+    1. It acts only through `tr`.  It has no side effects outside, and keeps no state from one run
+       to the next.  (What it does to local variables it must do again from the start.)
     2. It uses `tr` only until it returns, and does not commit it.
-    3. If it writes, a second run after the first took effect gives the same result and no second effect.  This matters
-       because a commit of unknown outcome is followed by another run.  Either `fn` is idempotent by nature: it sets
-       values that do not depend on what was there.  Or it reads a record of the request that it writes itself (an
-       idempotency record), and answers from that.  Where neither holds, pass is_idempotent=False.  The caller then gets
-       KV_COMMIT_UNKNOWN and must find out by itself.
+    3. If it writes, a second run after the first took effect gives the same result and no second
+       effect.  This matters because a commit of unknown outcome is followed by another run.  Either
+       `fn` is idempotent by nature: it sets values that do not depend on what was there.  Or it
+       reads a record of the request that it writes itself (an idempotency record), and answers from
+       that.  Where neither holds, pass is_idempotent=False.  The caller then gets KV_COMMIT_UNKNOWN
+       and must find out by itself.
     4. Errors it raises leave no trace (nothing is committed) and rest on one consistent snapshot.
 
-Read-only transactions pay no commit: what they read was true at one instant, that of their snapshot.
+Read-only transactions pay no commit: what they read was true at one
+instant, that of their snapshot.
 """
 
 import logging

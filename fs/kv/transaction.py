@@ -1,7 +1,7 @@
 """One attempt of a transaction, for every engine that buffers writes on this side.
 
-Keeps what was written and read (fs/kv/buffer.py) and merges reads with own writes.  A subclass says how the
-snapshot is taken, how rows are fetched from it, and how the buffer is committed.
+Keeps what was written and read (fs/kv/buffer.py) and merges reads with own writes.  A subclass says
+how the snapshot is taken, how rows are fetched from it, and how the buffer is committed.
 
 Invariants:
     - Every read of the store is recorded as a read conflict unless it was a snapshot read.
@@ -28,7 +28,9 @@ class BufferedTransaction(ABC):
 
     @abstractmethod
     def _begin_read(self) -> None:
-        """Check that the snapshot, if there is one, is young enough to be read; raises KV_TOO_OLD."""
+        """Check that the snapshot, if there is one, is young enough to be read;
+        raises KV_TOO_OLD.
+        """
 
     @abstractmethod
     def _pin(self) -> None:

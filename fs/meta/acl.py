@@ -1,11 +1,13 @@
 """POSIX access control lists: their rules and their form as extended attributes.  Pure.
 
-An access list adds to the mode bits: entries of further users and groups, and one of the owning group.  What the mode
-says of owner, mask and others is kept in the mode alone, so that chmod and the list can never disagree.  A list
-that says no more than mode bits can is not kept at all.  A directory's default list is kept whole.
+An access list adds to the mode bits: entries of further users and groups, and one of the owning
+group.  What the mode says of owner, mask and others is kept in the mode alone, so that chmod and
+the list can never disagree.  A list that says no more than mode bits can is not kept at all.  A
+directory's default list is kept whole.
 
 Invariants:
-    - A list with entries of users or groups has a mask; for an access list, the group bits of the mode are it.
+    - A list with entries of users or groups has a mask; for an access list, the
+      group bits of the mode are it.
     - At most ENTRY_COUNT_MAX entries, so that an inode stays a small record.
 
 Source: acl(5), POSIX.1e draft 17; Linux fs/posix_acl.c for errors and for what new objects inherit;
@@ -55,11 +57,12 @@ _NEEDED: Final = ("owner", "group", "other")
 
 
 def unpack(value: bytes) -> pb.AclPb | None:
-    """Return the list that an attribute's value holds; None for one without entries, which asks to remove it.
+    """Return the list that an attribute's value holds;
+    None for one without entries, which asks to remove it.
 
     Raises:
-        FsError: INVALID_ARGUMENT for what is no valid list; NOT_SUPPORTED for another version of the form;
-            NO_SPACE for more than ENTRY_COUNT_MAX entries.
+        FsError: INVALID_ARGUMENT for what is no valid list; NOT_SUPPORTED for another version of
+            the form; NO_SPACE for more than ENTRY_COUNT_MAX entries.
     """
     if not value:
         return None
@@ -128,7 +131,9 @@ def access_acl(inode: pb.InodePb) -> pb.AclPb | None:
 
 
 def set_access_acl(inode: pb.InodePb, acl: pb.AclPb | None) -> None:
-    """Make a whole list the access list of an object, and its mode what that says; None removes it, and leaves the mode."""
+    """Make a whole list the access list of an object, and its mode what that says;
+    None removes it, and leaves the mode.
+    """
     inode.ClearField("acl")
     if acl is None:
         return
@@ -142,7 +147,8 @@ def set_access_acl(inode: pb.InodePb, acl: pb.AclPb | None) -> None:
 
 
 def inherit(inode: pb.InodePb, default: pb.AclPb) -> None:
-    """Give a new object what its directory's default list says; its mode holds what was asked for, without a umask.
+    """Give a new object what its directory's default list says;
+    its mode holds what was asked for, without a umask.
 
     Nothing is granted that was not asked for.
     """
@@ -160,10 +166,11 @@ def inherit(inode: pb.InodePb, default: pb.AclPb) -> None:
 
 
 def is_allowed(caller: Caller, inode: pb.InodePb, mask: int) -> bool:
-    """Return whether the access list of an object gives a caller who neither owns it nor is root all of `mask`.
+    """Return whether the access list of an object gives a caller who neither owns it nor
+    is root all of `mask`.
 
-    The entry of the caller's user decides, or, without one, those of his groups; the mask limits both.  So does a
-    mask of nothing, where Linux itself looks at the bits of others instead.
+    The entry of the caller's user decides, or, without one, those of his groups; the mask limits
+    both.  So does a mask of nothing, where Linux itself looks at the bits of others instead.
     """
     acl, limit = inode.acl, inode.mode >> 3
     for named in acl.users:

@@ -1,10 +1,12 @@
-"""Changes of names in directories that a request gives by path: whoever knows only paths needs no call before.
+"""Changes of names in directories that a request gives by path:
+whoever knows only paths needs no call before.
 
-The path is walked in the transaction of the change, as by ResolvePath: by snapshot reads.  The operation then loads the
-directory itself, with a conflict, so a change never happens in one that is gone.
+The path is walked in the transaction of the change, as by ResolvePath: by snapshot
+reads.  The operation then loads the directory itself, with a conflict, so a change
+never happens in one that is gone.
 
-Invariant: a request whose effect is there is answered by it, wherever its path leads by then.  That may be a repeat, or
-the same try run again after a commit of unknown outcome.
+Invariant: a request whose effect is there is answered by it, wherever its path leads by then.  That
+may be a repeat, or the same try run again after a commit of unknown outcome.
 """
 
 from typing import Any, Final
@@ -50,14 +52,15 @@ def names_path(request: Any) -> bool:
 async def find_directories(tr: Transaction, ctx: OpContext, request: Message) -> None:
     """Put the directories that a request gives by path into it, by inode id.
 
-    To be called where `names_path`.  Of what is done already nothing is looked for: it is answered with its first outcome, which
-    takes no directory.
+    To be called where `names_path`.  Of what is done already nothing is looked for: it is answered
+    with its first outcome, which takes no directory.
 
     Raises:
         FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG.
     """
     fields = [pair for pair in _FIELDS[type(request)] if getattr(request, pair[0])]
-    # An earlier run of the same try has left inode ids here; it may have committed without anybody knowing.
+    # An earlier run of the same try has left inode ids here; it may have
+    # committed without anybody knowing.
     is_again = ctx.caller.is_repeat or any(getattr(request, id_field) for _, id_field in fields)
     if is_again and await is_remembered(tr, ctx.caller):
         return

@@ -1,7 +1,7 @@
 """Checks of a store that nobody changes meanwhile: for tests, simulation and stopped clusters.
 
-`check` applies the rules of `ember fsck` (fs/meta/fsck.py); it changes nothing.  `load` gives tests what must
-fit into memory.
+`check` applies the rules of `ember fsck` (fs/meta/fsck.py); it changes nothing.  `load` gives
+tests what must fit into memory.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,9 @@ PAGE_COUNT = 1000
 
 
 class QuietSnapshot:
-    """See LastingSnapshot: each page of a snapshot of its own, which is one state if nobody changes anything."""
+    """See LastingSnapshot: each page of a snapshot of its own,
+    which is one state if nobody changes anything.
+    """
 
     def __init__(self, engine: KvEngine) -> None:
         self.version = 0

@@ -6,8 +6,9 @@ Rules:
     - A hint from before a truncation is void: the bytes may be gone or not, so the chains are asked
       (LengthUnknownError).  The chains never shorten a file: its end may be a hole.
     - While `truncate_pending`, nobody may write or lengthen the file (TruncationUnfinishedError).
-    - Whoever changes length or chunks of an inline file has its bytes moved to a chunk first (StillInlineError), but to drop
-      them all, or for others that come with the report (fs/meta/inline.py).
+    - Whoever changes length or chunks of an inline file has its bytes moved to a
+      chunk first (StillInlineError), but to drop them all, or for others that come
+      with the report (fs/meta/inline.py).
     - data_ver grows with every report of new content and every change of length by a user.
 """
 
@@ -72,7 +73,9 @@ def lengthen(inode: pb.InodePb, length: int) -> None:
 
 
 def _known(ctx: OpContext, inode: pb.InodePb) -> PreciseLength:
-    """Return what the chains said; not of an earlier content: who has reported since may have counted more than this answer does."""
+    """Return what the chains said; not of an earlier content:
+    who has reported since may have counted more than this answer does.
+    """
     known, part = ctx.precise_length, inode.file
     is_of_it = known is not None and known.inode_id == inode.inode_id
     if known is None or not is_of_it or known.truncate_ver != part.truncate_ver:
@@ -90,14 +93,18 @@ def note_used(inode: pb.InodePb, used_bytes: int) -> None:
 
 
 def apply_precise_length(ctx: OpContext, inode: pb.InodePb) -> None:
-    """Take over what the chains said about the file; raises LengthUnknownError to have them asked."""
+    """Take over what the chains said about the file;
+    raises LengthUnknownError to have them asked.
+    """
     known = _known(ctx, inode)
     inode.file.length = max(inode.file.length, known.length)
     note_used(inode, known.used_bytes)
 
 
 def apply_used(ctx: OpContext, inode: pb.InodePb) -> None:
-    """Take over what the chains said of the space that a file takes; raises LengthUnknownError to have them asked."""
+    """Take over what the chains said of the space that a file takes;
+    raises LengthUnknownError to have them asked.
+    """
     note_used(inode, _known(ctx, inode).used_bytes)
 
 
@@ -121,7 +128,9 @@ def apply_length_hint(ctx: OpContext, inode: pb.InodePb, hint: LengthHintPb) -> 
 
 
 def cut_behind_end(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
-    """Begin a truncation to the present length: whatever lies behind it goes, all promises are void."""
+    """Begin a truncation to the present length:
+    whatever lies behind it goes, all promises are void.
+    """
     part = inode.file
     part.truncate_ver += 1
     part.truncate_pending = True
@@ -133,7 +142,8 @@ def cut_behind_end(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
 def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) -> None:
     """Truncate or extend a file that has no truncation pending; the caller stores the inode.
 
-    Shortening leaves `truncate_pending` set: the service cuts the chunks after the commit.  An inline file can only be emptied.
+    Shortening leaves `truncate_pending` set: the service cuts the chunks after the commit.  An
+    inline file can only be emptied.
 
     Raises:
         FsError: FILE_TOO_LARGE.
@@ -165,9 +175,11 @@ def set_length(tr: Transaction, ctx: OpContext, inode: pb.InodePb, length: int) 
 
 
 def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:
-    """Let ctime be the time of a write, which its writer has seen already, where both clocks allow it.
+    """Let ctime be the time of a write, which its writer has seen already,
+    where both clocks allow it.
 
-    It may then lie behind that of other reports, never behind the inode's own; data_ver tells which is the newer one.
+    It may then lie behind that of other reports, never behind the inode's own; data_ver
+    tells which is the newer one.
     """
     if inode.ctime_ns < written_ns <= ctx.now_ns:
         set_ctime(inode, written_ns)
@@ -176,7 +188,9 @@ def note_written(ctx: OpContext, inode: pb.InodePb, written_ns: int) -> None:
 
 
 def check_session_id(session_id: str) -> None:
-    """Raise FsError(INVALID_ARGUMENT) unless the id of a file session is 32 lower-case hexadecimal digits."""
+    """Raise FsError(INVALID_ARGUMENT) unless the id of a file session
+    is 32 lower-case hexadecimal digits.
+    """
     if _SESSION_ID.fullmatch(session_id) is None:
         raise FsError(Status.INVALID_ARGUMENT, f"file session {session_id!r}")
 
@@ -203,8 +217,8 @@ async def may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
     """Return whether the caller may change the content of a file.
 
     The owner may (mode bits were checked when he opened it, and he could change them), as does
-    whoever has write access now, or whose client holds a write session that an open granted.  Of an immutable
-    file only such a session gives the right: it is from before.
+    whoever has write access now, or whose client holds a write session that an open granted.  Of an
+    immutable file only such a session gives the right: it is from before.
     """
     caller = ctx.caller
     is_permitted = caller.uid == inode.uid or permissions.is_allowed(
@@ -228,7 +242,9 @@ async def require_may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) 
 
 
 async def end_own_session(tr: Transaction, ctx: OpContext, session_key: bytes) -> bool:
-    """Drop the session under a key if it is of the caller's client; return whether it was for writing."""
+    """Drop the session under a key if it is of the caller's client;
+    return whether it was for writing.
+    """
     value = await tr.get(session_key)
     if value is None:
         return False

@@ -6,24 +6,25 @@ A truncation is four steps:
     3. A transaction notes that.
     4. Another one takes the mark away.
 
-Whoever finds the mark does what the note does not say to be done, so a service may die between any two of them.  The
-first two transactions are durable before anything is done that relies on them.  The last one may come undone with the
-power, and is done again.
+Whoever finds the mark does what the note does not say to be done, so a service may die between any
+two of them.  The first two transactions are durable before anything is done that relies on them.
+The last one may come undone with the power, and is done again.
 
-Within one process one cut of a file runs at a time, however many tasks wait for it: a second, slower run could cut what
-a writer has written after the first had finished.
+Within one process one cut of a file runs at a time, however many tasks wait for it: a second,
+slower run could cut what a writer has written after the first had finished.
 
-Who comes while one runs waits for the next, which all who wait share.  The one that runs may have looked before the
-truncation began that he asks for, or have finished an earlier one without having heard of it yet.  Had he taken its end
-for his own, his client would write, and lose that to the cut to come.
+Who comes while one runs waits for the next, which all who wait share.  The one that runs
+may have looked before the truncation began that he asks for, or have finished an earlier
+one without having heard of it yet.  Had he taken its end for his own, his client would
+write, and lose that to the cut to come.
 
-The bytes of an inline file are moved to its chunk in the same four steps, as a truncation to its present length:
-instead of being cut the chunk is filled.  The note drops the record of the bytes, so they are always in one place at
-least.
+The bytes of an inline file are moved to its chunk in the same four steps, as a truncation to its
+present length: instead of being cut the chunk is filled.  The note drops the record of the bytes,
+so they are always in one place at least.
 
-With each truncation that succeeds all who wait begin another round.  Who has been through some of them without success
-queues for his turn, and is let try first when a truncation ends.  Else those who have just succeeded, and come again,
-would always be before him.
+With each truncation that succeeds all who wait begin another round.  Who has been through some of
+them without success queues for his turn, and is let try first when a truncation ends.  Else those
+who have just succeeded, and come again, would always be before him.
 
 Concurrency: any number of tasks.
 """
@@ -60,10 +61,14 @@ T = TypeVar("T")
 _Wanted = TruncationUnfinishedError | StillInlineError | LengthUnknownError
 
 ROUND_COUNT_MAX: Final = 32
-"""How often one operation may be rerun because of the chunks before it gives up as BUSY, unless the time for retries lasts longer:
-of many who truncate one file all but one begin another round with each that succeeds."""
+"""How often one operation may be rerun because of the chunks before it gives up as BUSY,
+unless the time for retries lasts longer: of many who truncate one file all but one begin
+another round with each that succeeds.
+"""
 PATIENT_ROUND_COUNT: Final = 3
-"""So many rounds everybody goes on side by side with all others, which is quicker where nobody truncates the file again."""
+"""So many rounds everybody goes on side by side with all others,
+which is quicker where nobody truncates the file again.
+"""
 LATE_ROUND_PAUSE_S: Final = 0.001
 """Before each further round: whatever goes wrong, time passes."""
 
@@ -127,7 +132,9 @@ class ContentDriver:
     async def _run_again(
         self, attempt: Callable[[PreciseLength | None], Awaitable[T]], wanted: _Wanted, turn: Turn
     ) -> T:
-        """Go on with an operation whose first round has ended with what it wants of the chunks; raises as `run`."""
+        """Go on with an operation whose first round has ended with what it wants of the chunks;
+        raises as `run`.
+        """
         known: PreciseLength | None = None
         clock, round_count = self._runtime.clock, 1
         give_up_s = clock.monotonic_s() + self._retry_time_s_max
@@ -156,7 +163,9 @@ class ContentDriver:
                 wanted = error
 
     async def _begun(self, error: TruncationUnfinishedError | StillInlineError) -> int:
-        """Return the inode whose truncation is to be finished next; where bytes are inline, begin to move them."""
+        """Return the inode whose truncation is to be finished next;
+        where bytes are inline, begin to move them.
+        """
         if isinstance(error, TruncationUnfinishedError):
             return error.inode.inode_id
         first, *others = error.inodes
@@ -166,7 +175,9 @@ class ContentDriver:
         return first.inode_id
 
     async def move_inline(self, inode_id: int) -> None:
-        """Move the bytes of a file to its chunk, if they are inline; raises as `finish_truncation`, and METADATA_DAMAGED."""
+        """Move the bytes of a file to its chunk, if they are inline;
+        raises as `finish_truncation`, and METADATA_DAMAGED.
+        """
         await in_task()
         await self._begin_move(inode_id)
         await self.finish_truncation(inode_id)
@@ -176,7 +187,8 @@ class ContentDriver:
         await self.transact(lambda tr: begin_move(tr, inode_id, now_ns))
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the tasks that cut chunks, so that a caller who goes away does not stop them halfway.
+        """Hold the tasks that cut chunks, so that a caller who goes away does
+        not stop them halfway.
 
         Without it the caller's own task does the work.
         """
@@ -239,13 +251,14 @@ class ContentDriver:
             await self._fill_chunk(inode_id, part)
         elif part.cut_ver != part.truncate_ver:
             await self._cut_chunks(inode_id, part)
-        # Whoever has the file open for writing from the next transaction on may outlive a power loss, and go on writing.
-        # Also a note of another service may not be durable yet.
+        # Whoever has the file open for writing from the next transaction on may outlive a power
+        # loss, and go on writing. Also a note of another service may not be durable yet.
         await self._engine.sync()
         await self.transact(lambda tr: finish_truncation(tr, inode_id, part.truncate_ver))
 
     async def _cut_chunks(self, inode_id: int, part: FilePartPb) -> None:
-        # The chunks must not be cut for good while the new length could still be lost with the power.
+        # The chunks must not be cut for good while the new length could
+        # still be lost with the power.
         await self._engine.sync()
         file, used_bytes = file_ref(inode_id, part), None
         is_pending = partial(self._is_pending, inode_id, part.truncate_ver)
@@ -255,7 +268,8 @@ class ContentDriver:
         await self.transact(lambda tr: note_cut(tr, inode_id, part.truncate_ver, used_bytes))
 
     async def _fill_chunk(self, inode_id: int, part: FilePartPb) -> None:
-        # The number of the move must not be lost with the power while storage knows it as over: the next move would have it again.
+        # The number of the move must not be lost with the power while storage knows it as over: the
+        # next move would have it again.
         await self._engine.sync()
         truncate_ver = part.truncate_ver
         record = await snapshot_read(
@@ -269,7 +283,9 @@ class ContentDriver:
         await self.transact(lambda tr: note_cut(tr, inode_id, truncate_ver, None))
 
     async def _is_pending(self, inode_id: int, truncate_ver: int) -> bool:
-        """Another service may have finished it, and clients may have written behind the new end since."""
+        """Another service may have finished it, and clients may have written behind
+        the new end since.
+        """
         inode = await self._inode(inode_id)
         if inode is None or not inode.file.truncate_pending:
             return False
@@ -282,7 +298,9 @@ class ContentDriver:
         return None if value is None else decoded(InodePb, key, value)
 
     async def _ask_length(self, inode: InodePb, *, is_patient: bool) -> PreciseLength:
-        """Ask the chains; the answer holds for the content that the inode knows of, unless who asks has waited for long."""
+        """Ask the chains; the answer holds for the content that the inode knows of,
+        unless who asks has waited for long.
+        """
         part = inode.file
         length, used_bytes = await self._chunks.file_length(file_ref(inode.inode_id, part))
         data_ver = part.data_ver if is_patient else None

@@ -18,8 +18,11 @@ REQUEST_ID_BYTES = 16
 GROUP_COUNT_MAX = 65_536
 
 CLOCK_ERROR_S_MAX: Final = 60.0
-"""Of the wall clocks of two services against each other.  What is further in the future than any delay and this was
-written by a clock that has been set back since: nothing may wait until that time comes again."""
+"""Of the wall clocks of two services against each other.
+
+What is further in the future than any delay and this was written by a clock that has been set back
+since: nothing may wait until that time comes again.
+"""
 
 
 class Caller(NamedTuple):
@@ -76,7 +79,9 @@ class PreciseLength:
     length: int
     used_bytes: int
     data_ver: int | None
-    """As the file had when they were asked; None: whatever it is now, others report new content all the time."""
+    """As the file had when they were asked; None:
+    whatever it is now, others report new content all the time.
+    """
 
 
 _NONE_KEPT: Final = RecycledMemory(0)
@@ -100,7 +105,10 @@ class OpContext(NamedTuple):
 
 
 class TruncationUnfinishedError(Exception):
-    """The file's chunks must be cut first; then the operation is run again.  Nothing was changed."""
+    """The file's chunks must be cut first; then the operation is run again.
+
+    Nothing was changed.
+    """
 
     def __init__(self, inode: InodePb) -> None:
         super().__init__(f"inode {inode.inode_id:#x}")
@@ -108,7 +116,10 @@ class TruncationUnfinishedError(Exception):
 
 
 class StillInlineError(Exception):
-    """The bytes of these files must be moved to chunks first; then the operation is run again.  Nothing was changed."""
+    """The bytes of these files must be moved to chunks first; then the operation is run again.
+
+    Nothing was changed.
+    """
 
     def __init__(self, *inodes: InodePb) -> None:
         super().__init__(" ".join(f"inode {inode.inode_id:#x}" for inode in inodes))
@@ -124,7 +135,9 @@ class LengthUnknownError(Exception):
 
 
 class NamesLeasedError(Exception):
-    """A client may know what names of a directory lead to; when that is over, the operation is run again.  Nothing was changed."""
+    """A client may know what names of a directory lead to;
+    when that is over, the operation is run again.  Nothing was changed.
+    """
 
     def __init__(self, directory_id: int) -> None:
         super().__init__(f"directory {directory_id:#x}")
@@ -132,7 +145,10 @@ class NamesLeasedError(Exception):
 
 
 class UsageFencedError(Exception):
-    """A directory is about to be moved; when it has been, the operation is run again.  Nothing was changed."""
+    """A directory is about to be moved; when it has been, the operation is run again.
+
+    Nothing was changed.
+    """
 
     def __init__(self, directory_id: int) -> None:
         super().__init__(f"directory {directory_id:#x}")

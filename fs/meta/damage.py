@@ -1,7 +1,8 @@
 """Records that cannot be, and what is said of them.  Pure.
 
-Nothing is guessed from a damaged record: what needs it is refused with METADATA_DAMAGED, which names the key; work in the
-background goes on with the others.  `ember fsck --repair` puts right what can be.
+Nothing is guessed from a damaged record: what needs it is refused with METADATA_DAMAGED,
+which names the key; work in the background goes on with the others.  `ember fsck
+--repair` puts right what can be.
 """
 
 from typing import Final, TypeVar
@@ -24,9 +25,14 @@ def damaged(key: bytes, what: str) -> FsError:
 
 
 def require_known_type(inode: pb.InodePb) -> None:
-    """Refuse an inode of a type that only a newer release can have made; raises FsError(KV_BAD_FORMAT)."""
+    """Refuse an inode of a type that only a newer release can have made;
+    raises FsError(KV_BAD_FORMAT).
+    """
     if inode.type > LAST_TYPE:
-        what = f"inode {inode.inode_id:#x} is of type {inode.type}: made by a newer release, use that one"
+        what = (
+            f"inode {inode.inode_id:#x} is of type {inode.type}: made by a newer release, use "
+            "that one"
+        )
         raise FsError(Status.KV_BAD_FORMAT, what)
 
 
@@ -39,7 +45,9 @@ def decoded(type_: type[MessageT], key: bytes, value: bytes) -> MessageT:
 
 
 def gc_record(key: bytes, value: bytes) -> GcRecordPb:
-    """Return a record of garbage collection, which names the inode of its key; raises FsError(METADATA_DAMAGED)."""
+    """Return a record of garbage collection, which names the inode of its key;
+    raises FsError(METADATA_DAMAGED).
+    """
     record = decoded(GcRecordPb, key, value)
     if record.inode_id != records.gc_inode_id(key):
         raise damaged(key, f"it is about inode {record.inode_id:#x}")

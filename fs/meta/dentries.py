@@ -51,7 +51,9 @@ async def require_expected(
     tr: Transaction,
     request: meta.OpenReq | meta.LinkReq | meta.SetAttrReq | meta.SetXattrReq | meta.RemoveXattrReq,
 ) -> None:
-    """Raise FsError(STALE) if a request says by which name its inode was found, and that leads elsewhere by now."""
+    """Raise FsError(STALE) if a request says by which name its inode was found,
+    and that leads elsewhere by now.
+    """
     if not request.expected_name:
         return
     parent_id, name = request.expected_parent_inode_id, request.expected_name

@@ -1,13 +1,17 @@
-"""The event log: one line of JSON for each change of names, for audits and for programs that follow a cluster.
+"""The event log: one line of JSON for each change of names,
+for audits and for programs that follow a cluster.
 
-A line is queued when the change has been committed and before its client gets the answer, and written by a task beside.
-So what a client was told is in the log at least once, twice when the answer was lost and asked for again (both lines
-have the same `request`), unless this process died before it wrote, or the queue was full.  What the queue had no room
-for is counted, and the count is written as soon as there is room.  Nothing ever waits for the log.
+A line is queued when the change has been committed and before its client gets the answer, and
+written by a task beside.  So what a client was told is in the log at least once, twice when the
+answer was lost and asked for again (both lines have the same `request`), unless this process died
+before it wrote, or the queue was full.  What the queue had no room for is counted, and the count is
+written as soon as there is room.  Nothing ever waits for the log.
 
 Invariants:
-    - At most QUEUE_COUNT_MAX lines wait; at most event_log_file_count files of about event_log_bytes_max each are kept.
-    - Lines are whole and in the order of the commits' answers of this service; services write files of their own.
+    - At most QUEUE_COUNT_MAX lines wait; at most event_log_file_count files of about
+      event_log_bytes_max each are kept.
+    - Lines are whole and in the order of the commits' answers of this service;
+      services write files of their own.
 
 Concurrency: one task runs `run`; `note` is called by any.
 """

@@ -1,8 +1,8 @@
 r"""What the event log says of a change: one flat record, from its request and its reply.  Pure.
 
-Fields of every record: event, inode, uid, gid, client, request (hexadecimal; the same on every try of one request).
-Others as they apply: parent, name, and what the makers below add.  Names are text: bytes that are not UTF-8 are written
-as \xNN.  specs/events.md lists them all.
+Fields of every record: event, inode, uid, gid, client, request (hexadecimal; the same on every try
+of one request).  Others as they apply: parent, name, and what the makers below add.  Names are
+text: bytes that are not UTF-8 are written as \xNN.  specs/events.md lists them all.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,9 @@ def _type(inode: pb.InodePb) -> str:
 
 
 def _parent(key: str, inode_id: int, path: bytes) -> Event:
-    """Return the directory of a name; of a repeat, which looks for none, only the path that it was asked for by."""
+    """Return the directory of a name; of a repeat, which looks for none,
+    only the path that it was asked for by.
+    """
     return {key: inode_id} if inode_id else {f"{key}_path": _text(path)}
 
 

@@ -1,8 +1,9 @@
 """Advisory locks of one file: who may hold which bytes, and what a change leaves.  Pure.
 
-Two kinds that do not see each other, as in Linux: POSIX locks (fcntl) on ranges of bytes, and whole-file locks
-(flock), which here are ranges that cover everything.  A holder is an owner of a client; what an owner is, the client
-decides (the kernel: a process for POSIX locks, an open file description for flock).
+Two kinds that do not see each other, as in Linux: POSIX locks (fcntl) on ranges of bytes, and
+whole-file locks (flock), which here are ranges that cover everything.  A holder is an owner
+of a client; what an owner is, the client decides (the kernel: a process for POSIX locks, an
+open file description for flock).
 
 Invariants of a table:
     - Locks of one holder and kind do not overlap, and two that touch differ in `is_write`.
@@ -21,7 +22,9 @@ from ..schema.proto.common_pb2 import FileLockPb, LockKindPb
 LOCK_COUNT_MAX = 1024
 """Of one file, over all holders."""
 END_MAX = 2**63 - 1
-"""The last byte a lock can cover; as the end of a lock: to the end of the file, wherever that will be."""
+"""The last byte a lock can cover; as the end of a lock:
+to the end of the file, wherever that will be.
+"""
 
 
 @dataclass(frozen=True, slots=True)

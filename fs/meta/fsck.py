@@ -1,9 +1,11 @@
 """The rules of the namespace, judged for one inode at a time.  Pure.
 
-`judge` gets everything that is said of an inode, wherever (fs/meta/fsck_scan.py gathers it), and says what
-contradicts what, each with a repair where one is certain.  What is judged over the whole tree is in fsck_tree.py.
+`judge` gets everything that is said of an inode, wherever (fs/meta/fsck_scan.py gathers it), and
+says what contradicts what, each with a repair where one is certain.  What is judged over the
+whole tree is in fsck_tree.py.
 
-Repairs keep what users wrote: an inode without a name gets one in lost+found; a name without an inode goes.
+Repairs keep what users wrote: an inode without a name gets one in
+lost+found; a name without an inode goes.
 """
 
 from collections import Counter
@@ -85,9 +87,12 @@ def _absent(facts: Facts) -> Iterator[Finding]:
         if facts.rows.get(prefix):
             own = prefix + records.pack_id(inode_id)
             yield Finding(
-                Kind.LEFT_OVER, inode_id, f"{prefix.decode()} of inode {inode_id:#x}, which does not exist",
-                guards=(gone,), clears=((own, prefix_end(own)),),
-            )  # fmt: skip
+                Kind.LEFT_OVER,
+                inode_id,
+                f"{prefix.decode()} of inode {inode_id:#x}, which does not exist",
+                guards=(gone,),
+                clears=((own, prefix_end(own)),),
+            )
     keys = [records.client_locks_key(c, inode_id) for c in sorted(facts.locking_clients)]
     keys += [records.directory_lock_key(c, inode_id) for c in sorted(facts.directory_lockers)]
     keys += [records.quota_key(inode_id)] if facts.has_quota else []
@@ -103,7 +108,9 @@ def _absent(facts: Facts) -> Iterator[Finding]:
 
 
 def _no_directory(facts: Facts, why: str) -> Finding:
-    """Names below something that is no directory: they go, what they lead to is found as orphans."""
+    """Names below something that is no directory:
+    they go, what they lead to is found as orphans.
+    """
     inode_id = facts.inode_id
     count = facts.entries.name_count
     return Finding(
@@ -218,10 +225,12 @@ def _directory_names(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
     for name in facts.names:
         if name is not kept:
             yield Finding(
-                Kind.EXTRA_NAME, facts.inode_id, f"{name.text}: {facts.text} has another name, {kept.text}",
+                Kind.EXTRA_NAME,
+                facts.inode_id,
+                f"{name.text}: {facts.text} has another name, {kept.text}",
                 guards=((name.key, name.value), (kept.key, kept.value), facts.seen),
                 writes=((name.key, None),),
-            )  # fmt: skip
+            )
     if kept.place != here:
 
         def correct(changed: pb.InodePb) -> None:
@@ -294,9 +303,12 @@ def _collection(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         if record.HasField("file"):
             record.ClearField("file")
             yield Finding(
-                Kind.WRONG_GC, inode_id, f"{facts.text} exists, but its GC record says it is deleted",
-                guards=((key, value), facts.seen), writes=((key, record.SerializeToString()),),
-            )  # fmt: skip
+                Kind.WRONG_GC,
+                inode_id,
+                f"{facts.text} exists, but its GC record says it is deleted",
+                guards=((key, value), facts.seen),
+                writes=((key, record.SerializeToString()),),
+            )
 
 
 def _content(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
@@ -306,10 +318,13 @@ def _content(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         key = records.truncation_key(inode_id)
         mark = records.pack_u64(LONG_AGO_NS) if part.truncate_pending else None
         yield Finding(
-            Kind.WRONG_TRUNCATION, inode_id,
-            f"{facts.text}: truncation {'pending, but not marked' if mark else 'marked, but not pending'}",
-            guards=(facts.seen,), writes=((key, mark),),
-        )  # fmt: skip
+            Kind.WRONG_TRUNCATION,
+            inode_id,
+            f"{facts.text}: truncation "
+            f"{'pending, but not marked' if mark else 'marked, but not pending'}",
+            guards=(facts.seen,),
+            writes=((key, mark),),
+        )
     if inode.type != pb.FILE:
         yield from left_over_bytes(facts)
         return
@@ -334,9 +349,12 @@ def _bare(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         changed.bare_ctime_ns = 0
 
     yield Finding(
-        Kind.WRONG_BARE, facts.inode_id, f"{facts.text} says it has no extended attributes, and has {len(found)}",
-        guards=(facts.seen,), writes=(_stored(inode, correct),),
-    )  # fmt: skip
+        Kind.WRONG_BARE,
+        facts.inode_id,
+        f"{facts.text} says it has no extended attributes, and has {len(found)}",
+        guards=(facts.seen,),
+        writes=(_stored(inode, correct),),
+    )
 
 
 def _locks(facts: Facts) -> Iterator[Finding]:

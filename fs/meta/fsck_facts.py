@@ -98,7 +98,8 @@ class ChunkRun:
 class Finding:
     """One thing that is wrong, and what would put it right.
 
-    A repair is one transaction: if all `guards` are as they were when the finding was made, it writes.
+    A repair is one transaction: if all `guards` are as they were when
+    the finding was made, it writes.
     """
 
     kind: Kind
@@ -120,7 +121,9 @@ class Finding:
     chunks: ChunkRun | None = None
     """What it is about, if it was found on a target: to be looked at again before it is told."""
     space: int | None = None
-    """How many bytes the chunks of the file were found to hold, if it is about that: to be counted again before it is told."""
+    """How many bytes the chunks of the file were found to hold, if it is about that:
+    to be counted again before it is told.
+    """
 
     @property
     def is_repairable(self) -> bool:

@@ -11,7 +11,9 @@ from .fsck_facts import Facts, Finding, Kind
 
 
 def left_over_bytes(facts: Facts) -> Iterator[Finding]:
-    """Yield what is wrong with an inode that is not inline: its bytes are elsewhere, what there is here is of before."""
+    """Yield what is wrong with an inode that is not inline:
+    its bytes are elsewhere, what there is here is of before.
+    """
     if facts.rows.get(records.INLINE):
         key = records.inline_key(facts.inode_id)
         text = f"{facts.text} is not inline, and has bytes in the store"
@@ -23,7 +25,8 @@ def left_over_bytes(facts: Facts) -> Iterator[Finding]:
 def inline_findings(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
     """Yield what is wrong with the bytes of a file that are in the store, or should be.
 
-    What says how many there are is the record, if it matches its checksum; without that nothing is certain.
+    What says how many there are is the record, if it matches its checksum;
+    without that nothing is certain.
     """
     part = inode.file
     if not part.is_inline:
@@ -43,8 +46,10 @@ def inline_findings(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
     corrected = pb.InodePb.FromString(inode.SerializeToString())
     inline.become_inline(corrected, len(data))
     yield Finding(
-        Kind.WRONG_INLINE, facts.inode_id,
-        f"{facts.text}: {len(data)} inline bytes; length {part.length}, space {inode.used_bytes}, dyn_stripe {part.dyn_stripe}",
+        Kind.WRONG_INLINE,
+        facts.inode_id,
+        f"{facts.text}: {len(data)} inline bytes; length {part.length}, space {inode.used_bytes}, "
+        f"dyn_stripe {part.dyn_stripe}",
         guards=(facts.seen, rows[0]),
         writes=((facts.key, corrected.SerializeToString()),) if data else (),
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""Carrying out repairs that a check proposes, each in one transaction, if what it rests on is still so.
+"""Carrying out repairs that a check proposes, each in one transaction,
+if what it rests on is still so.
 
-Idempotent: a repair that has happened finds its guards changed, and does nothing.  Additions to counters are the
-exception, for counters change all the time: they are not repeated when their outcome is unknown.
+Idempotent: a repair that has happened finds its guards changed, and does nothing.
+Additions to counters are the exception, for counters change all the time: they are not
+repeated when their outcome is unknown.
 
 Every repair is logged as a warning.
 """
@@ -66,7 +68,9 @@ async def repair(engine: KvEngine, runtime: Runtime, finding: Finding) -> bool:
 
 
 async def void_caches(engine: KvEngine, runtime: Runtime) -> None:
-    """Have services forget what they remember of directories: what was wrong may be what they remember."""
+    """Have services forget what they remember of directories:
+    what was wrong may be what they remember.
+    """
 
     async def body(tr: Transaction) -> None:
         begin_epoch(tr, runtime.random.randbytes(16), runtime.clock.wall_ns())
@@ -85,7 +89,9 @@ async def _holds(tr: Transaction, finding: Finding) -> bool:
 
 
 async def _adopt(tr: Transaction, finding: Finding, now_ns: int) -> bool:
-    """Give an inode without a name one in lost+found; what counts there is put right by the next round."""
+    """Give an inode without a name one in lost+found;
+    what counts there is put right by the next round.
+    """
     folder = await _lost_and_found(tr, now_ns)
     stored = finding.guards[0][1]
     assert stored is not None, "an inode without record is no orphan"
@@ -107,7 +113,9 @@ async def _adopt(tr: Transaction, finding: Finding, now_ns: int) -> bool:
 
 
 async def _lost_and_found(tr: Transaction, now_ns: int) -> int:
-    """Return the directory for what has lost its name; make it, for root alone, if it is not there."""
+    """Return the directory for what has lost its name;
+    make it, for root alone, if it is not there.
+    """
     found = await tr.get(records.dentry_key(ROOT_INODE_ID, LOST_AND_FOUND))
     if found is not None:
         record = DentryRecordPb.FromString(found)

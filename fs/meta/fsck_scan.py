@@ -1,8 +1,8 @@
 """Gathers what is said of each inode, over the whole store at one state, and has it judged.
 
-Most records are kept by inode and are read side by side; the others (names, GC records, the index of locks, quotas)
-are sorted by inode first, on disk if they are many.  Memory: one page per kind, what is said of one inode, and the
-directories (fsck_tree.py).
+Most records are kept by inode and are read side by side; the others (names, GC records, the index
+of locks, quotas) are sorted by inode first, on disk if they are many.  Memory: one page per kind,
+what is said of one inode, and the directories (fsck_tree.py).
 
 Changes nothing.  Concurrency: one task; others may change the store, of which one state is read.
 """

@@ -2,8 +2,9 @@
 
 Memory: some 400 bytes for each directory; files are summed up at their homes.
 
-Invariants checked: following parents leads from every directory to the root or to a removed one; usage of a directory
-that is not in a removed tree is the sum over all below; the counters of inodes and of inline bytes.
+Invariants checked: following parents leads from every directory to the root or to a removed
+one; usage of a directory that is not in a removed tree is the sum over all below; the counters
+of inodes and of inline bytes.
 """
 
 from collections.abc import Iterator
@@ -127,9 +128,13 @@ def _wrong_usage(inode_id: int, stored: Usage, counted: Usage, epoch: Row) -> Fi
     counts = (missing.byte_count, missing.file_count, missing.directory_count)
     keys = (records.usage_key(inode_id, kind) for kind in _KINDS)
     return Finding(
-        Kind.WRONG_USAGE, inode_id, f"directory {inode_id:#x}: counted as {stored}, holds {counted}",
-        guards=(epoch,), exists=(records.inode_key(inode_id),),
+        Kind.WRONG_USAGE,
+        inode_id,
+        f"directory {inode_id:#x}: counted as {stored}, holds {counted}",
+        guards=(epoch,),
+        exists=(records.inode_key(inode_id),),
         # A length that no file can have is another finding, and is not summed up.
         adds=tuple((key, count) for key, count in zip(keys, counts, strict=True) if count)
-        if max(map(abs, counts)) < COUNT_MAX else (),
-    )  # fmt: skip
+        if max(map(abs, counts)) < COUNT_MAX
+        else (),
+    )

@@ -2,21 +2,23 @@
 
 Four kinds of work, each found by a range read and safe to be done twice or by several services:
     1. removed trees are emptied, a batch of names per transaction;
-    2. inodes without names are deleted when their delay is over and nobody has them open, then their chunks are
-       removed, then the record of it;
+    2. inodes without names are deleted when their delay is over and nobody has them open, then
+       their chunks are removed, then the record of it;
     3. truncations that a dead service left unfinished are finished;
-    4. remembered outcomes older than idempotency_expiry_s are forgotten, whatever the wall clocks say.
+    4. remembered outcomes older than idempotency_expiry_s are forgotten,
+       whatever the wall clocks say.
 
 When the first two kinds wait:
-    - An administrator may hold them up for a time (fs/admin/gc_pause.py); it begins with the next batch.
-    - They wait while users ask this service for something, since on a small machine they would take the time that is
-      the users'.  They wait no longer than half of gc_delay_s beyond their time, and not where the disks are nearly
-      full.  There files do not wait for gc_delay_s either.
+    - An administrator may hold them up for a time (fs/admin/gc_pause.py);
+      it begins with the next batch.
+    - They wait while users ask this service for something, since on a small machine they would take
+      the time that is the users'.  They wait no longer than half of gc_delay_s beyond their time,
+      and not where the disks are nearly full.  There files do not wait for gc_delay_s either.
 
-A record that is damaged, or contradicts another, is named in the log and put off: the others do not wait for it.
-Putting off frees nothing, and goes on for as long as there is something that has to wait.  So where the disk of the
-store is full, it does not take the room that is left for what frees some.  There each service remembers by itself what
-it passes over.
+A record that is damaged, or contradicts another, is named in the log and put off: the others do not
+wait for it.  Putting off frees nothing, and goes on for as long as there is something that has to
+wait.  So where the disk of the store is full, it does not take the room that is left for what frees
+some.  There each service remembers by itself what it passes over.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
@@ -74,19 +76,27 @@ FORGET_COUNT: Final = 512
 """Remembered outcomes looked at per transaction."""
 
 FORGET_PAGES_MAX: Final = 16
-"""So many transactions per step, as long as most of what they find is old: no more is kept than twice what must be."""
+"""So many transactions per step, as long as most of what they find is old:
+no more is kept than twice what must be.
+"""
 
 BUSY_PER_S: Final = 20.0
-"""With so many requests a second users count as being there; mounts that do nothing ask once in several seconds."""
+"""With so many requests a second users count as being there;
+mounts that do nothing ask once in several seconds.
+"""
 
 PATIENCE_S_MAX: Final = 30.0
 """What is due waits no longer for users to be gone."""
 
 FREE_FRACTION_MIN: Final = 0.1
-"""With less free space nothing waits for users to be gone, and removed files no longer than FULL_DELAY_S."""
+"""With less free space nothing waits for users to be gone,
+and removed files no longer than FULL_DELAY_S.
+"""
 
 FULL_DELAY_S: Final = 5.0
-"""Readers on other mounts keep a removed file for so long where the disks are nearly full, and for gc_delay_s elsewhere."""
+"""Readers on other mounts keep a removed file for so long where the disks are nearly full,
+and for gc_delay_s elsewhere.
+"""
 
 HASTEN_PAGES_MAX: Final = 16
 """So many batches of files that are not due are looked at in each interval."""
@@ -139,14 +149,19 @@ class GarbageCollector:
         self.tracer: Tracer | None = None
         """Begins traces of removals; None: nobody does."""
         self._files_from = records.GC_FILE
-        """Where files are looked for next: of those before, only ones whose time was set by a slower clock may be left."""
+        """Where files are looked for next: of those before,
+        only ones whose time was set by a slower clock may be left.
+        """
         self._hastened_to = records.GC_FILE
-        """Up to where files that are not due have been looked at; from there on there may be more."""
+        """Up to where files that are not due have been looked at;
+        from there on there may be more.
+        """
         self._emptied_to: dict[bytes, bytes] = {}
         """By the key of its record, the last name that was taken out of a removed directory."""
         self._passed_over: dict[bytes, float] = {}
-        """By the key of a record that could not be put off on a full store, until when at least, on trio's clock; then until all others that are due
-        have had their turn."""
+        """By the key of a record that could not be put off on a full store, until when at least,
+        on trio's clock; then until all others that are due have had their turn.
+        """
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -158,7 +173,9 @@ class GarbageCollector:
         self._config = section
 
     async def run(self) -> None:
-        """Collect until cancelled; while there is much to do, and nobody asks for anything, without pauses."""
+        """Collect until cancelled; while there is much to do, and nobody asks for anything,
+        without pauses.
+        """
         while True:
             has_more = False
             try:
@@ -223,7 +240,9 @@ class GarbageCollector:
         return await self._collect(0.0)
 
     async def _tend(self) -> None:
-        """Do what is to be done from time to time, whatever has been removed; look for it from the beginning again."""
+        """Do what is to be done from time to time, whatever has been removed;
+        look for it from the beginning again.
+        """
         self._files_from = records.GC_FILE
         self._emptied_to.clear()
         await self._ticks.look()
@@ -241,7 +260,10 @@ class GarbageCollector:
         return done_count
 
     async def _due_now(self, prefix: bytes, begin: bytes, patience_s: float) -> list[bytes]:
-        """As `_due`, for that long; nothing while an administrator holds it up.  Where nothing is due nobody is asked."""
+        """As `_due`, for that long; nothing while an administrator holds it up.
+
+        Where nothing is due nobody is asked.
+        """
         latest_ns = self._make_context().now_ns - int(patience_s * 1e9)
         keys: list[bytes] = []
         while len(keys) < self._config.gc_batch_count:
@@ -256,13 +278,17 @@ class GarbageCollector:
         return [] if keys and await self._is_paused() else keys
 
     def _begin_turns(self) -> None:
-        """All that is due has been looked at: what was passed over for long enough is tried again."""
+        """All that is due has been looked at: what was passed over for long enough
+        is tried again.
+        """
         now_s = trio.current_time()
         left = self._passed_over.items()
         self._passed_over = {key: until_s for key, until_s in left if until_s > now_s}
 
     async def _is_paused(self) -> bool:
-        """Tell whether an administrator holds up what cannot be taken back: emptying trees, deleting inodes and chunks."""
+        """Tell whether an administrator holds up what cannot be taken back:
+        emptying trees, deleting inodes and chunks.
+        """
         value = await snapshot_read(
             self._engine, lambda tr: tr.get(records.GC_PAUSE_KEY, snapshot=True)
         )
@@ -312,7 +338,9 @@ class GarbageCollector:
         wait_s: float,
         move: Callable[[Transaction, Sequence[bytes], int], Awaitable[None]],
     ) -> None:
-        """Have records be due after a while; where the store has no room for that, pass over them for as long."""
+        """Have records be due after a while; where the store has no room for that,
+        pass over them for as long.
+        """
         due_ns = self._make_context().now_ns + int(wait_s * 1e9)
         try:
             await self._driver.transact(lambda tr: move(tr, keys, due_ns))
@@ -323,7 +351,9 @@ class GarbageCollector:
             self._passed_over.update(dict.fromkeys(keys, trio.current_time() + wait_s))
 
     async def _hasten(self) -> None:
-        """Where the disks are nearly full, have files go FULL_DELAY_S after their removal: who makes room must soon have it."""
+        """Where the disks are nearly full, have files go FULL_DELAY_S after their removal:
+        who makes room must soon have it.
+        """
         if self._is_space_low is False and trio.current_time() < self._space_until_s:
             return
         delay_ns = int(self._config.gc_delay_s * 1e9)
@@ -464,7 +494,9 @@ class GarbageCollector:
 
 
 def _removed_ns(key: bytes, value: bytes) -> int | None:
-    """Return when a file was removed; None where its record is none, or waits for something else than its time."""
+    """Return when a file was removed; None where its record is none,
+    or waits for something else than its time.
+    """
     if not records.is_gc_key(key):
         return None
     try:
@@ -476,7 +508,9 @@ def _removed_ns(key: bytes, value: bytes) -> int | None:
 
 
 def _tick_of(key: bytes, value: bytes) -> int:
-    """Return when an outcome was remembered; before all times if it cannot be read: it is of no use to anybody."""
+    """Return when an outcome was remembered; before all times if it cannot be read:
+    it is of no use to anybody.
+    """
     try:
         return decoded(IdempotencyRecordPb, key, value).tick
     except FsError as error:

@@ -1,15 +1,15 @@
 """Homes: which of its names an inode counts at, while names come and go, within a transaction.
 
-An inode that is no directory counts once, at its home: the parent of one of its names.  With one name
-nothing else is kept.  From the second on every name but the home's has a LINK record, so when the home's
-goes another is at hand.
+An inode that is no directory counts once, at its home: the parent of one of its names.  With one
+name nothing else is kept.  From the second on every name but the home's has a LINK record, so when
+the home's goes another is at hand.
 
 Invariants:
     - An inode with n names has n - 1 LINK records, of all its names but one; that one's parent is
       `home_inode_id`.  With no name, it is 0 and there is no record.
 
-Every function returns what changes at which directory, for `usage.charge`, and leaves storing the inode
-to its caller.
+Every function returns what changes at which directory, for `usage.charge`, and leaves
+storing the inode to its caller.
 """
 
 from ..kv.api import Transaction

@@ -1,15 +1,16 @@
 """Remembered outcomes: a repeated request gets the first reply instead of a second effect.
 
-The record is written in the transaction that has the effect.  So either both are there or neither, and the repeat finds
-it at any service, whatever others have done to the effect since.
+The record is written in the transaction that has the effect.  So either both are there or neither,
+and the repeat finds it at any service, whatever others have done to the effect since.
 
 What is remembered:
     - The reply of every operation whose repeat could do harm.
-    - The refusal of a repeat.  An error has no effect, and a repeat is judged anew.  But when a repeat itself is
-      refused, its client takes that for the outcome, while an earlier try may still lie at another service and succeed
-      later.
-    - For the same reason the answer to a repeat that changed nothing of the locks, and a repeated open with a session,
-      without O_TRUNC.  An earlier try would take a lock that nobody frees, or leave a session that nobody ends.
+    - The refusal of a repeat.  An error has no effect, and a repeat is judged anew.  But when a
+      repeat itself is refused, its client takes that for the outcome, while an earlier try may
+      still lie at another service and succeed later.
+    - For the same reason the answer to a repeat that changed nothing of the locks, and a repeated
+      open with a session, without O_TRUNC.  An earlier try would take a lock that nobody frees, or
+      leave a session that nobody ends.
 
 What is not:
     - What only ever grows (ExtendStripe, ReserveSpace).
@@ -17,9 +18,10 @@ What is not:
 
 But of reports these are remembered:
     - What was refused.
-    - What a repeat said of times and content: its first try, come late, would undo what somebody else has set since.
-    - That a report's bytes were taken inline.  Unless its client is told so it writes them to a chunk, over whatever
-      others have made of the file meanwhile.
+    - What a repeat said of times and content: its first try, come late, would undo
+      what somebody else has set since.
+    - That a report's bytes were taken inline.  Unless its client is told so it writes them to a
+      chunk, over whatever others have made of the file meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,11 +51,12 @@ def _key(caller: Caller) -> bytes:
 
 
 async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) -> RspT | None:
-    """Return the reply that this very request got before, or None; an inode in it is as it is now, while it exists.
+    """Return the reply that this very request got before, or None;
+    an inode in it is as it is now, while it exists.
 
     Raises:
-        FsError: what a repeat of it was refused with; RPC_BAD_REQUEST when the client used the request id for
-            another method.
+        FsError: what a repeat of it was refused with; RPC_BAD_REQUEST when the client used the
+            request id for another method.
     """
     value = await tr.get(_key(ctx.caller))
     if value is None:
@@ -102,9 +105,11 @@ def remember(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT], reply:
 async def refuse(
     tr: Transaction, caller: Caller, error: FsError, *, now_ns: int, tick: int
 ) -> bool:
-    """Store that a request was refused, unless its effect is there; return whether it is refused now.
+    """Store that a request was refused, unless its effect is there;
+    return whether it is refused now.
 
-    On a full store, too, which may be what it was refused for: else an earlier try would succeed once there is room.
+    On a full store, too, which may be what it was refused for: else an earlier try
+    would succeed once there is room.
     """
     tr.mark_freeing()
     key = _key(caller)
@@ -125,7 +130,8 @@ async def end_request(
     method: Method[ReqT, RspT],
     refusal: RspT,
 ) -> RspT | None:
-    """Return what was remembered of another request of the caller's client; if nothing was, it gets `refusal` whenever it comes.
+    """Return what was remembered of another request of the caller's client;
+    if nothing was, it gets `refusal` whenever it comes.
 
     Returns:
         Its reply, without what it tells of an inode; None: it was refused with an error.
@@ -143,7 +149,9 @@ async def end_request(
 
 
 async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
-    """Say of outcomes that were remembered without a tick that they are of this one, so that they end, too."""
+    """Say of outcomes that were remembered without a tick that they are of this one,
+    so that they end, too.
+    """
     tr.mark_freeing()
     for key, value in zip(keys, await tr.get_many(keys), strict=True):
         if value is not None:

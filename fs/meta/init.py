@@ -62,7 +62,8 @@ def check_format_record(value: bytes | None, cluster_id: str) -> bool:
     if record.format_version > records.FORMAT_VERSION:
         raise FsError(
             Status.KV_BAD_FORMAT,
-            f"{record.what} format {record.format_version}, this release knows {records.FORMAT_VERSION}",
+            f"{record.what} format {record.format_version}, this release knows "
+            f"{records.FORMAT_VERSION}",
         )
     if record.cluster_id != cluster_id:
         raise FsError(
@@ -84,7 +85,9 @@ async def _say_counted(tr: Transaction, cluster_id: str) -> None:
 
 
 async def require_format(engine: KvEngine, cluster_id: str) -> int:
-    """Return the store's format; raises FsError(KV_BAD_FORMAT) unless it holds this cluster's file system."""
+    """Return the store's format; raises FsError(KV_BAD_FORMAT)
+    unless it holds this cluster's file system.
+    """
     value = await snapshot_read(engine, lambda tr: tr.get(records.FORMAT_KEY, snapshot=True))
     if value is None or not check_format_record(value, cluster_id):
         raise FsError(Status.KV_BAD_FORMAT, "the metadata store has not been initialised")
@@ -92,7 +95,8 @@ async def require_format(engine: KvEngine, cluster_id: str) -> int:
 
 
 async def storage_level_min(engine: KvEngine, cluster_id: str) -> int:
-    """Return what storage processes have to know beside this store, a `STORAGE_LEVEL`; raises FsError as `require_format`.
+    """Return what storage processes have to know beside this store, a `STORAGE_LEVEL`;
+    raises FsError as `require_format`.
 
     A store that may hold inline files has their bytes moved to chunks by fills.
     """

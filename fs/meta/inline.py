@@ -1,9 +1,11 @@
-"""The bytes of inline files: what a report may bring, what a reply tells, and the record beside the inode.
+"""The bytes of inline files: what a report may bring, what a reply tells,
+and the record beside the inode.
 
 Invariants:
-    - `is_inline` of an inode and its INLN record exist together, and the record has `length` bytes, at least one.
-    - An inline file has no chunk, and its `dyn_stripe` is 0; nobody writes a chunk of it before the bytes have been moved
-      (content.require_chunks), but for the move itself.
+    - `is_inline` of an inode and its INLN record exist together, and the record has
+      `length` bytes, at least one.
+    - An inline file has no chunk, and its `dyn_stripe` is 0; nobody writes a chunk of it before the
+      bytes have been moved (content.require_chunks), but for the move itself.
     - `inline-bytes` is the sum over all records.
     - Only a store of format INLINE_FORMAT holds any: services of earlier releases do not serve it.
 
@@ -90,7 +92,9 @@ def _data_head(length: int) -> bytes:
 
 
 def parts_of(inode: pb.InodePb, value: bytes) -> tuple[Buffer, int] | None:
-    """Return the bytes of an inline file where they lie in its record, and their checksum; None: it is no record of this inode."""
+    """Return the bytes of an inline file where they lie in its record, and their checksum;
+    None: it is no record of this inode.
+    """
     length = inode.file.length
     head = _data_head(length)
     end = len(head) + length
@@ -109,7 +113,9 @@ def parts_of(inode: pb.InodePb, value: bytes) -> tuple[Buffer, int] | None:
 
 
 def check_bytes(inode_id: int, record: InlineRecordPb) -> bytes:
-    """Return the bytes of a record; raises FsError(METADATA_DAMAGED) unless they match their checksum."""
+    """Return the bytes of a record; raises FsError(METADATA_DAMAGED)
+    unless they match their checksum.
+    """
     if xxh3_64_intdigest(record.data) != record.checksum:
         raise damaged(records.inline_key(inode_id), "its bytes do not match their checksum")
     return record.data
@@ -125,7 +131,9 @@ def become_inline(inode: pb.InodePb, length: int) -> None:
 
 
 def put(tr: Transaction, stored: pb.InodePb, record: InlineRecordPb) -> None:
-    """Store the bytes of a file that is `stored` so far, without any or with others that are inline."""
+    """Store the bytes of a file that is `stored` so far,
+    without any or with others that are inline.
+    """
     more = len(record.data) - stored.file.length
     if more:
         tr.atomic_add(records.INLINE_BYTES_KEY, more)
@@ -133,7 +141,9 @@ def put(tr: Transaction, stored: pb.InodePb, record: InlineRecordPb) -> None:
 
 
 def drop(tr: Transaction, inode: pb.InodePb) -> None:
-    """Remove the bytes of an inline file; the caller says where they are now, and stores the inode."""
+    """Remove the bytes of an inline file; the caller says where they are now,
+    and stores the inode.
+    """
     part = inode.file
     assert part.is_inline, inode.inode_id
     tr.atomic_add(records.INLINE_BYTES_KEY, -part.length)
@@ -142,7 +152,10 @@ def drop(tr: Transaction, inode: pb.InodePb) -> None:
 
 
 def empty(tr: Transaction, inode: pb.InodePb) -> None:
-    """Truncate an inline file to no bytes; the caller stores the inode.  There are no chunks to be cut."""
+    """Truncate an inline file to no bytes; the caller stores the inode.
+
+    There are no chunks to be cut.
+    """
     drop(tr, inode)
     part = inode.file
     part.length = inode.used_bytes = 0
@@ -152,7 +165,9 @@ def empty(tr: Transaction, inode: pb.InodePb) -> None:
 
 
 def is_emptied_inline(part: pb.FilePartPb) -> bool:
-    """Return whether a truncation to 0 may have been `empty`: other files that hold nothing have a stripe."""
+    """Return whether a truncation to 0 may have been `empty`:
+    other files that hold nothing have a stripe.
+    """
     return not (part.length or part.dyn_stripe)
 
 
@@ -160,7 +175,9 @@ def is_emptied_inline(part: pb.FilePartPb) -> bool:
 
 
 def check_report(inode: pb.InodePb, report: meta.SyncReq) -> None:
-    """Raise FsError unless a report with inline data says one thing: NOT_REGULAR, INVALID_ARGUMENT."""
+    """Raise FsError unless a report with inline data says one thing:
+    NOT_REGULAR, INVALID_ARGUMENT.
+    """
     if inode.type != pb.FILE:
         raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id:#x}")
     data = report.inline_data
@@ -176,7 +193,8 @@ def check_report(inode: pb.InodePb, report: meta.SyncReq) -> None:
 async def may_take(
     tr: Transaction, ctx: OpContext, inode: pb.InodePb, report: meta.SyncReq
 ) -> bool:
-    """Return whether the bytes of a report may become those of the file, as far as quotas do not matter.
+    """Return whether the bytes of a report may become those of the file,
+    as far as quotas do not matter.
 
     Whoever opens the file for writing meanwhile conflicts with this transaction.
     """
@@ -214,7 +232,8 @@ async def tell(
     request: meta.OpenReq | meta.CreateReq,
     reply: meta.InodeRsp | meta.CreateRsp,
 ) -> None:
-    """Put into the reply to who opens a file its bytes, if they are inline, and how long it may be to become so.
+    """Put into the reply to who opens a file its bytes, if they are inline,
+    and how long it may be to become so.
 
     Raises:
         StillInlineError: the caller knows of no inline files, and is about to read or write.
@@ -250,9 +269,11 @@ async def pack(
     replies: Iterable[meta.InodeRsp | meta.ResolvedPathPb],
     bytes_max: int,
 ) -> list[Buffer]:
-    """Return the bytes of many inline files, one after the other, as a payload, and say in each of their replies that they are there.
+    """Return the bytes of many inline files, one after the other, as a payload,
+    and say in each of their replies that they are there.
 
-    Left out are those beyond `bytes_max` or REPLY_BYTES_MAX, and what is damaged: who asks for that alone is told.
+    Left out are those beyond `bytes_max` or REPLY_BYTES_MAX, and what is damaged:
+    who asks for that alone is told.
     """
     room = left = min(bytes_max, REPLY_BYTES_MAX)
     packed = []
@@ -264,7 +285,8 @@ async def pack(
     if not packed:
         return []
     await tr.prefetch(key for _, key in packed)
-    # One after the other, each in the memory that the one before has left: fresh pages cost more than the copy.
+    # One after the other, each in the memory that the one before has left: fresh
+    # pages cost more than the copy.
     payload, end = ctx.memory.take(room - left), 0
     for reply, key in packed:
         value = await tr.get(key, snapshot=True)

@@ -96,8 +96,8 @@ class InodeIds:
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
         )
-        # Chunks may reach their disks before the next flush here: were the block lost with the power, another
-        # file would get the id of one whose bytes are still there.
+        # Chunks may reach their disks before the next flush here: were the block lost with the
+        # power, another file would get the id of one whose bytes are still there.
         await self._engine.sync()
         self._blocks.append(block)
 

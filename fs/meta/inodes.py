@@ -1,14 +1,15 @@
 """Loading and storing inodes within a transaction.
 
 Invariants:
-    - A directory's times and link count are spread over INOD, DTIM and DCNT.  Only an inode that `complete` has seen
-      may be stored, else newer times would be lost.
-    - nlink 0 means: no name leads here any more.  Such an inode serves those who hold it open until garbage collection
-      deletes it.
-    - Every change of extended attributes grows ctime, also by releases that know nothing of `bare_ctime_ns`.  So a
-      change by such a release makes void what it says.  Who knows of it sets ctime by `set_ctime` alone.
-    - ctime of an inode never goes back, and every change of what a file is grows it.  Of two replies that tell of one
-      file, a client takes the one with the larger ctime for the newer one.
+    - A directory's times and link count are spread over INOD, DTIM and DCNT.  Only an inode that
+      `complete` has seen may be stored, else newer times would be lost.
+    - nlink 0 means: no name leads here any more.  Such an inode serves those who hold it open until
+      garbage collection deletes it.
+    - Every change of extended attributes grows ctime, also by releases that know nothing of
+      `bare_ctime_ns`.  So a change by such a release makes void what it says.  Who knows of it
+      sets ctime by `set_ctime` alone.
+    - ctime of an inode never goes back, and every change of what a file is grows it.  Of two
+      replies that tell of one file, a client takes the one with the larger ctime for the newer one.
 """
 
 from ..kv.api import Transaction
@@ -26,7 +27,9 @@ from .usage_sum import ONE_DIRECTORY
 
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
-    """Return an inode as stored; raises FsError(STALE) when there is none, KV_BAD_FORMAT when a newer release made it."""
+    """Return an inode as stored; raises FsError(STALE) when there is none,
+    KV_BAD_FORMAT when a newer release made it.
+    """
     key = records.inode_key(inode_id)
     value = await tr.get(key, snapshot=snapshot)
     if value is None:
@@ -125,9 +128,11 @@ def store_inode(tr: Transaction, inode: pb.InodePb) -> None:
 
 
 def advance_ctime(ctx: OpContext, inode: pb.InodePb) -> None:
-    """Note in a (complete) inode that it changed now, or right after its last change if that seems to lie ahead.
+    """Note in a (complete) inode that it changed now,
+    or right after its last change if that seems to lie ahead.
 
-    An operation that ran again after a conflict has a time from before what it lost against, and clocks of services differ.
+    An operation that ran again after a conflict has a time from before what it lost against,
+    and clocks of services differ.
     """
     set_ctime(inode, max(inode.ctime_ns + 1, ctx.now_ns))
 
@@ -142,7 +147,8 @@ def set_ctime(inode: pb.InodePb, ctime_ns: int) -> None:
 async def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
     """Note that names in a directory changed now, without a conflict among those who do so.
 
-    After the last change, as far as it is seen; of those that overlap the latest stays, whichever commits last.
+    After the last change, as far as it is seen; of those that overlap the latest
+    stays, whichever commits last.
     """
     _, key, _ = records.directory_rows(directory.inode_id)
     times = await tr.get(key, snapshot=True)
@@ -158,7 +164,10 @@ def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:
 
 
 def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: bool) -> int:
-    """Queue an inode that just lost its last name; `is_tree`: a directory with entries.  Returns when it is due."""
+    """Queue an inode that just lost its last name; `is_tree`: a directory with entries.
+
+    Returns when it is due.
+    """
     delay_ns = 0 if is_tree else int(ctx.config.gc_delay_s * 1e9)
     prefix = records.GC_DIRECTORY if is_tree else records.GC_FILE
     record = GcRecordPb(

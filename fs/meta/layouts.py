@@ -23,7 +23,9 @@ class RoutedLayouts:
         self._turn = source.getrandbits(16)
         self._info = routing.info
         self._tables: dict[tuple[int, int], ChainTable] = {}
-        """Those of `_info` that have been asked for, by table and version; version 0: the newest."""
+        """Those of `_info` that have been asked for, by table and version;
+        version 0: the newest.
+        """
         self._seeds: list[int] = []
         """Drawn, and not given to any file yet."""
 

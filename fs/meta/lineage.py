@@ -1,10 +1,11 @@
 """Lineages: which directories lie above one, up to the root, from a cache that is never wrong.
 
-What the cache holds of a directory (its parent, its quota, its fence) changes only in transactions that
-write the epoch: a move of a directory to another parent, the removal of a tree, a new limit, a fence.  A
-transaction that relies on a lineage reads the epoch with a conflict, so it commits only if none of these
-came in between; under the same epoch everything cached still holds.  An epoch is named after the request
-that began it and its time, so it never comes again, not even after commits were lost.
+What the cache holds of a directory (its parent, its quota, its fence) changes only in
+transactions that write the epoch: a move of a directory to another parent, the removal of a tree,
+a new limit, a fence.  A transaction that relies on a lineage reads the epoch with a conflict, so
+it commits only if none of these came in between; under the same epoch everything cached still
+holds.  An epoch is named after the request that began it and its time, so it never comes again,
+not even after commits were lost.
 
 Invariants:
     - What is cached was read at a snapshot whose epoch the cache carries.
@@ -99,7 +100,9 @@ async def _load(tr: Transaction, directory_id: int) -> Ancestor | None:
 
 
 def begin_epoch(tr: Transaction, request_id: bytes, now_ns: int) -> None:
-    """Make all that is cached void and all who relied on it run again, when this transaction commits."""
+    """Make all that is cached void and all who relied on it run again,
+    when this transaction commits.
+    """
     tr.set(records.USAGE_EPOCH_KEY, request_id + records.pack_u64(now_ns))
 
 

@@ -1,13 +1,16 @@
-"""Whether a wait for a lock would end in a wait for itself: who waits for whom, over all files and clients.  Pure.
+"""Whether a wait for a lock would end in a wait for itself:
+who waits for whom, over all files and clients.  Pure.
 
-An owner waits for each holder of a lock that forbids what it wants, and a wait that closes a circle of such owners never
-ends.  Only processes are looked at, and so only locks of fcntl: what an open file description waits for is freed by
-whoever has it open, and no circle tells anything about that.
+An owner waits for each holder of a lock that forbids what it wants, and a wait that closes a circle
+of such owners never ends.  Only processes are looked at, and so only locks of fcntl: what an open
+file description waits for is freed by whoever has it open, and no circle tells anything about that.
 
-Who asks loads, layer by layer, what the owners in the way wait for, and the locks of those files, all of one snapshot.  The work is
-bounded: with more owners in the way than OWNER_COUNT_MAX nothing is said, and the wait is as good as any other.
+Who asks loads, layer by layer, what the owners in the way wait for, and the locks of those files,
+all of one snapshot.  The work is bounded: with more owners in the way than OWNER_COUNT_MAX nothing
+is said, and the wait is as good as any other.
 
-Source: fcntl(2), EDEADLK; Linux, posix_locks_deadlock() in fs/locks.c, which follows one holder at a time, and ten at the most.
+Source: fcntl(2), EDEADLK; Linux, posix_locks_deadlock() in fs/locks.c, which follows one holder
+at a time, and ten at the most.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +44,9 @@ class CycleSearch:
         self._go_on({lock.holder for lock in conflicts_of(locks, wanted)})
 
     def step(self, waits: Iterable[LockWait], locks: Mapping[int, Sequence[FileLock]]) -> None:
-        """Learn what `owners` wait for, and the locks of these files by inode; then there are other owners."""
+        """Learn what `owners` wait for, and the locks of these files by inode;
+        then there are other owners.
+        """
         found: set[Holder] = set()
         for wait in waits:
             found |= {lock.holder for lock in conflicts_of(locks[wait.inode_id], wait.lock)}

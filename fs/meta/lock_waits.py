@@ -1,7 +1,8 @@
 """Waiting for somebody else's lock to go, without asking all the time.
 
-A wait ends when this service frees something on the file, and looks again every LOOK_INTERVAL_S for what another
-service freed.  It promises nothing: whoever waited asks for the lock again, and may find another one first.
+A wait ends when this service frees something on the file, and looks again every LOOK_INTERVAL_S
+for what another service freed.  It promises nothing: whoever waited asks for the lock again,
+and may find another one first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,7 +39,9 @@ class LockWaits:
         return reply
 
     async def _look_later(self, inode_id: int) -> None:
-        """Wait until something on the file was freed, or it is time to look; the last one who waits leaves nothing behind."""
+        """Wait until something on the file was freed, or it is time to look;
+        the last one who waits leaves nothing behind.
+        """
         freed = self._freed.setdefault(inode_id, trio.Event())
         try:
             with trio.move_on_after(LOOK_INTERVAL_S):

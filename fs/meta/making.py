@@ -44,7 +44,8 @@ def new_inode(
 ) -> pb.InodePb:
     """Return a fresh inode owned by the caller; nothing is stored.
 
-    A default access control list of the parent counts instead of `umask`, but not for symbolic links.
+    A default access control list of the parent counts instead of
+    `umask`, but not for symbolic links.
     """
     inherits = parent.directory.HasField("default_acl") and type_ != pb.SYMLINK
     mode &= 0o7777 if inherits else 0o7777 & ~umask

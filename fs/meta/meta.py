@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 PREFETCH_PAUSE_S = 0.5
 """After a failed attempt to fetch inode ids ahead."""
 FORMAT_INTERVAL_S = 10.0
-"""Between looks at the store's format.  A release that raises it waits for longer before it writes the first new record."""
+"""Between looks at the store's format.
+
+A release that raises it waits for longer before it writes the first new record.
+"""
 
 
 class Meta:
@@ -86,8 +89,8 @@ class Meta:
         """Run the loops until cancelled; started when the store is known to be this cluster's.
 
         Raises:
-            FsError: KV_BAD_FORMAT, also when a newer release has raised the format since; or the store does not answer at
-                the start.
+            FsError: KV_BAD_FORMAT, also when a newer release has raised the format since; or the
+                store does not answer at the start.
         """
         await require_format(self._engine, self._cluster_id)
         await self._look_at_inline()

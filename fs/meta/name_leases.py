@@ -1,21 +1,23 @@
-"""Leases of directories: for a moment nobody but the client that made one changes its names, and the client is told so.
+"""Leases of directories: for a moment nobody but the client that made one changes its names,
+and the client is told so.
 
 So it knows what names lead to, and which are absent, and answers look-ups without a call
 (fs/client/vfs/leased_names.py; decisions 0152, 0161).
 
 Invariants:
-    - While an inode says `lease_client_id`, that client alone has ever changed names of the directory.  Only Mkdir sets
-      it.  Who else is about to add, move, replace or remove a name has it taken away first, for good.  Garbage
-      collection need not: it takes names of removed directories, whose leases went when they were removed.
-    - It is taken away in two transactions with `WAIT_S` between them, by the monotonic clock of whoever waits.  The
-      first one marks it as ending, and from then on no reply renews the lease.  A service that dies in between leaves
-      the mark; whoever comes next waits for as long.
-    - A reply renews a lease only where the directory has just changed.  So a lease of a directory that has not changed
-      for `IDLE_S` may be taken away at once.
+    - While an inode says `lease_client_id`, that client alone has ever changed names of the
+      directory.  Only Mkdir sets it.  Who else is about to add, move, replace or remove a name has
+      it taken away first, for good.  Garbage collection need not: it takes names of removed
+      directories, whose leases went when they were removed.
+    - It is taken away in two transactions with `WAIT_S` between them, by the monotonic clock of
+      whoever waits.  The first one marks it as ending, and from then on no reply renews the lease.
+      A service that dies in between leaves the mark; whoever comes next waits for as long.
+    - A reply renews a lease only where the directory has just changed.  So a lease of a directory
+      that has not changed for `IDLE_S` may be taken away at once.
     - Nobody waits in a transaction, nor with another lease taken away halfway.
 
-Every operation that changes a name reads the directory's inode with a conflict anyway.  The changes of the client that
-has the lease do not write the inode, so they do not conflict because of it.
+Every operation that changes a name reads the directory's inode with a conflict anyway.  The changes
+of the client that has the lease do not write the inode, so they do not conflict because of it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,7 +42,9 @@ _S: Final = 1_000_000_000
 
 
 async def grant(tr: Transaction, ctx: OpContext, request: meta.MkdirReq, made: pb.InodePb) -> None:
-    """Let the client that makes a directory have its lease, if it wants it and all services of this store know of leases."""
+    """Let the client that makes a directory have its lease,
+    if it wants it and all services of this store know of leases.
+    """
     if not request.wants_name_lease or not ctx.caller.client_id:
         return
     stored = await tr.get(records.FORMAT_KEY, snapshot=True)
@@ -50,12 +54,16 @@ async def grant(tr: Transaction, ctx: OpContext, request: meta.MkdirReq, made: p
 
 @lru_cache(maxsize=8)
 def _may_hold_leases(stored: bytes) -> bool:
-    """Return whether no service that knows nothing of leases serves a store with this format record."""
+    """Return whether no service that knows nothing of leases serves a store
+    with this format record.
+    """
     return FormatRecordPb.FromString(stored).format_version >= records.LEASED_FORMAT
 
 
 def require_unleased(ctx: OpContext, directory: pb.InodePb) -> None:
-    """Raise NamesLeasedError if a name of a directory may not be changed before another client's lease is over."""
+    """Raise NamesLeasedError if a name of a directory may not be changed
+    before another client's lease is over.
+    """
     holder = directory.directory.lease_client_id
     if holder and holder != ctx.caller.client_id:
         raise NamesLeasedError(directory.inode_id)
@@ -68,7 +76,9 @@ def hide_old(directory: pb.InodePb, now_ns: int) -> None:
 
 
 async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | None:
-    """Have a lease end; return for how many seconds to wait before `end`, 0: it has ended, None: there was none."""
+    """Have a lease end; return for how many seconds to wait before `end`, 0: it has ended, None:
+    there was none.
+    """
     tr.mark_freeing()  # a name is to be removed, maybe; and on a full disk no lease is given
     key, times_key = records.inode_key(directory_id), records.directory_times_key(directory_id)
     # With a conflict: a change of names renews the lease.
@@ -89,7 +99,9 @@ async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | 
 
 
 async def end(tr: Transaction, directory_id: int) -> None:
-    """Take a lease away that has been marked as ending for long enough; one that is not marked stays."""
+    """Take a lease away that has been marked as ending for long enough;
+    one that is not marked stays.
+    """
     tr.mark_freeing()
     key = records.inode_key(directory_id)
     stored = await tr.get(key)
@@ -101,7 +113,9 @@ async def end(tr: Transaction, directory_id: int) -> None:
 
 
 async def end_at_once(tr: Transaction, directory_id: int) -> None:
-    """Take a lease away without waiting: its client may take a new name for absent for as long as it was told last."""
+    """Take a lease away without waiting: its client may take a new name for absent for as long
+    as it was told last.
+    """
     key = records.inode_key(directory_id)
     stored = await tr.get(key)
     if stored is not None:
@@ -125,7 +139,8 @@ class NameLeases:
         """Leases that were taken away; those of them that were waited for."""
 
     async def end(self, directory_id: int) -> None:
-        """Return when nobody has a lease of a directory any more, as far as this service knows; raises FsError of the store.
+        """Return when nobody has a lease of a directory any more, as far as this service knows;
+        raises FsError of the store.
 
         Who comes while another task of this service waits goes on together with that one.
         """

@@ -1,11 +1,13 @@
-"""Time by which remembered outcomes are forgotten: ticks that all services count together, by no wall clock.
+"""Time by which remembered outcomes are forgotten:
+ticks that all services count together, by no wall clock.
 
-Why no wall clock: that of one service may be set an hour ahead of another's.  By it, what the other has just remembered
-is old at once, and the repeat of a removal that was done is told that nothing is there.
+Why no wall clock: that of one service may be set an hour ahead of another's.  By it,
+what the other has just remembered is old at once, and the repeat of a removal that was
+done is told that nothing is there.
 
-So the store holds a number.  Whoever has seen it stand for TICK_S by his own monotonic clock raises it by one.  However
-many services there are and whenever they start, two ticks are never less than TICK_S apart.  They are further apart
-while all services stand still, which keeps outcomes longer.
+So the store holds a number.  Whoever has seen it stand for TICK_S by his own monotonic clock raises
+it by one.  However many services there are and whenever they start, two ticks are never less than
+TICK_S apart.  They are further apart while all services stand still, which keeps outcomes longer.
 
 Invariants:
     - What is remembered bears a tick that was the newest at most KNOWN_S before, or none.
@@ -56,7 +58,9 @@ class OutcomeTicks:
         return self._tick
 
     async def look(self) -> None:
-        """Take in the newest tick, or begin it if it is time; raises FsError when the store stays away."""
+        """Take in the newest tick, or begin it if it is time;
+        raises FsError when the store stays away.
+        """
         began_s = self._runtime.clock.monotonic_s()
         tick = records.unpack_u64(
             await snapshot_read(

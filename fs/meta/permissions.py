@@ -3,7 +3,8 @@
 Rules are those of Linux.  ACCESS_DENIED (EACCES) says the mode bits or the list (acl.py)
 refuse; NOT_PERMITTED (EPERM) says only the owner or root may, or nobody may.
 
-Source: path_resolution(7), chmod(2), chown(2), utimensat(2), unlink(2); Linux fs/attr.c for precedence.
+Source: path_resolution(7), chmod(2), chown(2), utimensat(2), unlink(2);
+Linux fs/attr.c for precedence.
 """
 
 import stat
@@ -26,7 +27,9 @@ SUID_SGID: Final = stat.S_ISUID | stat.S_ISGID
 
 
 def is_allowed(caller: Caller, inode: pb.InodePb, mask: int) -> bool:
-    """Return whether mode bits and access control list grant every right in `mask` (READ | WRITE | SEARCH)."""
+    """Return whether mode bits and access control list grant every right
+    in `mask` (READ | WRITE | SEARCH).
+    """
     mode = inode.mode
     if caller.uid == 0:
         return not mask & SEARCH or inode.type == pb.DIRECTORY or bool(mode & 0o111)
@@ -78,7 +81,8 @@ def require_openable(caller: Caller, inode: pb.InodePb, *, reads: bool, writes: 
     """Check that the caller may open an object so.
 
     Raises:
-        FsError: IS_DIRECTORY, TOO_MANY_SYMLINKS (for the link itself), ACCESS_DENIED, NOT_PERMITTED.
+        FsError: IS_DIRECTORY, TOO_MANY_SYMLINKS (for the link itself),
+            ACCESS_DENIED, NOT_PERMITTED.
     """
     if inode.type == pb.SYMLINK:
         raise FsError(Status.TOO_MANY_SYMLINKS, f"inode {inode.inode_id:#x} is a symbolic link")
@@ -92,8 +96,8 @@ def require_openable(caller: Caller, inode: pb.InodePb, *, reads: bool, writes: 
 def require_linkable(caller: Caller, inode: pb.InodePb) -> None:
     """Check what another name for an object needs beyond write access to the directory.
 
-    Ids may be guessed where paths may not be searched: so a name is given only to what the caller owns, or may
-    read and write anyway.  The kernel asks the same of mounts by default.
+    Ids may be guessed where paths may not be searched: so a name is given only to what the caller
+    owns, or may read and write anyway.  The kernel asks the same of mounts by default.
 
     Raises:
         FsError: NOT_PERMITTED.
@@ -151,7 +155,8 @@ def mode_after_chmod(caller: Caller, inode: pb.InodePb, mode: int) -> int:
 def mode_after_write(caller: Caller, inode: pb.InodePb) -> int:
     """Return the mode without what lets a program that the caller has changed run as somebody else.
 
-    Set-group-id where the group may not run it once meant mandatory locks: those who are in the group leave it.
+    Set-group-id where the group may not run it once meant mandatory locks: those
+    who are in the group leave it.
     """
     mode = inode.mode & ~stat.S_ISUID
     is_member = caller.is_root or inode.gid in caller.groups

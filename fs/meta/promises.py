@@ -1,15 +1,16 @@
 """Promised bytes: what a writer below a quota of bytes may add to a file before he reports it.
 
 Storage takes bytes without asking the metadata service, so below a quota a writer asks first: up to
-`charged_length` of its inode a file counts as if it were that long already, whatever its length.  So a
-write that does not fit fails at once, and a report of promised bytes never does.  Elsewhere
+`charged_length` of its inode a file counts as if it were that long already, whatever its length.
+So a write that does not fit fails at once, and a report of promised bytes never does.  Elsewhere
 `charged_length` is 0 and nobody asks.
 
 Invariants:
     - `charged_length` outlives neither the last write session of its file nor a truncation.
-    - Growth behind it, by a writer who did not ask (he had opened the file before there was a limit),
-      is judged when it is reported.  What is refused is cut at once when nobody else writes the file,
-      whose bytes could be among it; else `is_end_refused` says that the last writer's close has to.
+    - Growth behind it, by a writer who did not ask (he had opened the file before there was
+      a limit), is judged when it is reported.  What is refused is cut at once when nobody
+      else writes the file, whose bytes could be among it; else `is_end_refused` says that
+      the last writer's close has to.
 """
 
 from typing import Final
@@ -26,14 +27,18 @@ from .quota import is_metered as _is_metered
 from .usage import recharge, usage_of
 
 PROMISE_BYTES_MAX: Final = 64 * SMALL_BYTES
-"""What a writer gets beyond what he asks for, at most; and no more than he has then, so that he asks ever more seldom."""
+"""What a writer gets beyond what he asks for, at most;
+and no more than he has then, so that he asks ever more seldom.
+"""
 
 SHARE: Final = 64
 """No writer gets more of what is left than this part of it beyond what he asks for."""
 
 
 async def is_metered(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
-    """Return whether a file lies below a quota of bytes, so that its writers ask before it grows."""
+    """Return whether a file lies below a quota of bytes,
+    so that its writers ask before it grows.
+    """
     if not inode.home_inode_id:
         return False
     return _is_metered(await ctx.lineages.above(tr, inode.home_inode_id))
@@ -90,13 +95,17 @@ async def has_writer(tr: Transaction, inode_id: int) -> bool:
 
 
 async def is_only_writer(tr: Transaction, ctx: OpContext, inode_id: int) -> bool:
-    """Return whether nobody but one session of the caller's client has the inode open for writing."""
+    """Return whether nobody but one session of the caller's client has the inode
+    open for writing.
+    """
     writers = await _writers(tr, inode_id)
     return len(writers) <= 1 and all(w.client_id == ctx.caller.client_id for w in writers)
 
 
 async def give_back(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
-    """Take back what was promised beyond the length, unless somebody else may be using it; the caller recharges."""
+    """Take back what was promised beyond the length, unless somebody else may be using it;
+    the caller recharges.
+    """
     if inode.file.charged_length and await is_only_writer(tr, ctx, inode.inode_id):
         inode.file.charged_length = 0
 
@@ -119,8 +128,9 @@ async def judge(
         is_closing: his session is cleared already.
 
     Returns:
-        True when it was more than the quotas allow: then the inode has its old length, and the bytes behind
-        that are to be cut: a truncation is pending, or `is_end_refused` is set while somebody else writes.
+        True when it was more than the quotas allow: then the inode has its old length, and
+        the bytes behind that are to be cut: a truncation is pending, or `is_end_refused` is
+        set while somebody else writes.
     """
     before = usage_of(stored)
     try:
@@ -150,7 +160,8 @@ async def judge(
 async def settle(tr: Transaction, ctx: OpContext, inode: pb.InodePb, stored: pb.InodePb) -> bool:
     """Count a file at the end of one write session, already cleared; else as `judge`.
 
-    After the last one nothing is promised any more, and bytes that a quota refused meanwhile are cut too.
+    After the last one nothing is promised any more, and bytes that a quota
+    refused meanwhile are cut too.
     """
     if inode.type != pb.FILE:
         return False

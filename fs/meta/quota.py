@@ -1,21 +1,22 @@
 """Quotas: limits on the bytes and on the inodes below a directory, checked where usage is counted.
 
-A growth that would exceed a limit is refused with QUOTA_EXCEEDED in the transaction that would make it.  So no commit
-leaves more than the limit, with the exceptions listed below.
+A growth that would exceed a limit is refused with QUOTA_EXCEEDED in the transaction that would make
+it.  So no commit leaves more than the limit, with the exceptions listed below.
 
-To be sure of that a transaction must conflict with every other growth below the same quota, which would let one of them
-commit at a time.  So there are two ways, and a *near mark* that says which:
-    - Far from the limit (more than a margin away) a small growth reads the counter without a conflict, and only the
-      near mark with one.
-    - The first transaction that sees less than the margin left reads the counter with a conflict and sets the mark,
-      which reruns all that were under way.  From then on every growth reads the counter with a conflict, until somebody
-      sees twice the margin left and takes the mark away.
+To be sure of that a transaction must conflict with every other growth below the same quota, which
+would let one of them commit at a time.  So there are two ways, and a *near mark* that says which:
+    - Far from the limit (more than a margin away) a small growth reads the counter without a
+      conflict, and only the near mark with one.
+    - The first transaction that sees less than the margin left reads the counter with a conflict
+      and sets the mark, which reruns all that were under way.  From then on every growth reads the
+      counter with a conflict, until somebody sees twice the margin left and takes the mark away.
 
-Why no limit is exceeded: let p be the first commit that leaves less than the margin, w the first later one that sets
-the mark.  Between p and w only growths commit whose snapshot is before p, so which were under way at p.  They are at
-most IN_FLIGHT_MAX small ones, which together are no more than the margin.  After w nobody commits on a counter that
-changed after he read it.  A growth that is not small reads with a conflict at any time.  Should more than IN_FLIGHT_MAX
-be under way at one moment below one quota, those beyond may exceed it.
+Why no limit is exceeded: let p be the first commit that leaves less than the margin, w the first
+later one that sets the mark.  Between p and w only growths commit whose snapshot is before p, so
+which were under way at p.  They are at most IN_FLIGHT_MAX small ones, which together are no more
+than the margin.  After w nobody commits on a counter that changed after he read it.  A growth that
+is not small reads with a conflict at any time.  Should more than IN_FLIGHT_MAX be under way at one
+moment below one quota, those beyond may exceed it.
 
 What may leave more than a limit, and is counted all the same:
     - setting a limit below what is there;
@@ -102,7 +103,9 @@ async def _require(
 
 
 async def bytes_left(tr: Transaction, lineage: Sequence[Ancestor]) -> int | None:
-    """Return how many bytes fit below all the quotas of a lineage, as of the snapshot; None: no limit."""
+    """Return how many bytes fit below all the quotas of a lineage, as of the snapshot;
+    None: no limit.
+    """
     left = None
     for ancestor in lineage:
         if ancestor.bytes_max:

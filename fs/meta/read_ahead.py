@@ -1,7 +1,9 @@
-"""What an operation will certainly read, known from its request alone: so that it is read in one go.
+"""What an operation will certainly read, known from its request alone:
+so that it is read in one go.
 
-On a store elsewhere (fs/kv/remote.py, fs/kv/foundationdb.py) each read that waits for the one before costs a way there
-and back.  A request names the directory, the name and the request id; all else follows from what these lead to.
+On a store elsewhere (fs/kv/remote.py, fs/kv/foundationdb.py) each read that waits for the one
+before costs a way there and back.  A request names the directory, the name and the request id; all
+else follows from what these lead to.
 
 Does not check anything: a request that will be refused may name what it likes.
 """
@@ -160,7 +162,9 @@ KEYS: Final[dict[type[Message], Callable[[Caller, Any], Iterator[bytes]]]] = {
 
 
 def request_keys(caller: Caller, request: Message) -> Iterator[bytes]:
-    """Yield the keys that an operation reads before anything else; none where it begins with a single read."""
+    """Yield the keys that an operation reads before anything else;
+    none where it begins with a single read.
+    """
     keys = KEYS.get(type(request))
     if keys is not None:
         yield from keys(caller, request)
@@ -175,7 +179,9 @@ def object_keys(dentries: Iterable[DentryRecordPb]) -> Iterator[bytes]:
 
 
 def name_keys(dentry: DentryRecordPb | None, parent_id: int, name: bytes) -> Iterator[bytes]:
-    """Yield where the object behind a name that may go is kept, and whether it is its home (fs/meta/homes.py)."""
+    """Yield where the object behind a name that may go is kept,
+    and whether it is its home (fs/meta/homes.py).
+    """
     if dentry is not None:
         yield from object_keys([dentry])
         if dentry.type != pb.DIRECTORY:

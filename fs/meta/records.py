@@ -1,39 +1,46 @@
 """Key map of the metadata service, and the few values that are not protobuf records.  Pure.
 
 Every key starts with four letters; the rest is fixed-width numbers and then, at most, one name of
-variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little- and big-endian, ID8 is an
-inode id as `pack_id` writes it.
+variable length, so that keys need no escaping.  LE8 and BE8 are 8 bytes little- and big-endian, ID8
+is an inode id as `pack_id` writes it.
 
     INOD inode ID8                  -> InodePb (of directories: all but what DTIM and DCNT hold)
     DENT parent BE8, name           -> DentryRecordPb
-    DTIM directory ID8              -> mtime, ctime: two signed LE8; newer than those in INOD; as one number, the
-                                       larger one has the later ctime
+    DTIM directory ID8              -> mtime, ctime: two signed LE8; newer than those in INOD; as
+                                       one number, the larger one has the later ctime
     DCNT directory ID8              -> signed LE8 counter: its subdirectories
     INOS inode ID8, file session    -> FileSessionRecordPb
     XATR inode ID8, attribute name  -> the attribute's value
     IDEM client 0x00 request        -> IdempotencyRecordPb
     GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
     GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
-    TRUN inode ID8                  -> LE8 start time: a truncation whose chunks are not all gone yet
+    TRUN inode ID8                  -> LE8 start time: a truncation whose chunks
+                                       are not all gone yet
     INLN inode ID8                  -> InlineRecordPb: all bytes of an inline file
     FLCK inode ID8                  -> FileLocksRecordPb: advisory locks
-    CLCK client 0x00 inode ID8      -> LE8 time of its first lock: the files on which a client holds locks
+    CLCK client 0x00 inode ID8      -> LE8 time of its first lock: the files on which
+                                       a client holds locks
     DLCK client 0x00 inode ID8      -> LE8 time: the directories that a client has locked
-    LWAI client 0x00 owner ID8      -> LE8 time of its newest wait, LockWaitsRecordPb: the locks that a process waits for
-    USAG directory ID8, kind        -> signed LE8 counter of all below: kind b bytes, f files, d directories
+    LWAI client 0x00 owner ID8      -> LE8 time of its newest wait, LockWaitsRecordPb: the locks
+                                       that a process waits for
+    USAG directory ID8, kind        -> signed LE8 counter of all below: kind b bytes, f
+                                       files, d directories
     QUOT directory BE8              -> QuotaRecordPb
     QNEA directory ID8, kind        -> empty: a quota (kind b bytes, i inodes) is nearly used up
     UFEN directory ID8              -> UsageFenceRecordPb: a directory about to be moved
     LINK inode ID8, parent BE8, name -> empty: a name of an inode that has several, all but the home
     TRSH due BE8, parent BE8, name  -> empty: until when a name in the trash is kept
-    SING name                       -> singletons: format, inode-count, inode-ids-SHARD, usage-epoch, usage-state, gc-pause,
-                                       outcome-tick, inline-bytes (signed LE8 counter: the bytes of all INLN)
+    SING name                       -> singletons: format, inode-count, inode-ids-SHARD,
+                                       usage-epoch, usage-state, gc-pause, outcome-tick,
+                                       inline-bytes (signed LE8 counter: the bytes of all INLN)
 
 Invariants:
-    - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count, inline-bytes), so creates in
-      one directory do not conflict, and DTIM never goes back; what decides (INOD of the parent, DENT) is read.
-    - Inode keys spread runs of ids over the whole range, and keep the 256 of a run together: what one service makes
-      one after the other is found in few places.  Dentries and GC keys are big-endian to be listed in order.
+    - What several clients change at once is written blindly (DTIM, DCNT, USAG, inode-count,
+      inline-bytes), so creates in one directory do not conflict, and DTIM never goes back; what
+      decides (INOD of the parent, DENT) is read.
+    - Inode keys spread runs of ids over the whole range, and keep the 256 of a run together: what
+      one service makes one after the other is found in few places.  Dentries and GC keys are
+      big-endian to be listed in order.
 
 Source: deepseek-ai/3FS, key prefixes and record split; DTIM, DCNT, XATR and TRUN are ours.
 """
@@ -82,16 +89,19 @@ OUTCOME_TICK_KEY: Final = SINGLETON + b"outcome-tick"
 INLINE_BYTES_KEY: Final = SINGLETON + b"inline-bytes"
 FORMAT_VERSION: Final = 5
 """2: usage is counted.  A service that does not count must not serve it.
-3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its ids.
-4: may hold inline files.  A store that was made before keeps its format, and has none.
-5: may hold leases of directories; as above."""
+
+3: made with ids from TOGETHER_ID_MIN on; a store that was made before keeps its format, and its
+ids.  4: may hold inline files.  A store that was made before keeps its format, and has none.  5:
+may hold leases of directories; as above.
+"""
 COUNTED_FORMAT: Final = 2
 INLINE_FORMAT: Final = 4
 LEASED_FORMAT: Final = 5
 
 TOGETHER_ID_MIN: Final = 1 << 52
-"""Of keys of inodes with ids from here on, the lowest byte comes behind the five others, so that runs of 256 lie together; the two
-highest bytes stay where they are, and tell which it is."""
+"""Of keys of inodes with ids from here on, the lowest byte comes behind the five others,
+so that runs of 256 lie together; the two highest bytes stay where they are, and tell which it is.
+"""
 
 _TIMES = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
@@ -169,7 +179,9 @@ def subdirectory_count_key(directory_id: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def directory_rows(directory_id: int) -> tuple[bytes, bytes, bytes]:
-    """Return the keys of the inode, the times and the counter of a directory, whose names are changed one after the other."""
+    """Return the keys of the inode, the times and the counter of a directory,
+    whose names are changed one after the other.
+    """
     return (
         inode_key(directory_id),
         directory_times_key(directory_id),
@@ -288,13 +300,17 @@ def lock_waits_key(client_id: str, owner: int) -> bytes:
 
 
 def client_locks_parts(key: bytes) -> tuple[str, InodeId]:
-    """Return the client and the inode in the key of a client's locks on a file or directory, or the owner in that of its waits."""
+    """Return the client and the inode in the key of a client's locks on a file or directory,
+    or the owner in that of its waits.
+    """
     client_id, inode = key[4:-9], key[-8:]
     return client_id.decode(), unpack_id(inode)
 
 
 def usage_key(directory_id: int, kind: bytes) -> bytes:
-    """Return the key of a counter of what lies below a directory; `kind` is bytes, files or directories."""
+    """Return the key of a counter of what lies below a directory;
+    `kind` is bytes, files or directories.
+    """
     return USAGE + pack_id(directory_id) + kind
 
 

@@ -1,11 +1,12 @@
-"""Recount: gives a file system its homes, link records and usage counters, by one walk over all records.
+"""Recount: gives a file system its homes, link records and usage counters,
+by one walk over all records.
 
-For metadata written by a release that did not count, before the first service serves it; and, while no
-service runs, for counters that `check` found wrong.
+For metadata written by a release that did not count, before the first service serves it; and, while
+no service runs, for counters that `check` found wrong.
 
 Invariants:
-    - Nobody else changes the namespace meanwhile.  Should several services start at once, each counts;
-      the first to finish marks the state, and the others then change nothing any more.
+    - Nobody else changes the namespace meanwhile.  Should several services start at once, each
+      counts; the first to finish marks the state, and the others then change nothing any more.
     - Interrupted, it is begun anew: the mark comes last.
 
 Needs memory for all names of inodes that are no directories (about 200 bytes each).  Idempotent.

@@ -1,6 +1,7 @@
 """Path walk: a path from the root to an inode, following symbolic links.
 
-Serves ResolvePath and BatchResolvePath; mounts walk by Lookup instead.  Reads are snapshot reads of one transaction.
+Serves ResolvePath and BatchResolvePath; mounts walk by Lookup instead.  Reads are
+snapshot reads of one transaction.
 
 Source: path_resolution(7).
 """
@@ -26,7 +27,9 @@ PATH_COUNT_MAX = 1024
 """Of one BatchResolvePath."""
 
 Seen = dict[int | tuple[int, bytes], pb.InodePb]
-"""Directories that walks of one transaction have passed, by inode id, where the caller may search them, and by (inode id, name), where they are below it."""
+"""Directories that walks of one transaction have passed, by inode id,
+where the caller may search them, and by (inode id, name), where they are below it.
+"""
 
 
 def _split(path: bytes) -> list[bytes]:
@@ -71,13 +74,15 @@ async def walk(
     follow_last: bool = True,
     seen: Seen | None = None,
 ) -> tuple[pb.InodePb, list[bytes]]:
-    """Walk as far as the path exists; return the last inode there is, and the names that are missing.
+    """Walk as far as the path exists; return the last inode there is,
+    and the names that are missing.
 
-    Several walks of one snapshot for one caller may share what they have `seen`: then the inodes of directories may be complete.
+    Several walks of one snapshot for one caller may share what they have `seen`: then the inodes
+    of directories may be complete.
 
     Raises:
-        FsError: NOT_FOUND (a symbolic link on the way leads nowhere), NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS,
-            NAME_TOO_LONG, INVALID_ARGUMENT.
+        FsError: NOT_FOUND (a symbolic link on the way leads nowhere), NOT_DIRECTORY, ACCESS_DENIED,
+            TOO_MANY_SYMLINKS, NAME_TOO_LONG, INVALID_ARGUMENT.
     """
     seen = {} if seen is None else seen
     rest, here, link_count = _split(path), start, 0
@@ -131,10 +136,12 @@ async def _resolve(
 async def resolve_path(
     tr: Transaction, ctx: OpContext, request: meta.ResolvePathReq
 ) -> meta.InodeRsp:
-    """Return the inode of a path taken from the root; with `wants_read`, open it for reading, which leaves no trace.
+    """Return the inode of a path taken from the root;
+    with `wants_read`, open it for reading, which leaves no trace.
 
     Raises:
-        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS, NAME_TOO_LONG, METADATA_DAMAGED.
+        FsError: NOT_FOUND, NOT_DIRECTORY, ACCESS_DENIED, TOO_MANY_SYMLINKS,
+            NAME_TOO_LONG, METADATA_DAMAGED.
         StillInlineError: with `wants_read`, to who knows of no inline files.
     """
     wants_read = request.wants_read
@@ -152,10 +159,11 @@ async def resolve_path(
 async def batch_resolve_path(
     tr: Transaction, ctx: OpContext, request: meta.BatchResolvePathReq
 ) -> tuple[meta.BatchResolvePathRsp, list[Buffer]]:
-    """Return for each path, in order and of one snapshot, its inode, or what `resolve_path` would raise, and what is the payload.
+    """Return for each path, in order and of one snapshot, its inode,
+    or what `resolve_path` would raise, and what is the payload.
 
-    Of inline files the bytes come along, in the payload or else in the message, until there are `inline.REPLY_BYTES_MAX` of them;
-    those of others are asked for again.
+    Of inline files the bytes come along, in the payload or else in the message, until there are
+    `inline.REPLY_BYTES_MAX` of them; those of others are asked for again.
 
     Raises:
         FsError: RPC_BAD_REQUEST for more than PATH_COUNT_MAX paths.
@@ -206,7 +214,9 @@ async def _tell_inline(
 
 
 def _refuse(slot: meta.ResolvedPathPb, error: FsError) -> None:
-    """Say of one path why it was not found, instead of all else; raises what another try may find otherwise."""
+    """Say of one path why it was not found, instead of all else;
+    raises what another try may find otherwise.
+    """
     if error.retry is not Retry.NEVER:
         raise error
     slot.Clear()

@@ -1,4 +1,5 @@
-"""How a request to the metadata service is run: in one transaction, again after a conflict, and once however often it is tried.
+"""How a request to the metadata service is run:
+in one transaction, again after a conflict, and once however often it is tried.
 
 Base of fs/meta/service.py, which has a method for each RPC.
 
@@ -7,8 +8,8 @@ Invariants:
     - Times never go back within one service.
     - What is refused as a repeat is refused for good: no earlier try of it succeeds later.
 
-Does not know what any operation does.  Concurrency: any number of requests at once; conflicts are resolved by the
-key-value layer.
+Does not know what any operation does.  Concurrency: any number of requests at once; conflicts are
+resolved by the key-value layer.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -77,7 +78,9 @@ class _ContendedError(Exception):
 
 
 def check_caller(caller: CallerPb) -> None:
-    """Raise FsError(RPC_BAD_REQUEST) for ids of a wrong size or too many groups, before these take thirty times the memory of the message."""
+    """Raise FsError(RPC_BAD_REQUEST) for ids of a wrong size or too many groups,
+    before these take thirty times the memory of the message.
+    """
     client_id, request_id = caller.client_id, caller.request_id
     if len(client_id) > CLIENT_ID_BYTES_MAX or "\x00" in client_id:
         raise FsError(Status.RPC_BAD_REQUEST, f"client id {client_id!r}")
@@ -90,7 +93,9 @@ def check_caller(caller: CallerPb) -> None:
 def _begun(
     op: Operation[ReqT, RspT], ctx: OpContext, request: ReqT
 ) -> Callable[[Transaction], Awaitable[RspT]]:
-    """Return the operation as a function of a transaction, which first reads what it will need for certain."""
+    """Return the operation as a function of a transaction,
+    which first reads what it will need for certain.
+    """
     by_path, tells = names_path(request), is_told(type(request))
 
     async def run(tr: Transaction) -> RspT:
@@ -142,8 +147,9 @@ class RequestRunner:
     def now_ns(self) -> int:
         """Return the wall time, strictly growing.
 
-        When the wall clock is set back, time goes on here at half its pace until that clock has caught up: it
-        neither repeats itself nor stands still, which would keep everything that waits for a time.
+        When the wall clock is set back, time goes on here at half its pace until that clock
+        has caught up: it neither repeats itself nor stands still, which would keep
+        everything that waits for a time.
         """
         wall_ns = self._runtime.clock.wall_ns()
         if wall_ns > self._last_now_ns:
@@ -212,7 +218,8 @@ class RequestRunner:
     async def _settled(
         self, caller: Caller, request: Message, attempt: Callable[[], Awaitable[RspT]]
     ) -> RspT:
-        """Run an operation until nothing holds it up, and log what was done; when a repeat is refused, no earlier try of it may succeed later.
+        """Run an operation until nothing holds it up, and log what was done;
+        when a repeat is refused, no earlier try of it may succeed later.
 
         What goes well at once, as most does, passes through here alone.
         """
@@ -234,7 +241,9 @@ class RequestRunner:
     async def _refused(
         self, caller: Caller, attempt: Callable[[], Awaitable[RspT]], refusal: FsError
     ) -> RspT:
-        """Remember that a repeat was refused, and raise that; where an earlier try has succeeded meanwhile, return its reply."""
+        """Remember that a repeat was refused, and raise that;
+        where an earlier try has succeeded meanwhile, return its reply.
+        """
         now_ns, tick = self.now_ns(), self.ticks.known()
         if await self.driver.transact(
             lambda tr: refuse(tr, caller, refusal, now_ns=now_ns, tick=tick)
@@ -247,7 +256,8 @@ class RequestRunner:
         attempt: Callable[[], Awaitable[RspT]],
         held_up: NamesLeasedError | UsageFencedError | None = None,
     ) -> RspT:
-        """Run an operation again while a directory above is about to be moved, or names are leased to another client.
+        """Run an operation again while a directory above is about to be moved,
+        or names are leased to another client.
 
         Args:
             attempt: runs it.
@@ -279,7 +289,9 @@ class RequestRunner:
         *,
         new_inode_id: int = 0,
     ) -> RspT:
-        """As `_change`, for what moves whole directories; `places` returns (parent, name) of those."""
+        """As `_change`, for what moves whole directories;
+        `places` returns (parent, name) of those.
+        """
         caller = self._caller(request)
         may_contend = True
 
@@ -322,7 +334,8 @@ class RequestRunner:
     async def _finish_truncation(self, inode: InodePb) -> None:
         """Do the second half of a truncation, after its first transaction has committed."""
         if is_emptied_inline(inode.file):
-            # What is written now may be durable before that: it would stand before the bytes of the old content, which are back.
+            # What is written now may be durable before that: it would stand before the bytes of the
+            # old content, which are back.
             await self._engine.sync()
         if inode.file.truncate_pending:
             await self.driver.finish_truncation(inode.inode_id)

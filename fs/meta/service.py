@@ -1,8 +1,8 @@
 """The metadata service: one method per RPC, each one transaction of an operation in `ops`.
 
 Here stands what operations must not do: check what a request may contain at all, reserve inode ids,
-ask storage, wait for the disk.  Methods are named like the RPCs of fs/schema/proto/meta.proto, which
-states what they mean; what they raise is what their operation raises, and RPC_BAD_REQUEST.
+ask storage, wait for the disk.  Methods are named like the RPCs of fs/schema/proto/meta.proto,
+which states what they mean; what they raise is what their operation raises, and RPC_BAD_REQUEST.
 
 How an operation is run stands in fs/meta/runner.py, with its invariants.  Concurrency: as there.
 """
@@ -115,9 +115,11 @@ class MetaService(RequestRunner):
 
     @property
     def tried_methods(self) -> Sequence[str]:
-        """Methods that need not wait where the store is part of this process; see `Server.add_service`.
+        """Methods that need not wait where the store is part of this process;
+        see `Server.add_service`.
 
-        Of what changes something, what has been done is remembered by its request id, or may be done again.
+        Of what changes something, what has been done is remembered by its
+        request id, or may be done again.
         """
         return TRIED if isinstance(self._engine, LocalEngine) else ()
 
@@ -249,7 +251,9 @@ class MetaService(RequestRunner):
         return await self._move(move_to_trash, request, lambda: (place,), new_inode_id=new_inode_id)
 
     async def expire(self, key: bytes) -> bool:
-        """Remove from the trash what a TRSH key is about; return whether there was anything to do."""
+        """Remove from the trash what a TRSH key is about;
+        return whether there was anything to do.
+        """
         request_id = self._runtime.random.randbytes(REQUEST_ID_BYTES)
         caller = ROOT_CALLER._replace(request_id=request_id)
 
@@ -322,8 +326,9 @@ class MetaService(RequestRunner):
         file = reply.inode.file
         is_ended = request.ends_inline or request.report_id
         if is_ended or (file.truncate_ver and not file.length):
-            # What the caller writes to chunks now must not meet bytes that are inline again: by a late report that the power has let fit
-            # once more, or since it has taken back that another client emptied the file, whose number storage then knows as over.
+            # What the caller writes to chunks now must not meet bytes that are inline again: by a
+            # late report that the power has let fit once more, or since it has taken back that
+            # another client emptied the file, whose number storage then knows as over.
             await self._engine.sync()
         return reply
 

@@ -2,8 +2,8 @@
 
 Invariant: no session is ended unless the manager says its list of clients is complete and the
 session is older than session_grace_s, so a client that just appeared, or a manager that just
-started, costs nobody an open file.  The age of one that a clock wrote which has been set back since is counted from when
-it was first seen here.
+started, costs nobody an open file.  The age of one that a clock wrote which has been set back since
+is counted from when it was first seen here.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
@@ -107,7 +107,9 @@ class SessionPruner:
         return ended_count
 
     def _judge_ages(self) -> Callable[[bytes, int], bool]:
-        """Return who says whether a dead client's record is older than the grace, from now on: made after the answer."""
+        """Return who says whether a dead client's record is older than the grace, from now on:
+        made after the answer.
+        """
         now_ns, now_s = self._now_ns(), trio.current_time()
         grace_s = self._config.session_grace_s
         seen, self._ahead = self._ahead, {}

@@ -1,10 +1,10 @@
 """What replies to changes of names tell of the directories: their attributes afterwards.
 
-Kernels forget the attributes of a directory at every change that goes through them, and ask at the next step of a path.
-What the reply brings along saves that call.
+Kernels forget the attributes of a directory at every change that goes through them, and ask at the
+next step of a path. What the reply brings along saves that call.
 
-It is read anew for every reply, in the transaction of the change: also the reply to a repeat, which is a remembered one,
-tells what is there now.  Snapshot reads: nobody conflicts because of them.
+It is read anew for every reply, in the transaction of the change: also the reply to a repeat, which
+is a remembered one, tells what is there now.  Snapshot reads: nobody conflicts because of them.
 """
 
 from typing import Any, Final

@@ -1,7 +1,8 @@
 """Removes from the trash what has been there for as long as was asked for.
 
-Every service looks; of two that find the same name one removes it (ops/trash.py).  Each name is a transaction of its
-own, so the cleaner can be stopped anywhere.  What it removes goes to garbage collection as after any removal.
+Every service looks; of two that find the same name one removes it (ops/trash.py).  Each name is a
+transaction of its own, so the cleaner can be stopped anywhere.  What it removes goes to garbage
+collection as after any removal.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
@@ -77,7 +78,8 @@ class TrashCleaner:
             try:
                 await self._remove(key)
             except FsError as error:
-                # One that cannot be removed now must not hold up the others; but a store that is away fails all.
+                # One that cannot be removed now must not hold up the others; but a
+                # store that is away fails all.
                 failed_count += 1
                 if failed_count == FAILED_COUNT_MAX:
                     raise

@@ -1,7 +1,8 @@
-"""Turns of operations that queue for the same file: the first one is let try before anybody who does not queue.
+"""Turns of operations that queue for the same file:
+the first one is let try before anybody who does not queue.
 
-Concurrency: one event loop.  Only who has the turn calls `begin_try` and `end_try`, and nobody waits for a turn while he has
-another one.
+Concurrency: one event loop.  Only who has the turn calls `begin_try` and `end_try`, and nobody
+waits for a turn while he has another one.
 """
 
 import trio

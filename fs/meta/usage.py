@@ -1,22 +1,23 @@
 """Usage: how many bytes, files and directories lie below every directory, kept without a scan.
 
-Each directory has three counters of all below it, itself not counted.  A transaction that changes what they count adds
-to them blindly, at every directory from the changed one up to the root.  So changes do not conflict with each other.
+Each directory has three counters of all below it, itself not counted.  A transaction that changes
+what they count adds to them blindly, at every directory from the changed one up to the root.  So
+changes do not conflict with each other.
 
 What is counted (`usage_of`):
     - a directory: once, at its parent;
-    - anything else: once, at its home, the directory of one of its names (fs/meta/homes.py), however many names it has;
-      nowhere when it has none, also while it is open;
-    - bytes: of regular files the length, or what a writer was promised beyond it.  Lengths, not space: holes count,
-      replicas do not.
+    - anything else: once, at its home, the directory of one of its names (fs/meta/homes.py),
+      however many names it has; nowhere when it has none, also while it is open;
+    - bytes: of regular files the length, or what a writer was promised beyond it.  Lengths, not
+      space: holes count, replicas do not.
 
 Invariants:
-    - A counter equals the sum over what is below (fs/meta/fsck_tree.py), at every commit.  The exception is below a
-      removed directory: nothing there is counted any more.  An inode whose home was there counts again at another of
-      its names once garbage collection has come by.
+    - A counter equals the sum over what is below (fs/meta/fsck_tree.py), at every commit.  The
+      exception is below a removed directory: nothing there is counted any more.  An inode whose
+      home was there counts again at another of its names once garbage collection has come by.
     - Whoever adds has read the epoch (fs/meta/lineage.py).
-    - Whoever moves a directory to another parent reads its counters, so none of its changes is lost.  He writes the
-      epoch, so that no addition goes to where the directory was before.
+    - Whoever moves a directory to another parent reads its counters, so none of its changes is
+      lost.  He writes the epoch, so that no addition goes to where the directory was before.
 
 Does not: decide who may; the limits are in fs/meta/quota.py.
 """

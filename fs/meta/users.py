@@ -2,7 +2,8 @@
 
 Invariants:
     - Who does not hold the root flag acts as itself: its uid, and of groups no other than its own.
-    - A client speaks for itself: no token reaches the sessions, locks or remembered replies of another one's clients.
+    - A client speaks for itself: no token reaches the sessions, locks or remembered
+      replies of another one's clients.
 """
 
 from google.protobuf.message import Message

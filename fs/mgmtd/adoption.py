@@ -1,12 +1,15 @@
-"""Births that chains are given later: by a person, for disks of a store that is gone, and once for clusters of a release that noted none.
+"""Births that chains are given later: by a person, for disks of a store that is gone,
+and once for clusters of a release that noted none.
 
-Managers that lost a store of their own make chains anew, under another birth than the disks noted (births.py), though
-the names, which metadata services keep elsewhere, are those of these disks.  A person may have the chains take the birth of the
-disks: these are believed as after a restore, by what they noted themselves (restored.py).
+Managers that lost a store of their own make chains anew, under another birth than the disks noted
+(births.py), though the names, which metadata services keep elsewhere, are those of these disks.  A
+person may have the chains take the birth of the disks: these are believed as after a restore, by
+what they noted themselves (restored.py).
 
 What speaks against it is found here as far as managers can know:
-    - a namespace made anew would give the numbers, and with them the chunks, of old files to new ones.  It is younger than what
-      the disks served last: a watermark rises only under a lease, and the managers that gave it ended with their store;
+    - a namespace made anew would give the numbers, and with them the chunks, of old files to new
+      ones.  It is younger than what the disks served last: a watermark rises only under a lease,
+      and the managers that gave it ended with their store;
     - chains made otherwise than before would be asked for chunks of others;
     - a disk that served under the new chains would be refused in its turn.
 
@@ -24,7 +27,9 @@ from ..schema.standing import Standing
 from .restored import Heard, guarded
 
 NAMESPACE_AGE_S_MIN: Final = 3600
-"""A namespace is so much older than what the disks served last: more than clocks differ, and a younger one holds little."""
+"""A namespace is so much older than what the disks served last:
+more than clocks differ, and a younger one holds little.
+"""
 
 
 def obstacles(
@@ -33,12 +38,14 @@ def obstacles(
     watermarks: Mapping[TargetId, int],
     namespace_birth_ns: int,
 ) -> list[str]:
-    """Return what speaks against accepting disks of another store, for people; empty: nothing that is known.
+    """Return what speaks against accepting disks of another store, for people;
+    empty: nothing that is known.
 
     Args:
         info: the chains that were made anew.
         heard: what each target that was heard has noted.
-        watermarks: of the targets that are refused: wall time in seconds until which they served at least.
+        watermarks: of the targets that are refused: wall time in seconds until
+            which they served at least.
         namespace_birth_ns: wall time at which the root directory was made.
     """
     if not watermarks:
@@ -65,19 +72,22 @@ def obstacles(
         if chain.serving:
             new = " and ".join(map(str, chain.serving))
             found.append(
-                f"chain {chain.chain_id} serves already, from target {new}: stop its node, and empty its disk"
+                f"chain {chain.chain_id} serves already, from target {new}: stop its node, and "
+                "empty its disk"
             )
     served_until_s = max(watermarks.values())
     if served_until_s - namespace_birth_ns // 10**9 < NAMESPACE_AGE_S_MIN:
         found.append(
             f"the file system was made {_time(namespace_birth_ns)}, the disks served until"
-            f" {_time(served_until_s * 10**9)}: its names are not those of their chunks; restore the metadata first"
+            f" {_time(served_until_s * 10**9)}: its names are not those of their chunks; restore "
+            "the metadata first"
         )
     return found
 
 
 def adopted(info: RoutingInfo, heard: Heard, now_ns: int) -> dict[ChainId, Chain]:
-    """Return all chains under the birth that the disks noted, waiting for those who can know their newest data.
+    """Return all chains under the birth that the disks noted,
+    waiting for those who can know their newest data.
 
     Nothing of `obstacles` speaks against it.
     """
@@ -94,10 +104,11 @@ def adopted(info: RoutingInfo, heard: Heard, now_ns: int) -> dict[ChainId, Chain
 def given_births(
     info: RoutingInfo, heard: Heard, local: Mapping[TargetId, LocalState], now_ns: int
 ) -> dict[ChainId, Chain]:
-    """Return the chains that have no birth yet with one, once every member of all chains serves and says so; empty: nothing is to be done.
+    """Return the chains that have no birth yet with one,
+    once every member of all chains serves and says so; empty: nothing is to be done.
 
-    That of the other chains, else the one that disks have noted: an earlier release of managers forgets it.  Disks of several
-    births are left alone.
+    That of the other chains, else the one that disks have noted: an earlier release of managers
+    forgets it.  Disks of several births are left alone.
     """
     unborn = [c for c in info.chains.values() if not c.birth_ns]
     if not unborn or not all(_is_whole(c, heard, local) for c in info.chains.values()):

@@ -1,11 +1,13 @@
-"""Disks that served under another store of this cluster: the managers' store is gone, and chains were made anew in an empty one.
+"""Disks that served under another store of this cluster:
+the managers' store is gone, and chains were made anew in an empty one.
 
-The first chains of a store get its birth, the time at which they were made, and each target that serves notes that of its chain on its disk
-(fs/storage/standings.py).  So a disk that comes with another birth holds files whose names are in the store that is gone.
-It counts as away: it would serve their chunks under the inode numbers of new files, and be overwritten by a resync.
+The first chains of a store get its birth, the time at which they were made, and each target that
+serves notes that of its chain on its disk (fs/storage/standings.py).  So a disk that comes with
+another birth holds files whose names are in the store that is gone.  It counts as away: it would
+serve their chunks under the inode numbers of new files, and be overwritten by a resync.
 
-Invariant: a target is refused for as long as its disk says another birth than its chain; an emptied disk says none.
-A birth that is not known, of a release that noted none, refuses nobody.
+Invariant: a target is refused for as long as its disk says another birth than its chain; an emptied
+disk says none. A birth that is not known, of a release that noted none, refuses nobody.
 
 Pure but for the table itself.  Decision: specs/decisions/0140-births-of-stores.md.
 """
@@ -30,7 +32,9 @@ class Births:
         self._refused: dict[TargetId, FsError] = {}
 
     def hear(self, chain: Chain | None, report: TargetReportPb) -> bool:
-        """Take in what a member of a chain reports; return whether it began, or ceased, to be refused."""
+        """Take in what a member of a chain reports;
+        return whether it began, or ceased, to be refused.
+        """
         target_id = TargetId(report.target_id)
         was_refused = target_id in self._refused
         noted = standing_from_pb(report.standing)
@@ -50,7 +54,9 @@ class Births:
 def of_other_stores(
     info: RoutingInfo, noted: Mapping[TargetId, Standing | None]
 ) -> frozenset[TargetId]:
-    """Return the targets, also those in no chain, whose disks hold what belongs to another store: nothing of it is ever dropped unasked."""
+    """Return the targets, also those in no chain, whose disks hold what belongs to another store:
+    nothing of it is ever dropped unasked.
+    """
     birth_ns = next((c.birth_ns for c in info.chains.values() if c.birth_ns), 0)
     return frozenset(t for t, s in noted.items() if s is not None and s.is_of_other_store(birth_ns))
 
@@ -58,7 +64,8 @@ def of_other_stores(
 def _refusal(target_id: TargetId, birth_ns: int, chain: Chain) -> FsError:
     return FsError(
         Status.FOREIGN_DISK,
-        f"target {target_id}: its disk served chains of another store, made {_time(birth_ns)}: bring that store back,"
+        f"target {target_id}: its disk served chains of another store, made {_time(birth_ns)}: "
+        "bring that store back,"
         f" or restore a backup of it (the chains of this one were made {_time(chain.birth_ns)})",
     )
 

@@ -1,15 +1,18 @@
-"""Changes of a chain that somebody asked for: members added and removed, orders, a lost last server given up.
+"""Changes of a chain that somebody asked for:
+members added and removed, orders, a lost last server given up.
 
-Pure.  The judgement of what nodes report is `chain_state.next_chain`; these functions never make a target serve and
-never take one that serves from a chain.  They return the same object when what is asked for holds already, else
-the chain with chain_version + 1.
+Pure.  The judgement of what nodes report is `chain_state.next_chain`; these functions never make a
+target serve and never take one that serves from a chain.  They return the same object when what is
+asked for holds already, else the chain with chain_version + 1.
 
-Why none that serves: its node may go on serving reads for as long as its lease lasts.  So it is asked to stop first
-(`OfflineTarget`), reports that it has, is judged offline, and only then may be removed.
+Why none that serves: its node may go on serving reads for as long as its lease lasts.
+So it is asked to stop first (`OfflineTarget`), reports that it has, is judged
+offline, and only then may be removed.
 
 Invariants (tests/mgmtd/test_chain_changes.py, over sequences of operations and failures):
     - The result is legal (`chain_state.is_legal`) and has the same serving targets as before.
-    - A chain that waits for a lastsrv target still waits for the same one, unless data loss was accepted.
+    - A chain that waits for a lastsrv target still waits for the same one,
+      unless data loss was accepted.
 """
 
 from collections.abc import Container, Sequence
@@ -111,7 +114,9 @@ def substituted(chain: Chain, leaving: TargetId, joining: TargetId) -> Chain:
 
 
 def is_replaceable(chain: Chain, leaving: TargetId, joining: TargetId) -> bool:
-    """Tell whether `leaving`, which does not serve, may be dropped: everybody else serves, `joining` among them."""
+    """Tell whether `leaving`, which does not serve, may be dropped:
+    everybody else serves, `joining` among them.
+    """
     others = [m.public_state for m in chain.targets if m.target_id != leaving]
     return (
         chain.state_of(leaving) is not None
@@ -139,11 +144,12 @@ def with_preferred_order(chain: Chain, order: Sequence[TargetId]) -> Chain:
 def next_rotation(chain: Chain) -> TargetId | None:
     """Return the serving target to be sent to the end next, None when the order is as preferred.
 
-    The longest beginning of the preferred order that the chain has in this order stays; the first one after
-    it goes to the end.  So each step makes that beginning longer by one at least.
+    The longest beginning of the preferred order that the chain has in this order stays; the first
+    one after it goes to the end.  So each step makes that beginning longer by one at least.
 
     Raises:
-        FsError: UNSAFE_CHANGE while not every member serves, or the preferred order does not name them all.
+        FsError: UNSAFE_CHANGE while not every member serves, or the preferred
+            order does not name them all.
     """
     serving = chain.serving
     if len(serving) < len(chain.targets):
@@ -161,7 +167,8 @@ def next_rotation(chain: Chain) -> TargetId | None:
 def rotated_last_serving(
     chain: Chain, lost: TargetId, chosen: TargetId | None, alive: Container[TargetId]
 ) -> Chain:
-    """Give up the last serving target, whose data is lost; another member's, perhaps older, becomes the truth.
+    """Give up the last serving target, whose data is lost;
+    another member's, perhaps older, becomes the truth.
 
     Counts as a loss, of which clients with updates not yet synced are told.
 

@@ -1,19 +1,21 @@
 """Chain-state transition: the one function that moves targets between public states.
 
-Pure: no clock, no randomness, no I/O.  The primary's chain scan calls it; nothing else changes a public state.
+Pure: no clock, no randomness, no I/O.  The primary's chain scan calls it;
+nothing else changes a public state.
 
 Invariants (enumerated exhaustively by tests/mgmtd/test_chain_state.py):
     - The result holds the same target ids as the input.
-    - Order is serving*, lastsrv?, syncing?, waiting*, offline*.  At most one target is syncing, at most one is lastsrv,
-      and a lastsrv is only where nothing serves.
-    - A waiting or offline target never becomes serving in one step: it has to be syncing in between.  The exception is
-      a stand-in.  It ceased to serve in the same judgement as the last server, and nobody could acknowledge anything
-      after that.
-    - A chain that had a serving or lastsrv target still has one of either: the newest data has a keeper.
+    - Order is serving*, lastsrv?, syncing?, waiting*, offline*.  At most one target is syncing, at
+      most one is lastsrv, and a lastsrv is only where nothing serves.
+    - A waiting or offline target never becomes serving in one step: it has to be syncing in
+      between.  The exception is a stand-in.  It ceased to serve in the same judgement as the last
+      server, and nobody could acknowledge anything after that.
+    - A chain that had a serving or lastsrv target still has one of either:
+      the newest data has a keeper.
     - chain_version grows by exactly one when anything changed.  Else the same object is returned.
 
-Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table of its design notes.  The differences
-are listed in specs/chain-state.md.
+Source: deepseek-ai/3FS, the rules as coded for its chain update, not the table of its design notes.
+The differences are listed in specs/chain-state.md.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -68,11 +70,12 @@ def next_chain(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Cha
 
 
 def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Chain:
-    """Count a loss when the newest data is kept by a target that kept it before its machine was started anew.
+    """Count a loss when the newest data is kept by a target
+    that kept it before its machine was started anew.
 
-    What an update writes survives the death of processes, but only a sync makes it survive the machine.  A target that
-    may stand in for a last server counts as the last server does, also if it never has to stand in: later on nobody
-    would know of the reboot.
+    What an update writes survives the death of processes, but only a sync makes it survive the
+    machine.  A target that may stand in for a last server counts as the last server does, also if
+    it never has to stand in: later on nobody would know of the reboot.
 
     Args:
         before: the chain until now.
@@ -80,7 +83,8 @@ def with_loss(before: Chain, after: Chain, rebooted: Container[TargetId]) -> Cha
         rebooted: targets whose machines were started anew since the targets were last heard of.
 
     Returns:
-        `after` when nothing can have been lost.  Else `after` with one more loss, under the version after `before`'s.
+        `after` when nothing can have been lost.  Else `after` with one more loss, under
+        the version after `before`'s.
     """
     if not any(t in rebooted and t in before.candidates for t in after.candidates):
         return after
@@ -114,7 +118,9 @@ def keeping_state(state: PublicState) -> LocalState:
 
 
 def _stand_in(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> TargetId | None:
-    """Return who serves from now on in the stead of the last server, which is away; None: nobody can, or needs to."""
+    """Return who serves from now on in the stead of the last server, which is away;
+    None: nobody can, or needs to.
+    """
     if not chain.stand_ins or any(
         local_states.get(t, LocalState.OFFLINE) is not LocalState.OFFLINE for t in chain.keepers
     ):
@@ -124,12 +130,13 @@ def _stand_in(chain: Chain, local_states: Mapping[TargetId, LocalState]) -> Targ
 
 
 def _stand_ins(chain: Chain, lasts: Sequence[TargetId]) -> tuple[TargetId, ...]:
-    """Return who may stand in for the last server of a judged chain: those that ceased to serve together with it.
+    """Return who may stand in for the last server of a judged chain:
+    those that ceased to serve together with it.
 
-    An update is acknowledged only when all that serve have it.  One that anybody was shown is at least pending with all
-    of them (fs/storage/write_path.py).  So every target that serves under one chain version has everything.  Nobody
-    serves under the next one, so from there on nothing is acknowledged.  A target that ceased to serve earlier may lack
-    something.
+    An update is acknowledged only when all that serve have it.  One that anybody was shown is at
+    least pending with all of them (fs/storage/write_path.py).  So every target that serves under
+    one chain version has everything.  Nobody serves under the next one, so from there on nothing is
+    acknowledged.  A target that ceased to serve earlier may lack something.
     """
     if not lasts:
         return ()
@@ -139,7 +146,9 @@ def _stand_ins(chain: Chain, lasts: Sequence[TargetId]) -> tuple[TargetId, ...]:
 def _judge(
     state: PublicState, local: LocalState, judged: Mapping[PublicState, list[TargetId]]
 ) -> PublicState:
-    """Return one member's next state; members are judged in chain order, so `judged` knows those ahead."""
+    """Return one member's next state; members are judged in chain order,
+    so `judged` knows those ahead.
+    """
     is_alive = local is not LocalState.OFFLINE
     has_serving = bool(judged[PublicState.SERVING])
     match state:

@@ -1,12 +1,14 @@
-"""Where a target may go: disks with room, in other failure domains than the other members of its chain.  Pure.
+"""Where a target may go: disks with room, in other failure domains than the other members
+of its chain.  Pure.
 
-A node's failure domains are its tags `rack` and `host`; without a tag the node is a domain of its own.  A chain never
-has two members on one node, and a move never puts more of its members into one rack, or onto one host, than there
-were before it.
+A node's failure domains are its tags `rack` and `host`; without a tag the node is a domain of its
+own.  A chain never has two members on one node, and a move never puts more of its members into one
+rack, or onto one host, than there were before it.
 
-Among the disks allowed, the best is none that was given up lately, in the fewest domains of other members, has the fewest moves coming to its node,
-then fewest members of chains for its size, then a node that shares the fewest chains with the other members (so that
-the next failure is carried by many), then most room.
+Among the disks allowed, the best is none that was given up lately, in the fewest domains of
+other members, has the fewest moves coming to its node, then fewest members of chains for its
+size, then a node that shares the fewest chains with the other members (so that the next failure
+is carried by many), then most room.
 """
 
 from collections import Counter
@@ -123,7 +125,9 @@ class Cluster:
 
     @cached_property
     def spares(self) -> dict[Site, list[TargetId]]:
-        """Empty targets in no chain and no move; one that holds data may be precious to somebody."""
+        """Empty targets in no chain and no move; one
+        that holds data may be precious to somebody.
+        """
         found: dict[Site, list[TargetId]] = {}
         taken = {t for m in self.book.moves.values() for t in (m.leaving, m.joining)}
         taken |= self.of_other_stores
@@ -185,8 +189,8 @@ def choose(cluster: Cluster, want: Wanted, busy: Mapping[NodeId, int]) -> Site |
 def is_suited(cluster: Cluster, want: Wanted, site: Site) -> bool:
     """Tell whether a replacement may be placed on a disk.
 
-    A disk of the leaving target's own node only when that target is offline: two members of a chain on one
-    node are never there at the same time.
+    A disk of the leaving target's own node only when that target is offline: two members of a chain
+    on one node are never there at the same time.
     """
     info, old = cluster.info, cluster.info.target(want.leaving)
     if site.node_id in {n.node_id for n in want.others}:

@@ -1,4 +1,5 @@
-"""The shell around `lease.decide`: reads and writes the lease record, watches the owner, knows when we may act.
+"""The shell around `lease.decide`: reads and writes the lease record, watches the owner,
+knows when we may act.
 
 Concurrency: `step` and `release` are called by one task; `may_act` and `record` by anybody.
 """
@@ -71,7 +72,9 @@ class Election:
 
     @property
     def margin_s(self) -> float:
-        """Seconds for which we may still act; negative, or 0 for one who holds nothing: we may not."""
+        """Seconds for which we may still act; negative,
+        or 0 for one who holds nothing: we may not.
+        """
         if self._held is None:
             return 0.0
         end_s = self._held.confirmed_s + certain_s(self._section.primary_lease_s)
@@ -133,7 +136,8 @@ class Election:
     async def wait_turn(self) -> None:
         """Wait until the next step of one who holds nothing is due.
 
-        Watches the owner meanwhile: the wait ends when its process is proved gone, or its lease may have lapsed.
+        Watches the owner meanwhile: the wait ends when its process is proved gone,
+        or its lease may have lapsed.
         """
         wait_s = self._section.primary_extend_interval_s
         seen = self._observation

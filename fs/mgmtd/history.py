@@ -1,8 +1,8 @@
 """What a change of the routing info is about, in words that are kept.  Pure.
 
-Each publication that changes a node, the members or states of a chain, a table or a drain is one event; that a target
-uses more space is none.  An event is written in the transaction of the change itself, so that the history has exactly
-what happened.
+Each publication that changes a node, the members or states of a chain, a table or a drain is one
+event; that a target uses more space is none.  An event is written in the transaction of the change
+itself, so that the history has exactly what happened.
 
 Invariants:
     - Event ids count on without gaps, over changes of primaries.
@@ -117,7 +117,9 @@ def _chain_text(
 def _cause(
     info: RoutingInfo, change: Change, target_id: TargetId, local_state_of: LocalStateOf
 ) -> str:
-    """Say what is known of a member's node and of the member itself: that is what its state follows from."""
+    """Say what is known of a member's node and of the member itself:
+    that is what its state follows from.
+    """
     target = change.targets.get(target_id) or info.target(target_id)
     node = change.nodes.get(target.node_id) or info.nodes.get(target.node_id)
     if node is None:
@@ -134,12 +136,18 @@ def _book_changes(book: BookChange) -> Iterator[RoutingChangePb]:
     for move_id in sorted(after.moves.keys() - before.moves.keys()):
         move = after.moves[move_id]
         place = f"node {move.node_id} disk {move.disk_index}"
-        text = f"move {move_id} begins ({move.reason.name.lower()}): {move.joining} on {place} for {move.leaving}"
+        text = (
+            f"move {move_id} begins ({move.reason.name.lower()}): {move.joining} on {place} for "
+            f"{move.leaving}"
+        )
         yield RoutingChangePb(chain_id=move.chain_id, text=text)
     for move_id in sorted(before.moves.keys() - after.moves.keys()):
         move = before.moves[move_id]
         yield RoutingChangePb(chain_id=move.chain_id, text=f"move {move_id} ends")
-    for begins, drains in ((True, after.drains - before.drains), (False, before.drains - after.drains)):  # fmt: skip
+    for begins, drains in (
+        (True, after.drains - before.drains),
+        (False, before.drains - after.drains),
+    ):
         for drain in sorted(drains, key=_place):
             text = f"drain of {_drained(drain)} {'begins' if begins else 'ends'}"
             yield RoutingChangePb(node_id=drain.node_id, text=text)

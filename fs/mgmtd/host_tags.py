@@ -1,7 +1,8 @@
 """Tags: what operators say of nodes and hosts, as `key=value`.  Pure.
 
-A node's tags are part of the routing info; `rack` and `host` of them are its failure domains, `zone` and others are for
-people and selections.  A host's tags are those of all mounts there, which are no nodes and come and go.
+A node's tags are part of the routing info; `rack` and `host` of them are its failure domains,
+`zone` and others are for people and selections.  A host's tags are those of all mounts there,
+which are no nodes and come and go.
 
 Invariant: repeating a change that was made changes nothing.
 """
@@ -29,7 +30,10 @@ def changed_tags(
     """Return the tags after a change; raises FsError(RPC_BAD_REQUEST)."""
     for key, value in given.items():
         if not NAME.fullmatch(key) or len(value) > VALUE_LENGTH_MAX or not value.isprintable():
-            detail = f"tag {key!r}: a name is of letters, digits, . _ -, at most 64; a value at most {VALUE_LENGTH_MAX}"
+            detail = (
+                f"tag {key!r}: a name is of letters, digits, . _ -, at most 64; a value at most "
+                f"{VALUE_LENGTH_MAX}"
+            )
             raise FsError(Status.RPC_BAD_REQUEST, detail)
     match change:
         case TagChangePb.TAGS_SET:

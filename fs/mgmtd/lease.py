@@ -1,15 +1,16 @@
 """Primary election: what a manager does about the lease record it has just read.
 
-Pure: the record and the times are arguments.  Persisting the outcome is the store's part, and it happens in the
-transaction that read the record, so two managers cannot both succeed.
+Pure: the record and the times are arguments.  Persisting the outcome is the store's part, and it
+happens in the transaction that read the record, so two managers cannot both succeed.
 
 The right to act is judged by monotonic clocks alone; wall time stands in the record for people:
-    - The owner counts its right from before its last successful write of the record *started*, and stops
-      acting so long before it ends as drifting clocks may differ by then (`certain_s`).
-    - A rival counts from when it *saw* the record in its present form, later than that write started.  It takes
-      over when the record has stayed the same for the whole lease time; or at once when the owner released it,
-      when the owner's process is proved gone, or when the record names the rival's own node: a node id belongs to
-      one process, which has bound its address before it asks.
+    - The owner counts its right from before its last successful write of the record *started*, and
+      stops acting so long before it ends as drifting clocks may differ by then (`certain_s`).
+    - A rival counts from when it *saw* the record in its present form, later than that
+      write started.  It takes over when the record has stayed the same for the whole lease
+      time; or at once when the owner released it, when the owner's process is proved gone,
+      or when the record names the rival's own node: a node id belongs to one process, which
+      has bound its address before it asks.
 
 Invariants:
     - A changed owner has a larger epoch; the record differs after every write (`end_ns` grows).
@@ -50,7 +51,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What an owner knows: its epoch, and the monotonic time before its last successful write started."""
+    """What an owner knows: its epoch, and the monotonic time
+    before its last successful write started.
+    """
 
     epoch: int
     confirmed_s: float
@@ -58,7 +61,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a rival knows: the record, the monotonic time it first saw it so, and whether its owner is gone."""
+    """What a rival knows: the record, the monotonic time it first saw it so,
+    and whether its owner is gone.
+    """
 
     record: LeaseRecord
     since_s: float
@@ -87,7 +92,8 @@ def decide(
 ) -> Verdict:
     """Judge the record just read at monotonic time `now_s`.
 
-    A lapsed lease whose record still names our epoch is extended, not given up: nobody acted meanwhile.
+    A lapsed lease whose record still names our epoch is extended, not
+    given up: nobody acted meanwhile.
     """
     if held is not None:
         if not is_owned(record, me, held.epoch):
@@ -125,7 +131,9 @@ def taken(record: LeaseRecord, me: Candidate, *, now_ns: int, lease_s: float) ->
 
 
 def extended(record: LeaseRecord, *, now_ns: int, lease_s: float) -> LeaseRecord:
-    """Return the owner's record with a later end; always different, also when wall time stepped back."""
+    """Return the owner's record with a later end;
+    always different, also when wall time stepped back.
+    """
     return replace(record, end_ns=max(now_ns + _ns(lease_s), record.end_ns + 1))
 
 

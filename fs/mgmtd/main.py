@@ -90,7 +90,9 @@ class Mgmtd:
         return primary is not None and primary.is_acting
 
     def known(self) -> tuple[RoutingInfo, ListMovesRsp] | None:
-        """Return the cluster and its moves as the acting primary has them; None: this manager is not it."""
+        """Return the cluster and its moves as the acting primary has them;
+        None: this manager is not it.
+        """
         primary = self.service.primary
         if primary is None or not primary.is_acting:
             return None
@@ -106,7 +108,9 @@ class Mgmtd:
             say(primary, figures)
 
     def be_quiet(self, seconds: float) -> None:
-        """The whole cluster is being stopped: judge nobody for so long, if this manager rules, or does by then.  May be called by a signal's handler."""
+        """The whole cluster is being stopped: judge nobody for so long, if this manager rules,
+        or does by then.  May be called by a signal's handler.
+        """
         self._quiet_until_s = self._runtime.clock.monotonic_s() + seconds
         if self.service.primary is not None:
             self.service.primary.be_quiet_until(self._quiet_until_s)
@@ -143,7 +147,9 @@ class Mgmtd:
             return None
 
     def _tell(self, reason: str) -> None:
-        """Say why there is no election: at once, and then now and then, since the log may be on the disk that is full."""
+        """Say why there is no election: at once, and then now and then,
+        since the log may be on the disk that is full.
+        """
         now_s = self._runtime.clock.monotonic_s()
         told, told_s = self._told
         if reason != told or now_s - told_s >= TELL_INTERVAL_S:

@@ -1,8 +1,9 @@
-"""What the manager keeps about moves: which target replaces which, drains, and the numbers given out.  Pure.
+"""What the manager keeps about moves: which target replaces which, drains,
+and the numbers given out.  Pure.
 
-A *move* lets one target replace another one in a chain: a spare or newly made target joins, resyncs, serves, and only
-then the leaving one goes.  `moves.py` decides each step; everything it needs to go on after a change of primaries
-stands here and in the chains.
+A *move* lets one target replace another one in a chain: a spare or newly made target joins,
+resyncs, serves, and only then the leaving one goes.  `moves.py` decides each step; everything it
+needs to go on after a change of primaries stands here and in the chains.
 
 Invariants:
     - At most one move per chain that still changes it (`is_open`).

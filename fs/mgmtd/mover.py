@@ -1,7 +1,8 @@
 """Carries moves on: asks `moves.next_steps` what to do, publishes it, tells nodes their part.
 
-Concurrency: one task looks; orders run beside it, at most one at a time for each target.  What is remembered here
-(how long somebody has been away, what an order failed with) is a primary's own; a new one begins anew.
+Concurrency: one task looks; orders run beside it, at most one at a time for each target.
+What is remembered here (how long somebody has been away, what an order failed with) is a
+primary's own; a new one begins anew.
 """
 
 import logging
@@ -29,10 +30,14 @@ ORDER_PAUSE_S: Final = 2.0
 """Before an order is repeated whose effect no heartbeat has shown."""
 
 GIVEN_UP_S: Final = 3600.0
-"""For so long a disk on which a joining target was given up is the last choice, and nothing is moved there to be more even."""
+"""For so long a disk on which a joining target was given up is the last choice,
+and nothing is moved there to be more even.
+"""
 
 UNSEEN_S_MAX: Final = 2.0
-"""A look so late means that this manager was stopped or its lease in doubt: that time does not count."""
+"""A look so late means that this manager was stopped or its lease in doubt:
+that time does not count.
+"""
 
 
 class Mover:
@@ -105,7 +110,9 @@ class Mover:
         return {t: now_s - since_s for t, since_s in self._absent_since_s.items()}
 
     def _is_expected_away(self, target_id: TargetId) -> bool:
-        """Tell whether somebody works on the machine of a target; that time does not count as absence."""
+        """Tell whether somebody works on the machine of a target;
+        that time does not count as absence.
+        """
         info = self._primary.info
         target = info.targets.get(target_id)
         node = info.nodes.get(target.node_id) if target is not None else None

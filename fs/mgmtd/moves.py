@@ -1,13 +1,14 @@
 """Moves: what is done next so that targets are replaced, drained and spread evenly.  Pure.
 
-One mechanism for all: a target joins the chain (a spare one, else one made for it), resyncs by the ordinary rules,
-serves, and only then the leaving target is told to stop serving and leaves.  `next_steps` is called again and again on
-what is known by then; nothing but the book of moves and the chains is remembered from one call to the next, so it
-goes on wherever a former primary stopped.
+One mechanism for all: a target joins the chain (a spare one, else one made for it), resyncs by the
+ordinary rules, serves, and only then the leaving target is told to stop serving and leaves.
+`next_steps` is called again and again on what is known by then; nothing but the book of moves and
+the chains is remembered from one call to the next, so it goes on wherever a former primary stopped.
 
 Invariants (tests/mgmtd/test_moves.py, under random failures of nodes, disks, orders and managers):
-    - A member that serves is told to stop only while every other member of its chain serves, the joining one among
-      them: so at no moment a chain has fewer replicas than it would have had without the move.
+    - A member that serves is told to stop only while every other member of its chain
+      serves, the joining one among them: so at no moment a chain has fewer replicas than it
+      would have had without the move.
     - A chain has at most one move that may change it, and never two members on one node.
     - Every move ends when nodes stop failing; nothing is placed on a disk being drained.
 
@@ -82,7 +83,9 @@ class Steps:
     problems: list[str] = field(default_factory=list)
     """What cannot be done, and why; for the log and for people."""
     given_up: list[Site] = field(default_factory=list)
-    """Where a target that was to join is given up just now, because it has been away for too long."""
+    """Where a target that was to join is given up just now,
+    because it has been away for too long.
+    """
 
 
 def next_steps(view: View) -> Steps:
@@ -104,7 +107,9 @@ def finished(chain: Chain, move: Move) -> tuple[Chain, Move] | None:
 
 
 def cancelled(info: RoutingInfo, book: MoveBook, which: Callable[[Move], bool]) -> MoveBook:
-    """Return the book with some moves cancelled; one whose joining target serves already, or may for want of others, goes on to its end."""
+    """Return the book with some moves cancelled;
+    one whose joining target serves already, or may for want of others, goes on to its end.
+    """
     for move in book.moves.values():
         is_early = move.state in {MoveState.CREATING, MoveState.JOINING}
         if is_early and which(move) and move.joining not in info.chain(move.chain_id).candidates:
@@ -129,7 +134,9 @@ def _step_creating(view: View, steps: Steps, move: Move) -> None:
 
 
 def _join(view: View, steps: Steps, move: Move, chain: Chain) -> None:
-    """Make the joining target a member; in place of the leaving one if that is offline on the same node."""
+    """Make the joining target a member; in place of the leaving one if that is offline
+    on the same node.
+    """
     others = [t.target_id for t in chain.targets if t.target_id != move.leaving]
     nodes = {view.cluster.info.target(t).node_id for t in others}
     if move.node_id in nodes:
@@ -167,7 +174,9 @@ def _step_joining(view: View, steps: Steps, move: Move) -> None:
 
 
 def _let_leave(view: View, steps: Steps, move: Move, chain: Chain) -> None:
-    """The joining target serves: have the leaving one stop; or take out one that was lost meanwhile instead."""
+    """The joining target serves: have the leaving one stop;
+    or take out one that was lost meanwhile instead.
+    """
     missing = [
         m.target_id
         for m in chain.targets
@@ -184,7 +193,9 @@ def _let_leave(view: View, steps: Steps, move: Move, chain: Chain) -> None:
 
 
 def _step_cancelling(view: View, steps: Steps, move: Move) -> None:
-    """Take the joining target out of the chain; when it serves by now, or may stand in for the last that did, go on instead."""
+    """Take the joining target out of the chain;
+    when it serves by now, or may stand in for the last that did, go on instead.
+    """
     chain = view.cluster.info.chain(move.chain_id)
     if chain.restored is not None:  # its members stay until it is known who has the newest data
         return
@@ -253,7 +264,9 @@ class _Slots:
 
 
 def _begin(view: View, steps: Steps) -> None:
-    """Begin moves, the most urgent first, within the limits; those that end now free theirs at the next call."""
+    """Begin moves, the most urgent first, within the limits;
+    those that end now free theirs at the next call.
+    """
     moving = [m for m in steps.book.moves.values() if m.is_open]
     slots = _Slots(
         view.section.moves_max - len(moving),
@@ -326,7 +339,9 @@ def _add(
 
 
 def _nodes_at_work(view: View, chain_id: ChainId, node_id: NodeId) -> set[NodeId]:
-    """Return the nodes that a move to `node_id` loads: that one and the one the chain is copied from."""
+    """Return the nodes that a move to `node_id` loads:
+    that one and the one the chain is copied from.
+    """
     info = view.cluster.info
     return {node_id, *(info.target(t).node_id for t in info.chain(chain_id).serving[-1:])}
 
@@ -364,7 +379,9 @@ def _to_drain(view: View) -> Iterator[tuple[Chain, TargetId, MoveReason]]:
 
 
 def _rebalance(view: View, steps: Steps, slots: _Slots) -> None:
-    """Begin moves that make the disks more evenly filled; the rebalancing is over when there is none."""
+    """Begin moves that make the disks more evenly filled;
+    the rebalancing is over when there is none.
+    """
     while slots.left > 0:
         cluster = replace(view.cluster, book=steps.book)
         found = _most_useful(steps, cluster)
@@ -379,7 +396,9 @@ def _rebalance(view: View, steps: Steps, slots: _Slots) -> None:
 
 
 def _somebody_will_be_back(view: View) -> bool:
-    """Tell whether a chain is short of a member that is not lost: it may be moved when it is whole again."""
+    """Tell whether a chain is short of a member that is not lost:
+    it may be moved when it is whole again.
+    """
     return any(
         m.public_state is not PublicState.SERVING and not view.is_lost(m.target_id)
         for chain in view.cluster.info.chains.values()

@@ -2,7 +2,8 @@
 
 Invariants:
     - At most REFUSED_COUNT_MAX incarnations are remembered as refused, the last ones.
-    - A process that takes the place of another one begins with nothing that was heard of that, but for what is refused.
+    - A process that takes the place of another one begins with nothing that was heard of
+      that, but for what is refused.
 
 Does not judge: who has ended or is silent together.py says, and state.py acts on it.
 """
@@ -27,7 +28,9 @@ class NodeHealth:
     alive_s: float = -math.inf
     """When it was last heard, or answered a probe, in this reign."""
     ended: str = ""
-    """The incarnation that has ended, and is to be judged with all others that have (together.py)."""
+    """The incarnation that has ended, and is to be judged with all others
+    that have (together.py).
+    """
     heartbeat_version: int = 0
     is_known: bool = False
     """Heard or judged: nothing is presumed of its targets any more."""

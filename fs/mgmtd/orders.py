@@ -1,7 +1,9 @@
-"""What the primary tells storage nodes to do.  Every order may be repeated; a node that does not answer is asked again.
+"""What the primary tells storage nodes to do.
 
-The manager never changes a chain because an order was answered: it waits for what the node's heartbeat says, since
-that is what leases and chain versions are judged by.
+Every order may be repeated; a node that does not answer is asked again.
+
+The manager never changes a chain because an order was answered: it waits for what the node's
+heartbeat says, since that is what leases and chain versions are judged by.
 """
 
 from typing import Final
@@ -19,7 +21,8 @@ async def stop_serving(channels: Channels, node: Node, target_id: TargetId) -> N
     """Make a target leave its chain; it comes back through resync as soon as it may.
 
     Raises:
-        FsError: BUSY when it is the last that serves, TARGET_UNKNOWN, or any status of the transport.
+        FsError: BUSY when it is the last that serves, TARGET_UNKNOWN, or
+            any status of the transport.
     """
     request = storage_pb2.OfflineTargetReq(target_id=target_id, is_for_resync=True)
     channel = channels.get(node.address, node_id=node.node_id)
@@ -40,7 +43,8 @@ async def create_target(
 
 
 async def remove_target(channels: Channels, node: Node, target_id: TargetId) -> None:
-    """Drop a target that is in no chain, with its data; it is gone when the node reports it no more.
+    """Drop a target that is in no chain, with its data;
+    it is gone when the node reports it no more.
 
     Raises:
         FsError: as the node answers, or any status of the transport.

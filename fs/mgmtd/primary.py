@@ -1,13 +1,13 @@
 """One reign of a primary: everything it decides, from taking the lease to losing it.
 
 Invariants:
-    - What is published has been committed in a transaction that validated the lease, with a larger routing
-      version than before; so whoever names a version names one content.
+    - What is published has been committed in a transaction that validated the lease, with a larger
+      routing version than before; so whoever names a version names one content.
     - A write whose outcome is not certain ends the reign: the next one loads what is there.
     - Once `is_lost`, or when the lease is in doubt, nothing is answered but NOT_PRIMARY.
 
-Concurrency: whoever changes the state holds `lock` from reading it until `publish` has returned.  A publication
-cannot be cancelled halfway, because memory must follow the store.
+Concurrency: whoever changes the state holds `lock` from reading it until `publish` has returned.  A
+publication cannot be cancelled halfway, because memory must follow the store.
 """
 
 import logging
@@ -48,10 +48,14 @@ WATCH_INTERVAL_S = 0.5
 """Between two probes of a node: a killed process is judged within about this."""
 
 GATHER_S = 0.02
-"""Proofs that come within this are judged together: of several that ended at once any may go on with their chains, not only one."""
+"""Proofs that come within this are judged together:
+of several that ended at once any may go on with their chains, not only one.
+"""
 
 FIRST_LOOK_S = 0.25
-"""A reign's first probes of all may take so long; who does not answer in that time is watched like everybody."""
+"""A reign's first probes of all may take so long;
+who does not answer in that time is watched like everybody.
+"""
 
 SOFT_INTERVAL_S = 5.0
 """How long changes that nobody acts on (space used) are collected."""
@@ -126,11 +130,16 @@ class Primary:
 
     @property
     def is_quiet(self) -> bool:
-        """Everything is being stopped: nobody is judged for having ended, so that all have the newest data of their chains when they start again."""
+        """Everything is being stopped: nobody is judged for having ended,
+        so that all have the newest data of their chains when they start again.
+        """
         return self.now_s < self._quiet_until_s
 
     def be_quiet_until(self, until_s: float) -> None:
-        """Judge nobody until that monotonic time.  Should not all stop, whoever is missed holds up updates so long, as if we did not answer."""
+        """Judge nobody until that monotonic time.
+
+        Should not all stop, whoever is missed holds up updates so long, as if we did not answer.
+        """
         self._quiet_until_s = until_s
 
     @property
@@ -140,7 +149,9 @@ class Primary:
         return is_ours and not self.lost.is_set()
 
     def check_acting(self) -> None:
-        """Raise FsError(NOT_PRIMARY) when the answer being given may come from a deposed primary."""
+        """Raise FsError(NOT_PRIMARY) when the answer being given may come
+        from a deposed primary.
+        """
         if not self.is_acting:
             raise FsError(Status.NOT_PRIMARY, "this manager has just lost the lease")
 
@@ -210,7 +221,8 @@ class Primary:
         """Persist and show what a change makes of the users, given the wall time in ns.
 
         Raises:
-            FsError: what `change` raises; NOT_PRIMARY: it is not known whether the change was persisted.
+            FsError: what `change` raises; NOT_PRIMARY: it is not known
+                whether the change was persisted.
         """
         async with self.lock:
             self.check_acting()
@@ -244,7 +256,10 @@ class Primary:
         self.section = self.state.section = section
 
     async def settle(self, change: Change, *, why: str = "") -> None:
-        """Publish a change, then every chain change that follows from it.  The caller holds `lock`."""
+        """Publish a change, then every chain change that follows from it.
+
+        The caller holds `lock`.
+        """
         if change:
             await self.publish(change, why=why)
         while change := self.state.next_chains():
@@ -307,19 +322,25 @@ class Primary:
     # ---- judging -------------------------------------------------------------------------------
 
     async def judge_gone(self, node_id: NodeId, incarnation: str) -> None:
-        """Judge a process that was proved gone, with all others that were by now, unless another one has taken its place already."""
+        """Judge a process that was proved gone, with all others that were by now,
+        unless another one has taken its place already.
+        """
         self.state.note_ended(node_id, incarnation)
         await trio.sleep(GATHER_S)
         async with self.lock:
             await self.judge_due()
 
     async def judge_due(self) -> None:
-        """Judge who has ended or has been silent for too long, as far as it is due (together.py).  The caller holds `lock`."""
+        """Judge who has ended or has been silent for too long, as far as it is due (together.py).
+
+        The caller holds `lock`.
+        """
         if not self.is_quiet:
             await self._judge(due(self.state, self.now_s))
 
     async def make_way(self, node: Node) -> None:
-        """Judge a process that another one has replaced, if others have to be judged in the same step.  The caller holds `lock`.
+        """Judge a process that another one has replaced,
+        if others have to be judged in the same step.  The caller holds `lock`.
 
         Raises:
             FsError: NODE_FAILED while that cannot be known; the successor is not to be heard yet.
@@ -327,7 +348,10 @@ class Primary:
         self.state.note_ended(node.node_id, node.incarnation)
         group = judged_with(self.state, node.node_id, self.now_s)
         if not group:
-            detail = f"node {node.node_id}: its former process is judged once somebody who served with it is heard, or all are silent"
+            detail = (
+                f"node {node.node_id}: its former process is judged once somebody who served with "
+                "it is heard, or all are silent"
+            )
             raise FsError(Status.NODE_FAILED, detail)
         if len(group) > 1:
             await self._judge(group)
@@ -372,9 +396,11 @@ class Primary:
     # ---- loops ---------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Publish a routing version of this reign's own, and judge who has ended by now; raises FsError(NOT_PRIMARY).
+        """Publish a routing version of this reign's own, and judge who has ended by now;
+        raises FsError(NOT_PRIMARY).
 
-        Before anybody is answered: else whoever starts a cluster would be told that those serve who have ended.
+        Before anybody is answered: else whoever starts a cluster would be told
+        that those serve who have ended.
         """
         async with self.lock:
             await self.publish(Change())
@@ -445,7 +471,9 @@ class Primary:
                 await self.publish(Change())
 
     async def _give_births(self) -> None:
-        """Give chains of a release that noted no birth one, so that their disks are known as theirs."""
+        """Give chains of a release that noted no birth one,
+        so that their disks are known as theirs.
+        """
         info = self.info
         if all(chain.birth_ns for chain in info.chains.values()):
             return
@@ -455,7 +483,9 @@ class Primary:
             await self.settle(Change(chains=chains), why="the store's birth was noted")
 
     async def write_watermarks(self) -> None:
-        """Keep what was told; a write that fails is made again, since nobody acts on it in this reign.  Raises FsError."""
+        """Keep what was told; a write that fails is made again,
+        since nobody acts on it in this reign.  Raises FsError.
+        """
         records = self.state.watermarks.unwritten()
         if records:
             await self._store.write_apart(self._election.me, self._epoch, records)

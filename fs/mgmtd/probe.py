@@ -1,8 +1,8 @@
 """Asking a process whether it lives: the only evidence besides silence on which anybody is judged.
 
-A refused connection, another node or another incarnation at the address prove that the process which was there
-has ended: its listening socket lives exactly as long as it serves.  A timeout or a broken connection proves
-nothing.
+A refused connection, another node or another incarnation at the address prove that the process
+which was there has ended: its listening socket lives exactly as long as it serves.  A timeout or a
+broken connection proves nothing.
 """
 
 from enum import Enum

@@ -1,4 +1,6 @@
-"""A manager's reign, as those see it who carry on what takes long (mover.py, rotator.py): what it knows, and what it does for them."""
+"""A manager's reign, as those see it who carry on what takes long (mover.py, rotator.py):
+what it knows, and what it does for them.
+"""
 
 from typing import Protocol
 
@@ -45,7 +47,10 @@ class Reign(Protocol):
         ...
 
     async def settle(self, change: Change, *, why: str = "") -> None:
-        """Publish a change, and what follows from it; the caller holds `lock`.  Raises FsError: the reign is over."""
+        """Publish a change, and what follows from it; the caller holds `lock`.
+
+        Raises FsError: the reign is over.
+        """
         ...
 
     async def tell(self, order: Order) -> None:

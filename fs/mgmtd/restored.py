@@ -1,21 +1,25 @@
 """Who has the newest data of a chain whose record comes from a backup.  Pure.
 
-A backup says who kept the newest data when it was made; since then others may have gone on without them.  So every member of a
-restored chain is offline (fs/admin/rebase.py) until those are heard who can know: each target that serves notes the version of
-its chain and who serves with it on its disk, and acknowledges nothing under a version in which somebody has gone before that
-note is durable (fs/storage/standings.py).
+A backup says who kept the newest data when it was made; since then others may have gone on
+without them.  So every member of a restored chain is offline (fs/admin/rebase.py) until those are
+heard who can know: each target that serves notes the version of its chain and who serves with it
+on its disk, and acknowledges nothing under a version in which somebody has gone before that note
+is durable (fs/storage/standings.py).
 
-Why the newest note is enough, once all that it names have been heard: who keeps the newest data of a later version descends
-from them.  Whoever acknowledged anything without one of them has noted that, and whoever was brought up to date is named by the note of the one
-that did it, so that note would be the newer one (tests/mgmtd/test_restored.py walks through failures and restores).
+Why the newest note is enough, once all that it names have been heard: who keeps the newest data of
+a later version descends from them.  Whoever acknowledged anything without one of them has noted
+that, and whoever was brought up to date is named by the note of the one that did it, so that note
+would be the newer one (tests/mgmtd/test_restored.py walks through failures and restores).
 
-A target that has noted nothing though the newest note names it among those that served is on another disk, empty since: the
-one that served may have known more, so a person has to give it up.
+A target that has noted nothing though the newest note names it among those that served is on
+another disk, empty since: the one that served may have known more, so a person has to give it up.
 
-Does not see what nobody who was heard can know: after a restore of an old state, a restore of one that is newer than that one, or from
-before a last server was given up by hand, may believe a target of the other history, if those that served since are away.
+Does not see what nobody who was heard can know: after a restore of an old state, a restore of one
+that is newer than that one, or from before a last server was given up by hand, may believe a target
+of the other history, if those that served since are away.
 
-What was noted under chains of another store (births.py) counts as nothing noted: its versions say nothing of those of this one.
+What was noted under chains of another store (births.py) counts as nothing noted: its versions
+say nothing of those of this one.
 
 Source: decisions 0059 and 0140.
 """
@@ -34,7 +38,10 @@ Heard = Mapping[TargetId, Standing | None]
 
 
 CHAIN_VERSIONS: Final = 1 << 16
-"""A restored chain goes on so far beyond its backup.  Of 32 bits; a chain that changes once a minute has as many in 45 days."""
+"""A restored chain goes on so far beyond its backup.
+
+Of 32 bits; a chain that changes once a minute has as many in 45 days.
+"""
 
 
 def guarded(chain: Chain, now_ns: int) -> Chain:
@@ -64,7 +71,8 @@ def settled(chain: Chain, heard: Heard) -> Chain:
 def outranked(chain: Chain, noted: Standing | None) -> bool:
     """Return whether a note counts as newer than the chain itself, though the chain goes on.
 
-    So it is after a restore by a clock that was behind, and after a manager of a release that knows no generations.
+    So it is after a restore by a clock that was behind, and after a manager of a
+    release that knows no generations.
     """
     if noted is None or not _is_about(noted, chain) or chain.restored is not None:
         return False
@@ -72,7 +80,9 @@ def outranked(chain: Chain, noted: Standing | None) -> bool:
 
 
 def beyond(chain: Chain, heard: Heard) -> Chain:
-    """Return the chain with numbers beyond all notes, so that after another restore its own count as the newer ones."""
+    """Return the chain with numbers beyond all notes,
+    so that after another restore its own count as the newer ones.
+    """
     above = [s for s in heard.values() if s is not None and outranked(chain, s)]
     if not above:
         return chain
@@ -95,13 +105,14 @@ def missing(chain: Chain, heard: Heard) -> Sequence[TargetId]:
 
 
 def given_up(chain: Chain, heard: Heard, lost: TargetId, chosen: TargetId | None) -> Chain:
-    """Return the chain without waiting for `lost`, or for anybody else: the newest of those that were heard is believed.
+    """Return the chain without waiting for `lost`, or for anybody else:
+    the newest of those that were heard is believed.
 
     Counts as a loss.
 
     Raises:
-        FsError: UNSAFE_CHANGE when the chain does not wait for `lost`, or when nobody was heard; CONFLICTING_CHANGE when
-            `chosen` is no member that was heard.
+        FsError: UNSAFE_CHANGE when the chain does not wait for `lost`, or when nobody was heard;
+            CONFLICTING_CHANGE when `chosen` is no member that was heard.
     """
     name = f"chain {chain.chain_id}, which was restored,"
     awaited = missing(chain, heard)
@@ -136,9 +147,11 @@ def _newest(chain: Chain, heard: Heard) -> Standing:
 
 
 def _has_forgotten(target: TargetId, newest: Standing, heard: Heard) -> bool:
-    """Return whether a disk does not remember what another one says of it: it is not the one that served then, so it was not heard.
+    """Return whether a disk does not remember what another one says of it:
+    it is not the one that served then, so it was not heard.
 
-    A target that was told to serve, and died before it had noted that, looks the same; to wait for a person then does no harm.
+    A target that was told to serve, and died before it had noted that, looks the same; to wait
+    for a person then does no harm.
     """
     others = [s for t, s in heard.items() if t != target and s is not None]
     return heard.get(target) is None and any(
@@ -148,7 +161,9 @@ def _has_forgotten(target: TargetId, newest: Standing, heard: Heard) -> bool:
 
 
 def _believing(chain: Chain, keepers: Sequence[TargetId], heard: Heard) -> Chain:
-    """Return the chain that waits for the one of `keepers` with the latest note; the same object if no one is a member."""
+    """Return the chain that waits for the one of `keepers` with the latest note;
+    the same object if no one is a member.
+    """
     members = [t for t in keepers if chain.state_of(t) is not None]
     if not members:
         return chain

@@ -1,12 +1,16 @@
-"""Which chains are brought a step nearer to their preferred order now.  No I/O, no clock: time is an argument.
+"""Which chains are brought a step nearer to their preferred order now.
 
-Chains leave their preferred order whenever a member goes and comes back, and tables are even only in that order
-(specs/placement.md).  A step is `chain_changes.next_rotation`: one target stops serving, goes to the end and resyncs
-there.  For that long the chain has one replica less, so a step is made only when nothing else is going on.
+No I/O, no clock: time is an argument.
+
+Chains leave their preferred order whenever a member goes and comes back, and tables are even only
+in that order (specs/placement.md).  A step is `chain_changes.next_rotation`: one target stops
+serving, goes to the end and resyncs there.  For that long the chain has one replica less, so a step
+is made only when nothing else is going on.
 
 Invariants (tests/mgmtd/test_rotations.py, under random failures):
-    - A target is told to stop only while every member of its chain serves and was heard just now, nothing moves or
-      drains there, no other chain of these nodes misses anybody, and at least SERVING_COUNT_MIN go on serving.
+    - A target is told to stop only while every member of its chain serves and was heard just now,
+      nothing moves or drains there, no other chain of these nodes misses anybody, and at least
+      SERVING_COUNT_MIN go on serving.
     - The chain has been so, under one chain version, for `mgmtd.rotate_after_s`.
     - At most `mgmtd.rotations_max` chains at once.
 
@@ -25,7 +29,9 @@ from .chain_changes import next_rotation
 from .move_book import MoveBook
 
 SERVING_COUNT_MIN: Final = 2
-"""So many go on serving while one is on its way to the end; chains of two are rotated by hand only."""
+"""So many go on serving while one is on its way to the end;
+chains of two are rotated by hand only.
+"""
 
 NO_EFFECT_S: Final = 10.0
 """A step that has shown no effect for so long was not taken."""
@@ -87,7 +93,9 @@ class Rotations:
         return steps
 
     def _end_steps(self, view: RotationView) -> None:
-        """Forget steps that are over, had no effect, or whose target is away for long: it is no matter of ours any more."""
+        """Forget steps that are over, had no effect, or whose target is away for long:
+        it is no matter of ours any more.
+        """
         for chain_id, step in list(self._steps.items()):
             chain = view.info.chains.get(chain_id)
             state = chain.state_of(step.target_id) if chain is not None else None
@@ -124,7 +132,9 @@ class Rotations:
 
 
 def _misplaced(chain: Chain) -> TargetId | None:
-    """Return whom to send to the end, None where the order is as preferred or none that names all is known."""
+    """Return whom to send to the end, None where the order is as preferred or none
+    that names all is known.
+    """
     try:
         return next_rotation(chain)
     except FsError:  # the preferred order names others

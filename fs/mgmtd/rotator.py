@@ -1,6 +1,8 @@
-"""Brings chains back to their preferred order: asks `Rotations` whom to tell to stop serving, and tells them.
+"""Brings chains back to their preferred order:
+asks `Rotations` whom to tell to stop serving, and tells them.
 
-Concurrency: one task looks; orders run beside it.  Nothing is changed here: what follows is judged from heartbeats.
+Concurrency: one task looks; orders run beside it.  Nothing is changed here: what
+follows is judged from heartbeats.
 """
 
 import logging
@@ -18,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
 UNSEEN_S_MAX: Final = 3.0
-"""A look so late means that this manager was stopped or its lease in doubt: what was quiet may be so no more."""
+"""A look so late means that this manager was stopped or its lease in doubt:
+what was quiet may be so no more.
+"""
 
 BEATS_MAX: Final = 2.5
 """Heartbeat intervals after which a node counts as not heard just now."""

@@ -1,7 +1,8 @@
 """The Mgmtd service: binds the remote methods to the operations of the reigning primary.
 
-Only the primary answers, and only while it is beyond doubt the primary: before the operation, and again before its
-answer is given.  Concurrency: methods run side by side; the primary's lock orders what changes anything.
+Only the primary answers, and only while it is beyond doubt the primary: before the operation,
+and again before its answer is given.  Concurrency: methods run side by side; the primary's
+lock orders what changes anything.
 """
 
 from collections.abc import Awaitable, Callable
@@ -69,7 +70,8 @@ class MgmtdService:
         self._election = election
 
     def admit(self, user: User, peer: Identity, request: Message) -> None:
-        """Let a user's client begin, extend and end no session but its own, and see the settings of mounts only.
+        """Let a user's client begin, extend and end no session but its own,
+        and see the settings of mounts only.
 
         Raises:
             FsError: RPC_NOT_ALLOWED.

@@ -1,7 +1,7 @@
 """Client sessions: which clients are there, in the primary's memory only.
 
-A new primary has heard of nobody, so its list is complete only once it is older than a session can last without
-being extended.  Times are arguments.  Sessions end by being closed or by silence.
+A new primary has heard of nobody, so its list is complete only once it is older than a session can
+last without being extended.  Times are arguments.  Sessions end by being closed or by silence.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +58,9 @@ class ClientSessions:
         self._sessions.pop(client_id, None)
 
     def excuse(self, seconds: float, now_s: float) -> None:
-        """Forgive every client so much silence, because the primary could not hear; at most all of it."""
+        """Forgive every client so much silence, because the primary could not hear;
+        at most all of it.
+        """
         for session in self._sessions.values():
             session.extended_s = min(session.extended_s + seconds, now_s)
 

@@ -2,7 +2,8 @@
 
 Invariants:
     - The versions of a role count on, and one names one text for ever; the newest is what counts.
-    - What is kept obeys names, types and bounds, and is nothing that a process has to say itself (`parse_stored`).
+    - What is kept obeys names, types and bounds, and is nothing that a process has
+      to say itself (`parse_stored`).
     - Repeating what was asked for changes nothing and succeeds.
 """
 
@@ -47,7 +48,9 @@ def known_role(number: int) -> Role:
 
 @dataclass(frozen=True)
 class SettingsBook:
-    """By role, the newest version first; neither the mapping nor what it holds is changed in place."""
+    """By role, the newest version first; neither the mapping nor what it holds
+    is changed in place.
+    """
 
     versions: Mapping[int, Sequence[StoredSettingsPb]] = field(default_factory=dict)
 
@@ -79,7 +82,9 @@ class SettingsBook:
         raise FsError(Status.RPC_BAD_REQUEST, detail)
 
     def unheard(self, roles: Iterable[int], told: SettingsReportPb) -> list[StoredSettingsPb]:
-        """Return what to tell a process: the newest of each of its roles that it neither has nor has refused."""
+        """Return what to tell a process: the newest of each of its roles
+        that it neither has nor has refused.
+        """
         seen = {one.role: one for one in told.versions}
         return [
             newest
@@ -110,18 +115,22 @@ def _is_heard(newest: StoredSettingsPb, told: SettingsVersionPb) -> bool:
 def with_settings(
     book: SettingsBook, role: Role, text: str, *, note: str, based_on_version: int, now_ns: int
 ) -> SettingsBook:
-    """Return the book with a new version of a role's settings; the same one if the newest has this text.
+    """Return the book with a new version of a role's settings;
+    the same one if the newest has this text.
 
     Raises:
-        FsError: BAD_CONFIG, with line and reason; CONFLICTING_CHANGE when another version than that it is based on
-            is the newest.
+        FsError: BAD_CONFIG, with line and reason; CONFLICTING_CHANGE when another version than that
+            it is based on is the newest.
     """
     newest = book.newest(role)
     if newest.version and newest.text == text:
         return book
     name = ROLE_NAMES[role]
     if based_on_version and based_on_version != newest.version:
-        detail = f"the newest settings of {name} are version {newest.version}, not {based_on_version}: look again"
+        detail = (
+            f"the newest settings of {name} are version {newest.version}, not {based_on_version}: "
+            "look again"
+        )
         raise FsError(Status.CONFLICTING_CHANGE, detail)
     parse_stored(text, role, f"settings of {name}")
     made = StoredSettingsPb(

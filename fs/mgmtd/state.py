@@ -1,16 +1,22 @@
-"""The primary's picture of the cluster: published routing info, and what it heard of each node since it rules.
+"""The primary's picture of the cluster: published routing info,
+and what it heard of each node since it rules.
 
-No I/O, no clock: times are arguments.  Methods that find something to persist return it as a `Change`; only `apply`
-replaces the published info, after the store has taken the change.
+No I/O, no clock: times are arguments.  Methods that find something to persist return it as a
+`Change`; only `apply` replaces the published info, after the store has taken the change.
 
 Invariants:
-    - `info` never changes in place; what it says of chains, tables, nodes and target locations is persisted.
-    - Of a target whose node was neither heard nor judged since the reign began, the local state is presumed to be
-      what keeps its public state: a new primary does not punish anybody for its own ignorance.
-    - An incarnation that was judged gone or was replaced is refused until a probe finds it answering.
-    - `health[n].demoted_version` is at least the version in which a target of node n last stopped serving.
+    - `info` never changes in place; what it says of chains, tables, nodes and
+      target locations is persisted.
+    - Of a target whose node was neither heard nor judged since the reign began, the local
+      state is presumed to be what keeps its public state: a new primary does not punish
+      anybody for its own ignorance.
+    - An incarnation that was judged gone or was replaced is refused
+      until a probe finds it answering.
+    - `health[n].demoted_version` is at least the version in which a target
+      of node n last stopped serving.
 
-Concurrency: every method is synchronous; callers that act on a returned change hold the primary's lock.
+Concurrency: every method is synchronous; callers that act on a returned
+change hold the primary's lock.
 """
 
 import logging
@@ -54,8 +60,8 @@ class ClusterState:
         self.info = replace(info, nodes=nodes, is_bootstrapping=True)
         self.book = loaded.book
         self.section = section
-        # The lease of a node that slept through the change of primaries is not renewed before it has seen
-        # what this reign starts from; the reign's first publication has the next version.
+        # The lease of a node that slept through the change of primaries is not renewed before it
+        # has seen what this reign starts from; the reign's first publication has the next version.
         self.health = {n: NodeHealth(now_s, info.routing_version + 1) for n in nodes}
         self.started_s = now_s
         self._local: dict[TargetId, LocalState] = {}
@@ -179,7 +185,9 @@ class ClusterState:
         return {t: self.local_state(t, self.info.target(t)) for t in members}
 
     def local_state(self, target_id: TargetId, target: Target) -> LocalState:
-        """Return what is known, else presumed, of a target; one whose disk is too old, or of another store, counts as away."""
+        """Return what is known, else presumed, of a target;
+        one whose disk is too old, or of another store, counts as away.
+        """
         chain = self.info.chains.get(target.chain_id)
         if self.watermarks.is_refused(target_id, chain) or self.births.refusal(target_id):
             return LocalState.OFFLINE
@@ -214,7 +222,9 @@ class ClusterState:
         return self._by_node.get(node_id, ())
 
     def note_ended(self, node_id: NodeId, incarnation: str) -> None:
-        """A process is proved to have ended: its heartbeats, still under way, are refused, and it is judged when it is due (together.py)."""
+        """A process is proved to have ended: its heartbeats, still under way, are refused,
+        and it is judged when it is due (together.py).
+        """
         node, health = self.info.nodes.get(node_id), self.health.get(node_id)
         if node is None or health is None or node.incarnation != incarnation:
             return
@@ -235,7 +245,9 @@ class ClusterState:
         return Change(nodes={node.node_id: replace(node, state=NodeState.FAILED)})
 
     def excuse(self, seconds: float, now_s: float) -> None:
-        """Forgive everybody so much silence, because the primary could not hear; at most all of it."""
+        """Forgive everybody so much silence, because the primary could not hear;
+        at most all of it.
+        """
         for health in self.health.values():
             health.heard_s = min(health.heard_s + seconds, now_s)
             health.alive_s = min(health.alive_s + seconds, now_s)
@@ -264,7 +276,9 @@ class ClusterState:
             self.health[node_id].heard_s = self.health[node_id].alive_s = now_s
 
     def replaced_by(self, request: HeartbeatReq) -> Node | None:
-        """Return the node whose last process the sender of a heartbeat has taken the place of; None: it is that process, or is not heard."""
+        """Return the node whose last process the sender of a heartbeat has taken the place of;
+        None: it is that process, or is not heard.
+        """
         node = self.info.nodes.get(NodeId(request.node.node_id))
         if node is None or not node.incarnation or node.state is NodeState.DISABLED:
             return None
@@ -273,14 +287,20 @@ class ClusterState:
         return node if is_other else None
 
     def hear(self, request: HeartbeatReq, now_s: float) -> Change:
-        """Take a heartbeat in; return what must be persisted because of it.  Who says that he stops has ended.
+        """Take a heartbeat in; return what must be persisted because of it.
+
+        Who says that he stops has ended.
 
         Raises:
-            FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused incarnation), STALE_HEARTBEAT.
+            FsError: NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED (a refused
+                incarnation), STALE_HEARTBEAT.
         """
         known = self.info.nodes.get(NodeId(request.node.node_id))
         if known is None:
-            detail = f"node {request.node.node_id}: make it known by `ember admin cluster init` or `ember admin node add`"
+            detail = (
+                f"node {request.node.node_id}: make it known by `ember admin cluster init` or "
+                "`ember admin node add`"
+            )
             raise FsError(Status.NODE_UNKNOWN, detail)
         health = self.health[known.node_id]
         incarnation = request.node.incarnation
@@ -326,7 +346,8 @@ class ClusterState:
     def _hear_targets(
         self, node_id: NodeId, reports: Iterable[TargetReportPb], *, is_restart: bool
     ) -> tuple[list[Target], frozenset[TargetId], set[TargetId]]:
-        """Take the reports in; return the targets that changed for good, those that ceased to be, and those that lost something.
+        """Take the reports in; return the targets that changed for good, those that ceased to be,
+        and those that lost something.
 
         A target in no chain is there for as long as its node says so.
         """
@@ -358,7 +379,9 @@ class ClusterState:
     def _reported(
         self, known: Target | None, node_id: NodeId, report: TargetReportPb
     ) -> Target | None:
-        """Return the target that a node reports, with where it is now; None: another node has it, and this is a copy."""
+        """Return the target that a node reports, with where it is now;
+        None: another node has it, and this is a copy.
+        """
         if known is None:
             return Target(
                 TargetId(report.target_id),
@@ -378,7 +401,8 @@ class ClusterState:
         return replace(known, node_id=node_id, disk_index=report.disk_index)
 
     def _rebooted(self, known: Node, boot_id: str, moved: Iterable[Target]) -> set[TargetId]:
-        """Return the targets of a node whose unsynced data was lost, as the start of its machine tells.
+        """Return the targets of a node whose unsynced data was lost,
+        as the start of its machine tells.
 
         Also those that another machine had before.  A boot id that is not known says nothing.
         """
@@ -394,9 +418,11 @@ class ClusterState:
         return found
 
     def _flushed(self, known: Node, reports: Iterable[TargetReportPb]) -> set[TargetId]:
-        """Return the targets of which the last process that held them made everything durable when it stopped.
+        """Return the targets of which the last process that held them made everything durable
+        when it stopped.
 
-        That is the last one heard: before a process may acknowledge anything, its incarnation is recorded.
+        That is the last one heard: before a process may acknowledge anything,
+        its incarnation is recorded.
         """
         found = set()
         for report in reports:
@@ -407,7 +433,9 @@ class ClusterState:
         return found
 
     def _with_losses(self, rebooted: set[TargetId]) -> dict[ChainId, Chain]:
-        """Judge the chains that lost updates by it; told in the same step as the boot id, or it would be forgotten."""
+        """Judge the chains that lost updates by it;
+        told in the same step as the boot id, or it would be forgotten.
+        """
         chains = {}
         for chain_id in sorted({self.info.targets[t].chain_id for t in rebooted}):
             before = self.info.chains.get(chain_id)
@@ -467,7 +495,9 @@ class ClusterState:
         )
 
     def _hear_resync(self, chain: Chain, progress: ResyncProgress) -> None:
-        """Note how far the chain's syncing target is; what is said of another version is out of date."""
+        """Note how far the chain's syncing target is;
+        what is said of another version is out of date.
+        """
         is_current = progress.chain_version == chain.chain_version
         if is_current and chain.state_of(progress.target_id) is PublicState.SYNCING:
             told = self._soft.get(progress.target_id, self.info.target(progress.target_id))

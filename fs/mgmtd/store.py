@@ -1,13 +1,14 @@
 """What the manager persists: its key map, its records, and the one way to write them.
 
-Key map (every key begins with `MG`, but for the history: a backup reads those at once; numbers big-endian; tested byte
-for byte):
+Key map (every key begins with `MG`, but for the history: a backup reads those at once; numbers
+big-endian; tested byte for byte):
 
     MGFM                              FormatRecordPb          written once
     MGLS                              PrimaryLeaseRecordPb    who may write all the others
     MGRV                              8 bytes big-endian      routing version
     MGND + node id (4)                NodeRecordPb
-    MGTG + target id (8)              TargetRecordPb          where it lives; not what its node says of it
+    MGTG + target id (8)              TargetRecordPb          where it lives; not what
+                                      its node says of it
     MGCH + chain id (4)               ChainRecordPb
     MGCT + table id (4) + version (4) ChainTablePb
     MGMB                              MoveBookRecordPb
@@ -18,15 +19,18 @@ for byte):
     MGCF + role (1) + version (8)     SettingsRecordPb        the newest SETTINGS_KEPT of each role
     MGHT + host name                  HostTagsRecordPb
     MGWM + target id (8)              WatermarkRecordPb
-    RTEV + event id (8)               RoutingEventPb          history (history.py); the oldest make room
+    RTEV + event id (8)               RoutingEventPb          history (history.py);
+                                      the oldest make room
 
 Invariants:
-    - Every write validates the lease in its own transaction: owner and epoch as when the writer became primary.
-      So there is one writer, which computes values beforehand and writes them blindly, and repeating a
-      transaction whose outcome is unknown is harmless.
-    - A change of anything in the routing info carries a larger routing version in the same transaction.
-    - What is written is durable before anybody acts on it: nodes, clients and chunks on disks remember version
-      numbers, so a number that a power loss took back must not be given to something else.
+    - Every write validates the lease in its own transaction: owner and epoch as when the writer
+      became primary. So there is one writer, which computes values beforehand and writes them
+      blindly, and repeating a transaction whose outcome is unknown is harmless.
+    - A change of anything in the routing info carries a larger routing
+      version in the same transaction.
+    - What is written is durable before anybody acts on it: nodes, clients and chunks
+      on disks remember version numbers, so a number that a power loss took back must
+      not be given to something else.
 
 Format version 1.
 """
@@ -387,7 +391,9 @@ async def read_settings(tr: Transaction) -> SettingsBook:
 
 
 async def read_events(tr: Transaction, before_event_id: int, count: int) -> list[RoutingEventPb]:
-    """Return at most `count` events, the newest first; older than `before_event_id` unless it is 0."""
+    """Return at most `count` events, the newest first;
+    older than `before_event_id` unless it is 0.
+    """
     end = event_key(before_event_id) if before_event_id else prefix_end(EVENT_PREFIX)
     rows = await tr.get_range(EVENT_PREFIX, end, limit=count, reverse=True)
     return [RoutingEventPb.FromString(value) for _, value in rows]

@@ -1,13 +1,17 @@
-"""Who is judged together: those that ended, or fell silent, at about the same time, where nobody is known to have gone on without them.
+"""Who is judged together: those that ended, or fell silent, at about the same time,
+where nobody is known to have gone on without them.
 
-Who is judged alone leaves the newest data to the others of his chains, and the last of them is waited for though all have the
-same.  So nobody is judged before it is known of somebody who serves with him that he lives; where all have ended or are
-silent they are judged at once, and each may stand in for the other (chain_state.py).  So it is after an orderly stop of
-everything, or a loss of all power, whichever machines are switched on again, and however much later the others are.
+Who is judged alone leaves the newest data to the others of his chains, and the last of them is
+waited for though all have the same.  So nobody is judged before it is known of somebody who serves
+with him that he lives; where all have ended or are silent they are judged at once, and each may
+stand in for the other (chain_state.py).  So it is after an orderly stop of everything, or a loss of
+all power, whichever machines are switched on again, and however much later the others are.
 
 Invariants:
-    - Nobody waits for longer than the longest silence that is not judged yet: of who was not heard in this reign, since it began.
-    - What is judged late harms nobody: until then the chain is as it was, and as if no manager answered.
+    - Nobody waits for longer than the longest silence that is not judged yet: of who was not heard
+      in this reign, since it began.
+    - What is judged late harms nobody: until then the chain is as it was,
+      and as if no manager answered.
 
 Pure.  Decision: specs/decisions/0155-who-is-waited-for-at-a-start.md.
 """
@@ -20,7 +24,9 @@ from .node_lease import is_silent
 from .state import ClusterState
 
 FRESH_PART = 0.5
-"""Of the silence after which a node counts as failed: who was heard, or answered a probe, so recently is taken for alive."""
+"""Of the silence after which a node counts as failed:
+who was heard, or answered a probe, so recently is taken for alive.
+"""
 
 
 def due(state: ClusterState, now_s: float) -> frozenset[NodeId]:
@@ -34,7 +40,9 @@ def due(state: ClusterState, now_s: float) -> frozenset[NodeId]:
 
 
 def judged_with(state: ClusterState, node_id: NodeId, now_s: float) -> frozenset[NodeId]:
-    """Return a node that has ended or is silent, and all that have to be judged in the same step; empty while that cannot be known."""
+    """Return a node that has ended or is silent, and all that have to be judged in the same step;
+    empty while that cannot be known.
+    """
     group, todo = {node_id}, [node_id]
     while todo:
         for chain in _served(state, todo.pop()):
@@ -64,7 +72,9 @@ def _has_ended(state: ClusterState, node_id: NodeId) -> bool:
 
 
 def _is_out(state: ClusterState, node_id: NodeId, now_s: float) -> bool:
-    """Tell whether a node is to be judged: its process has ended, or has been silent for too long."""
+    """Tell whether a node is to be judged: its process has ended,
+    or has been silent for too long.
+    """
     heard_s = state.health[node_id].heard_s
     return _has_ended(state, node_id) or is_silent(heard_s, now_s, state.section)
 

@@ -1,8 +1,10 @@
-"""What the manager keeps about users and their tokens: who they are, and what checks a token, never the token.  Pure.
+"""What the manager keeps about users and their tokens:
+who they are, and what checks a token, never the token.  Pure.
 
 Invariants:
     - A uid and a name belong to one user, a token id to one token.
-    - A user has at most TOKENS_MAX tokens that have not expired; expired ones go when a new one comes.
+    - A user has at most TOKENS_MAX tokens that have not expired; expired
+      ones go when a new one comes.
     - Repeating a change that was made changes nothing and succeeds.
 """
 
@@ -152,7 +154,8 @@ def with_token(book: UserBook, uid: int, wanted: TokenPb, now_ns: int) -> UserBo
     """Return the book with one more token of a user.
 
     Raises:
-        FsError: USER_UNKNOWN, RPC_BAD_REQUEST, CONFLICTING_CHANGE (the id is taken, or there are too many).
+        FsError: USER_UNKNOWN, RPC_BAD_REQUEST, CONFLICTING_CHANGE (the id is
+            taken, or there are too many).
     """
     user = _copy(book.user(uid))
     sizes = len(wanted.token_id), len(wanted.stored_key), len(wanted.listener_key)
@@ -191,7 +194,9 @@ def without_token(book: UserBook, token_id: bytes) -> UserBook:
 
 
 def with_use(book: UserBook, token_id: bytes, now_ns: int) -> UserBook:
-    """Return the book with a token noted as used now; the same one if that was known well enough."""
+    """Return the book with a token noted as used now;
+    the same one if that was known well enough.
+    """
     found = book.by_token.get(token_id)
     if found is None or now_ns - found[1].used_ns < USED_STEP_NS:
         return book

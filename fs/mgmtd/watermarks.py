@@ -1,14 +1,17 @@
 """Watermarks of targets: what a disk that was put back to an earlier state cannot have.
 
-A target that serves writes a number on its disk again and again, always a higher one, and tells it when it is durable
-(fs/storage/watermarks.py).  The highest that was told is kept here.  So a disk that comes with less is not the one that served: it is an older
-image of it, or was emptied.
+A target that serves writes a number on its disk again and again, always a higher one, and tells it
+when it is durable (fs/storage/watermarks.py).  The highest that was told is kept here.  So a disk
+that comes with less is not the one that served: it is an older image of it, or was emptied.
 
 Invariants:
-    - What is kept is never above what the disk had durably when it told it, so a disk that only lost its power has no less.
-    - A target with less than was told of it does not serve as the last that has a chain's newest data, until a person
-      accepts it.  Nothing else is refused to it: as the target of a resync it gets what it lacks.
-    - Kept late or not at all (no store, an older release, a restore of the managers) it only finds fewer images.
+    - What is kept is never above what the disk had durably when it told it, so a disk that
+      only lost its power has no less.
+    - A target with less than was told of it does not serve as the last that has a chain's
+      newest data, until a person accepts it.  Nothing else is refused to it: as the target of a
+      resync it gets what it lacks.
+    - Kept late or not at all (no store, an older release, a restore of the
+      managers) it only finds fewer images.
 
 Pure but for the table itself.  Decision: specs/decisions/0101-older-images-of-disks.md.
 """
@@ -39,7 +42,8 @@ class Watermarks:
     def hear(self, target_id: TargetId, found: int) -> bool:
         """Take in what a target reports; return whether it began, or ceased, to be an older image.
 
-        0: not known, or of a release that keeps none: it is believed as before there were watermarks.
+        0: not known, or of a release that keeps none: it is believed as
+        before there were watermarks.
         """
         told = self.told.get(target_id, 0)
         was_older = target_id in self._older
@@ -70,7 +74,8 @@ class Watermarks:
         found, told = self._older[target_id], self.told[target_id]
         return FsError(
             Status.OLD_DISK_IMAGE,
-            f"target {target_id} comes with its disk of {_time(found)}, but served until {_time(told)} at least",
+            f"target {target_id} comes with its disk of {_time(found)}, but served until "
+            f"{_time(told)} at least",
         )
 
     def accept(self, target_id: TargetId) -> None:
@@ -81,7 +86,9 @@ class Watermarks:
             self._unwritten[target_id] = None
 
     def forget(self, target_id: TargetId) -> None:
-        """A target ceased to be, and another of its number begins anew; or it served without a watermark, and that counts for nothing."""
+        """A target ceased to be, and another of its number begins anew;
+        or it served without a watermark, and that counts for nothing.
+        """
         self._older.pop(target_id, None)
         if self.told.pop(target_id, None) is not None:
             self._unwritten[target_id] = None

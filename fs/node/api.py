@@ -1,8 +1,9 @@
 """What being a member of the cluster means for the rest of a process.  No I/O here.
 
-`RoutingView` is how everybody reads routing info; `NodeLease` is how a storage service knows whether it may
-still serve; `MgmtdCaller` is how anything reaches the primary manager.  The objects behind them live in
-fs/node/membership.py, routing_cache.py and mgmtd_link.py; in tests a fixed view will do.
+`RoutingView` is how everybody reads routing info; `NodeLease` is how a storage service
+knows whether it may still serve; `MgmtdCaller` is how anything reaches the primary manager.
+The objects behind them live in fs/node/membership.py, routing_cache.py and mgmtd_link.py;
+in tests a fixed view will do.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ class RoutingView(Protocol):
         ...
 
     async def refresh(self) -> RoutingInfo:
-        """Ask the manager now and return the newest snapshot; the known one if the manager is silent.
+        """Ask the manager now and return the newest snapshot;
+        the known one if the manager is silent.
 
         Concurrent callers share one question.
         """
@@ -64,7 +66,9 @@ class SettingsPort(Protocol):
     """How a process hears of the settings that the managers keep for it."""
 
     def report(self) -> SettingsReportPb | None:
-        """Return how far it is, to be told with every heartbeat or extension; None: it takes none."""
+        """Return how far it is, to be told with every heartbeat or extension;
+        None: it takes none.
+        """
         ...
 
     def hear(self, settings: Sequence[StoredSettingsPb]) -> None:

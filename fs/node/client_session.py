@@ -1,7 +1,7 @@
 """A client's session with the manager: says that the client is there, and good-bye at the end.
 
-Concurrency: one task, `run`.  A client whose session lapsed because the manager was away gets a new one by the same
-call; nothing of the client's own state hangs on it.
+Concurrency: one task, `run`.  A client whose session lapsed because the manager was away gets a new
+one by the same call; nothing of the client's own state hangs on it.
 """
 
 import logging

@@ -1,11 +1,15 @@
-"""What a process does about settings that the managers keep: takes them over as it hears of them, and remembers them.
+"""What a process does about settings that the managers keep:
+takes them over as it hears of them, and remembers them.
 
 Where the newest ones come from before a process begins:
-    - managers and metadata services read them from the store, which they need in any case (fs/app/kept_settings.py);
-    - others ask the managers, and go on with what they remember when none answers: they must not wait for each other.
+    - managers and metadata services read them from the store, which they need in any
+      case (fs/app/kept_settings.py);
+    - others ask the managers, and go on with what they remember when none answers: they
+      must not wait for each other.
 
-What is remembered, in `process.directory`: the stored settings that were taken over last, and changes to this process alone
-that are to outlive it.  A process without a directory remembers nothing.
+What is remembered, in `process.directory`: the stored settings that were taken
+over last, and changes to this process alone that are to outlive it.  A process
+without a directory remembers nothing.
 
 Concurrency: `hear` never waits; one task, `run`, writes what is to be remembered.
 """
@@ -63,7 +67,9 @@ class Remembered(msgspec.Struct):
 
 
 def read_remembered(directory: str) -> Remembered:
-    """Return what a process remembers; nothing, with a line in the log, when the file is not what it should be."""
+    """Return what a process remembers; nothing, with a line in the log,
+    when the file is not what it should be.
+    """
     path = Path(directory) / FILE_NAME
     if not directory or not path.exists():
         return Remembered()
@@ -79,7 +85,9 @@ def read_remembered(directory: str) -> Remembered:
 
 
 async def ask_for_settings(link: MgmtdLink, settings: Settings) -> list[StoredSettingsPb] | None:
-    """Ask each manager once, and whom they name; return what is kept for our roles, None when nobody says."""
+    """Ask each manager once, and whom they name;
+    return what is kept for our roles, None when nobody says.
+    """
     for _ in range(len(link.addresses) + 1):
         try:
             return [

@@ -1,14 +1,14 @@
 """A server process as a member of the cluster: heartbeats, its lease, its routing info.
 
 Invariants:
-    - The lease counts from before the heartbeat was sent, on this process's monotonic clock; silence, an error, or
-      an answer without a lease let it run out.
-    - `known_routing_version` in a heartbeat is the version this process acts on, so a lease is never renewed
-      under a picture in which a target of ours serves though it has been judged.
+    - The lease counts from before the heartbeat was sent, on this process's monotonic clock;
+      silence, an error, or an answer without a lease let it run out.
+    - `known_routing_version` in a heartbeat is the version this process acts on, so a lease is
+      never renewed under a picture in which a target of ours serves though it has been judged.
     - Once a stop is announced there is no lease any more.
 
-Concurrency: one task beats, one polls routing info; `trigger` may be called from anywhere in the event loop.
-A heartbeat costs one small message and no lock, so it gets through on a busy process.
+Concurrency: one task beats, one polls routing info; `trigger` may be called from anywhere in the
+event loop. A heartbeat costs one small message and no lock, so it gets through on a busy process.
 """
 
 import logging
@@ -39,7 +39,9 @@ from .routing_cache import RoutingCache
 logger = logging.getLogger(__name__)
 
 Report = Callable[[], Sequence[TargetReportPb]]
-"""Returns what is to be said of every target of this process, under the routing info it now acts on."""
+"""Returns what is to be said of every target of this process,
+under the routing info it now acts on.
+"""
 
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_S_MAX: Final = 0.5
@@ -113,14 +115,18 @@ class Membership:
         self.report_disks: Callable[[], Sequence[DiskReportPb]] = _no_disks
         """As `report`, for the disks of a storage node."""
         self.hear_images: Callable[[Sequence[OlderImagePb]], None] = _no_images
-        """Of a storage node: told which of its targets are on disks that are older than what was told of them."""
+        """Of a storage node: told which of its targets are on disks that are older
+        than what was told of them.
+        """
         self.settings: SettingsPort = NoSettings()
         """What the managers keep for this process is told to it."""
         self._runtime = runtime
         self._section = config.mgmtd
         self._node = node_to_pb(node)
         self.trouble = ""
-        """Why the last heartbeat was not answered by a lease; empty when it was, or when none was sent yet."""
+        """Why the last heartbeat was not answered by a lease;
+        empty when it was, or when none was sent yet.
+        """
         self._heartbeat_version = 0
         self._triggered = trio.Event()
         self._joined = trio.Event()
@@ -151,7 +157,8 @@ class Membership:
             task_status.started()
 
     async def announce_stop(self, timeout_s: float = 1.0) -> None:
-        """Give the lease up and tell the manager, so that our targets are judged now, not after silence.
+        """Give the lease up and tell the manager, so that our targets are judged now,
+        not after silence.
 
         Returns in any case within `timeout_s`; then the manager will find out by itself.
         """

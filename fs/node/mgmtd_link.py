@@ -1,7 +1,8 @@
 """The way to the primary manager, wherever it is.
 
-Tries the manager that answered last, follows its hint when it is not the primary any more, else goes round all
-known addresses.  Every method of the manager may be repeated, so an unknown outcome is just another try.
+Tries the manager that answered last, follows its hint when it is not the primary any more,
+else goes round all known addresses.  Every method of the manager may be repeated, so an
+unknown outcome is just another try.
 
 Concurrency: any number of calls at once; what one finds out about the primary serves all.
 """
@@ -92,7 +93,8 @@ class MgmtdLink:
         """Call the most likely manager once; a failure makes another one the most likely.
 
         Raises:
-            FsError: the reply's status, or any status of the transport; `is_transient` tells them apart.
+            FsError: the reply's status, or any status of the transport;
+                `is_transient` tells them apart.
         """
         address = self._hint or self._addresses[self._next_index % len(self._addresses)]
         try:

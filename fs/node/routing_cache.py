@@ -1,7 +1,8 @@
 """The newest routing info of this process, kept fresh by one long poll after the other.
 
-Invariants: `info` never becomes older; it is replaced as a whole.  When the manager is silent the known one stays:
-acting on old routing info is safe, because every chain version is checked by whoever holds the data.
+Invariants: `info` never becomes older; it is replaced as a whole.  When the manager is silent
+the known one stays: acting on old routing info is safe, because every chain version is
+checked by whoever holds the data.
 
 Concurrency: any number of readers and waiters; concurrent refreshes share one question.
 """
@@ -33,7 +34,10 @@ class RoutingCache:
         self._link = link
         self._runtime = runtime
         self.info = RoutingInfo()
-        """The current snapshot; version 0 before the first answer.  An attribute, for every small read asks for it."""
+        """The current snapshot; version 0 before the first answer.
+
+        An attribute, for every small read asks for it.
+        """
         self._reader = RoutingReader()
         self._newer = trio.Event()
         self._refreshing: trio.Event | None = None
@@ -45,7 +49,10 @@ class RoutingCache:
         return self.info
 
     async def refresh(self) -> RoutingInfo:
-        """Ask the manager now; the known snapshot if it is silent.  Concurrent callers share one question."""
+        """Ask the manager now; the known snapshot if it is silent.
+
+        Concurrent callers share one question.
+        """
         if self._refreshing is not None:
             await self._refreshing.wait()
             return self.info

@@ -1,15 +1,17 @@
 """Whom a process of a closed cluster serves: who has the cluster's key, and users by their tokens.
 
-What is known of a token comes from a manager, is kept for as long as a connection of it lives, and is asked again every
-`auth.token_check_interval_s`.
+What is known of a token comes from a manager, is kept for as long as a connection of it lives, and
+is asked again every `auth.token_check_interval_s`.
 
 Invariants:
     - A revoked or expired token ends within one interval, also on connections that exist.
-    - Without news for three intervals, or one more when a manager hangs, nothing is known: calls are refused by a status
-      that is retried.
-    - A client of a token calls itself so (`client_prefix`): it cannot take another user's client id for its own.
+    - Without news for three intervals, or one more when a manager hangs, nothing is known: calls
+      are refused by a status that is retried.
+    - A client of a token calls itself so (`client_prefix`): it cannot take another
+      user's client id for its own.
 
-Concurrency: at most QUESTIONS_MAX questions of those who come, and one about all that are there; `run` must run.
+Concurrency: at most QUESTIONS_MAX questions of those who come, and one about all
+that are there; `run` must run.
 """
 
 import logging
@@ -35,7 +37,9 @@ from .api import MgmtdCaller
 log = logging.getLogger(__name__)
 
 FindTokens = Callable[[Sequence[bytes]], Awaitable[list[UserPb]]]
-"""Returns the user of each token with this token alone, an empty one where there is none; raises FsError."""
+"""Returns the user of each token with this token alone, an empty one where there is none;
+raises FsError.
+"""
 
 INTERVALS_MAX: Final = 3
 """Without an answer: then nothing is known any more."""

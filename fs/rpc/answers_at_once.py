@@ -1,13 +1,17 @@
-"""Answers that are sent where their requests are received: nothing has to be waited for, so no task is needed.
+"""Answers that are sent where their requests are received:
+nothing has to be waited for, so no task is needed.
 
-Part of fs/rpc/server_connection.py, which says which requests may be served so, and goes on with those that have to wait.
+Part of fs/rpc/server_connection.py, which says which requests may be served so, and goes
+on with those that have to wait.
 
 Invariants:
-    - A request that is not answered here has had nothing sent for it: what is left of it is in its `Work`.
-    - What a request holds is given back when its reply has been sent or copied: by a task of its own if a part of a
-      large reply has to wait for room.
+    - A request that is not answered here has had nothing sent for it: what
+      is left of it is in its `Work`.
+    - What a request holds is given back when its reply has been sent or copied: by a task of its
+      own if a part of a large reply has to wait for room.
     - Nothing here awaits but that task; a connection that breaks meanwhile raises nothing.
-    - What cannot be sent for an error of ours is a matter of fs/rpc/failed_answers.py: it reaches no event loop.
+    - What cannot be sent for an error of ours is a matter of
+      fs/rpc/failed_answers.py: it reaches no event loop.
 
 It receives nothing, does not choose the requests, and cancels none.
 
@@ -43,7 +47,9 @@ class AnswersAtOnce(WayOfAnswering):
     """Those of one connection."""
 
     def serve_quickly(self, header: Header, binding: Binding, message: bytes) -> Work | None:
-        """Answer by the quick form of a method, if it has one and that can; return what is yet to be done, None: nothing."""
+        """Answer by the quick form of a method, if it has one and that can;
+        return what is yet to be done, None: nothing.
+        """
         began_s = current_time()
         found, would_block = None, False
         if binding.quick is not None:
@@ -64,7 +70,9 @@ class AnswersAtOnce(WayOfAnswering):
     def _is_sent(
         self, header: Header, binding: Binding, began_s: float, message: bytes, payload: Buffer
     ) -> bool:
-        """Send a quick reply if nothing has to be waited for; False: nothing of it has been sent."""
+        """Send a quick reply if nothing has to be waited for;
+        False: nothing of it has been sent.
+        """
         framed = self._framed
         sizes = len(message), len(payload)
         try:
@@ -84,7 +92,9 @@ class AnswersAtOnce(WayOfAnswering):
         return True
 
     def ends_at_once(self, work: Work, message: Buffer) -> bool:
-        """Call a plain method, and answer if it has ended with a small reply, or have it answer later: that needs no coroutine."""
+        """Call a plain method, and answer if it has ended with a small reply,
+        or have it answer later: that needs no coroutine.
+        """
         work.answer = partial(self._answer_later, work)
         self._runs.begin(work, message)
         if work.result is LATER:
@@ -101,7 +111,9 @@ class AnswersAtOnce(WayOfAnswering):
         return True
 
     def _answer_later(self, work: Work, result: object) -> None:
-        """Answer what has been left for later, by a task if something has to be waited for; raises nothing."""
+        """Answer what has been left for later, by a task if something has to be waited for;
+        raises nothing.
+        """
         try:
             self._answer_now(work, result)
         except Exception as error:  # noqa: BLE001 - no task would end with it, but the event loop
@@ -131,7 +143,9 @@ class AnswersAtOnce(WayOfAnswering):
             self._give_back(work)
 
     def _is_answered(self, work: Work) -> bool:
-        """Send a reply if nothing has to be waited for; False: a task is to send the result, which may be an error by then."""
+        """Send a reply if nothing has to be waited for;
+        False: a task is to send the result, which may be an error by then.
+        """
         try:
             return self._is_reply_sent(work)
         except Exception as error:  # noqa: BLE001 - the edge: it must not end the process
@@ -158,7 +172,9 @@ class AnswersAtOnce(WayOfAnswering):
         return False
 
     def _is_sending(self, work: Work, frame: Sequence[Buffer], size: int) -> bool:
-        """Send a large reply, as much of it as nothing has to be waited for; the rest, if there is one, takes a task."""
+        """Send a large reply, as much of it as nothing has to be waited for;
+        the rest, if there is one, takes a task.
+        """
         if not self._replies.fits(len(frame[1]), size):
             return False
         try:
@@ -174,7 +190,9 @@ class AnswersAtOnce(WayOfAnswering):
         return True
 
     def _leave_rest(self, work: Work, rest: Sequence[Buffer]) -> None:
-        """Have a task send the rest of a reply; raises trio.BrokenResourceError if there is none to be had: the connection ends then."""
+        """Have a task send the rest of a reply; raises trio.BrokenResourceError if there is none
+        to be had: the connection ends then.
+        """
         try:
             self._spawn(self._send_rest, work, rest)
         except Exception as error:

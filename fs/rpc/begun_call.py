@@ -1,10 +1,12 @@
 """A call that nobody waits for: its end is told to a function, by the task that receives.
 
-For small calls that somebody is in a hurry for: neither a task has to wait nor to be woken, which saves a turn of the event loop.
+For small calls that somebody is in a hurry for: neither a task has to wait nor to be woken, which
+saves a turn of the event loop.
 
 Invariants:
-    - The function is called once, with what came or why nothing did, and neither waits nor raises.  Should it raise all the same, say
-      for want of memory, that is told, and hurts neither its connection nor the other calls of it.
+    - The function is called once, with what came or why nothing did, and neither waits nor raises.
+      Should it raise all the same, say for want of memory, that is told, and hurts neither its
+      connection nor the other calls of it.
     - After that nothing of the call is touched any more, whatever the peer still sends.
 
 Concurrency: one event loop; the function may be called in any task of it.

@@ -1,12 +1,16 @@
-"""Requests that are begun where they are received, and answered when what they began has ended: no task waits for that.
+"""Requests that are begun where they are received, and answered when what they began has ended:
+no task waits for that.
 
 Part of fs/rpc/server_connection.py, which serves all others.
 
 Invariants:
-    - Each is answered once; what it holds (its place among the requests under way, its buffer) is given back then.
-    - Nobody ends one before its method does: neither its time limit, which the method heeds, nor its caller.
+    - Each is answered once; what it holds (its place among the requests under way,
+      its buffer) is given back then.
+    - Nobody ends one before its method does: neither its time limit, which the
+      method heeds, nor its caller.
 
-Concurrency: one event loop; answers come from anywhere on it, also after the connection has ended: they are dropped then.
+Concurrency: one event loop; answers come from anywhere on it, also after the connection
+has ended: they are dropped then.
 """
 
 import logging
@@ -33,7 +37,9 @@ class BegunRequests(WayOfAnswering):
         """The last request that the method has left when all of it came at once."""
 
     def take_whole(self, work: Work, message: bytes) -> bool:
-        """Begin a request of which `FramedStream.take_whole` has returned the message; False: its payload is not taken, either."""
+        """Begin a request of which `FramedStream.take_whole` has returned the message;
+        False: its payload is not taken, either.
+        """
         if not self._may_begin(work):
             return False
         framed = self._framed
@@ -53,7 +59,9 @@ class BegunRequests(WayOfAnswering):
         return self._begin(work, bytes(message), payload)
 
     def _may_begin(self, work: Work) -> bool:
-        """Return whether the method of a request has such a form, and nobody has to be asked to admit it."""
+        """Return whether the method of a request has such a form,
+        and nobody has to be asked to admit it.
+        """
         binding = work.binding
         if binding.begin is None or work.header.flags:
             return False
@@ -81,7 +89,9 @@ class BegunRequests(WayOfAnswering):
         return False
 
     def _answer(self, work: Work, result: bytes | Exception) -> None:
-        """Send the reply, by a task if something has to be waited for; what the request held is free then.  Raises nothing."""
+        """Send the reply, by a task if something has to be waited for;
+        what the request held is free then.  Raises nothing.
+        """
         try:
             self._answer_now(work, result)
         except Exception as error:  # noqa: BLE001 - no task would end with it, but the event loop

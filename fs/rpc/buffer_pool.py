@@ -1,17 +1,22 @@
 """Page-aligned buffers for payloads, received or to be sent; reused and bounded.
 
-A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Small ones have sizes that are powers of two,
-from one page up, so that a buffer serves many payload sizes; the view handed out has the exact length.
+A buffer is anonymous memory from `mmap`, so it may be handed to O_DIRECT writes.  Small ones have
+sizes that are powers of two, from one page up, so that a buffer serves many payload sizes; the view
+handed out has the exact length.
 
-Large buffers, of whole MiB, are cut out of slabs of a few huge pages (fs/rpc/slabs.py), where the kernel has some: touching these first takes
-a sixth of the time, and a disk takes 4 MiB of them in one request instead of four.  Whatever its size, a buffer lies as far in front as it
-fits, in the oldest slab.  What is larger than a slab has memory of its own.
+Large buffers, of whole MiB, are cut out of slabs of a few huge pages (fs/rpc/slabs.py), where the
+kernel has some: touching these first takes a sixth of the time, and a disk takes 4 MiB of them in
+one request instead of four.  Whatever its size, a buffer lies as far in front as it fits, in the
+oldest slab.  What is larger than a slab has memory of its own.
 
 Invariants:
     - Buffers in use never sum to more than `bytes_max`, except that one buffer alone may be larger.
-    - A buffer in use at a `disown` is never used again, nor is its slab: somebody may write into it who cannot be stopped.
-    - What is kept idle, small buffers here and slabs on the shelf, is bounded together with what other pools of the shelf keep.
-    - Slabs of which something is used never sum to more than `bytes_max`, or one: what would need another one has memory of its own.
+    - A buffer in use at a `disown` is never used again, nor is its slab: somebody may write
+      into it who cannot be stopped.
+    - What is kept idle, small buffers here and slabs on the shelf, is bounded together with what
+      other pools of the shelf keep.
+    - Slabs of which something is used never sum to more than `bytes_max`, or one: what would need
+      another one has memory of its own.
 
 Concurrency: trio; `acquire` waits in line, `release` never waits.
 """
@@ -31,7 +36,9 @@ _NOWHERE: Final = 255
 
 
 def _first_run(used: int, count: int) -> int:
-    """Return the first of `count` neighbouring units that are not among those used (bits), or _NOWHERE."""
+    """Return the first of `count` neighbouring units
+    that are not among those used (bits), or _NOWHERE.
+    """
     run = (1 << count) - 1
     places = range(SLAB_UNITS - count + 1)
     return next((place for place in places if not used >> place & run), _NOWHERE)
@@ -45,7 +52,9 @@ _FIRST_RUNS: Final = [
 
 
 class Lease:
-    """One buffer in use: `view` has the asked length; give it back once, by `BufferPool.release`."""
+    """One buffer in use: `view` has the asked length;
+    give it back once, by `BufferPool.release`.
+    """
 
     __slots__ = ("generation", "memory", "size", "slab", "units", "view")
 
@@ -131,7 +140,9 @@ class BufferPool:
             raise
 
     def _cut(self, size: int, length: int) -> Lease | None:
-        """Return a buffer of whole units out of the oldest slab in use that has room; None: there may be no further slab."""
+        """Return a buffer of whole units out of the oldest slab in use that has room;
+        None: there may be no further slab.
+        """
         count = size // UNIT_BYTES
         first_runs, place = _FIRST_RUNS[count], _NOWHERE
         for slab in self._slabs:
@@ -149,7 +160,9 @@ class BufferPool:
         return Lease(slab.memory[start : start + size], length, self._generation, slab, units)
 
     def _keep(self, size: int, memory: memoryview) -> None:
-        """Keep a small buffer for reuse, rather than those of sizes that were last asked for longer ago, or a slab."""
+        """Keep a small buffer for reuse, rather than those of sizes that were last asked
+        for longer ago, or a slab.
+        """
         shelf = self.shelf
         while shelf.idle_bytes + size > shelf.idle_bytes_max:
             other = next((other for other, idle in self._idle.items() if idle), size)

@@ -1,11 +1,14 @@
-"""One call under way, from the side of its caller: it ends by its reply, by its time limit, or by whoever gives it up.
+"""One call under way, from the side of its caller:
+it ends by its reply, by its time limit, or by whoever gives it up.
 
-A cancel scope costs some 5 us of processor time, and a small call opened up to three.  So none is open while a call waits for its
-reply, which is most of the time: then the connection looks after time limits.  Whatever else it may have to wait for (to be
-connected, room to send, a payload) runs in `within`.
+A cancel scope costs some 5 us of processor time, and a small call opened up to three.  So
+none is open while a call waits for its reply, which is most of the time: then the connection
+looks after time limits.  Whatever else it may have to wait for (to be connected, room to
+send, a payload) runs in `within`.
 
 Invariants:
-    - What first ends a call counts; a call that has its reply is not ended any more, but while its payload comes.
+    - What first ends a call counts; a call that has its reply is not ended any
+      more, but while its payload comes.
 
 Concurrency: one event loop; one task waits.
 """
@@ -56,7 +59,9 @@ class CallUnderWay:
         self.payload_taken: trio.Event | None = None
         """Set by the calling task when it has no more business with the stream."""
         self.fill: Fill | None = None
-        """Whoever has the reply may put its payload where it belongs, as far as it need not wait for it, until this call has ended."""
+        """Whoever has the reply may put its payload where it belongs,
+        as far as it need not wait for it, until this call has ended.
+        """
         self.reply: Any = None
         """Once `fill` has decoded it."""
         self.buffers: Sequence[memoryview] = ()
@@ -80,7 +85,8 @@ class CallUnderWay:
             try:
                 result = await work
                 if self.header is not None or not scope.cancel_called:
-                    return result  # else it came too late: nobody would look at the time of this call any more
+                    # else it came too late: nobody would look at the time of this call any more
+                    return result
             finally:
                 self._scope = None
         raise self._take_error()
@@ -94,7 +100,9 @@ class CallUnderWay:
             raise self._take_error()
 
     def _take_error(self) -> Exception:
-        """Return what is to be raised, and keep it no longer: it will know the frames that it passes, and these this call and its payload."""
+        """Return what is to be raised, and keep it no longer:
+        it will know the frames that it passes, and these this call and its payload.
+        """
         error, self._error = self._error, None
         return error or TimeUpError()
 

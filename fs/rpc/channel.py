@@ -231,7 +231,9 @@ class RpcChannel:
     def _no_reply(
         self, method: Method[Any, Any], limit_s: float, used: Connection, received_before: int
     ) -> FsError:
-        """Return how a call ends whose time is up; gives a connection up by which nothing has come since it began."""
+        """Return how a call ends whose time is up;
+        gives a connection up by which nothing has come since it began.
+        """
         if used.received_count == received_before:
             used.retire()
         detail = f"{method} to {self.address}: no reply in {limit_s:g} s"
@@ -329,7 +331,9 @@ class ChannelPool:
         return self.runtime.random.randbytes(NONCE_BYTES) if self.secrets else b""
 
     def get(self, address: str, *, node_id: int = 0) -> RpcChannel:
-        """Return the channel to an address; with `node_id`, a peer that says another id is refused."""
+        """Return the channel to an address; with `node_id`,
+        a peer that says another id is refused.
+        """
         key = (address, node_id)
         channel = self._channels.get(key)
         if channel is None:
@@ -337,7 +341,8 @@ class ChannelPool:
         return channel
 
     def replace_secrets(self, secrets: Sequence[Secret]) -> None:
-        """Prove one of these from now on; what was connected by another one than the first connects again.
+        """Prove one of these from now on; what was connected by another one
+        than the first connects again.
 
         Calls under way end on the connections that they began on.
         """
@@ -366,7 +371,8 @@ async def open_channels(
         runtime: its network and randomness are used.
         identity: who calls.
         limits: the [rpc] section.
-        secrets: what proves who we are, preferred first; then peers have to know it, too.  Default: nothing.
+        secrets: what proves who we are, preferred first; then peers have to know
+            it, too.  Default: nothing.
         observer: measures the calls; default: nobody.
     """
     async with open_background() as nursery:

@@ -1,10 +1,11 @@
 """One connection as its caller sees it: handshake, calls by request id, replies in any order.
 
 Invariants:
-    - Only the calling task waits for bytes that go into the caller's buffers.  The receiving task reads headers, messages and
-      small payloads, and what has come of larger ones, while the call is under way; for the rest it lends the stream to
-      the calling task.  When that task is cancelled in the middle it returns the stream, and the receiving task drops
-      the rest.  So once a call has returned or raised, nothing touches its buffers.
+    - Only the calling task waits for bytes that go into the caller's buffers.  The receiving task
+      reads headers, messages and small payloads, and what has come of larger ones, while the call
+      is under way; for the rest it lends the stream to the calling task.  When that task is
+      cancelled in the middle it returns the stream, and the receiving task drops the rest.  So once
+      a call has returned or raised, nothing touches its buffers.
     - A reply nobody waits for any more is received and dropped.
     - When the connection ends, every call in flight fails with RPC_CONNECTION_LOST.
     - A call that waits for its reply ends when its time is up: one task looks after all of them.
@@ -96,7 +97,9 @@ class Connection:
     async def shake_hands(
         self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
     ) -> None:
-        """Exchange hellos, and proofs if we hold secrets, before anything else; raises as `greet`."""
+        """Exchange hellos, and proofs if we hold secrets, before anything else;
+        raises as `greet`.
+        """
         framed = self._framed
         own = self._lender, self._borrower
         greeted = await greet(framed, self._identity, expected_node_id, secrets, nonce, *own)
@@ -104,7 +107,10 @@ class Connection:
         framed.serve_whole = self._hand_out_whole
 
     async def run(self) -> None:
-        """Receive replies until the connection ends; closes it.  Raises nothing but trio.Cancelled."""
+        """Receive replies until the connection ends; closes it.
+
+        Raises nothing but trio.Cancelled.
+        """
         reason = "closed"
         try:
             async with trio.open_nursery() as nursery:
@@ -210,7 +216,8 @@ class Connection:
         timeout_s: float,
         payload: Sequence[Buffer] = (),
     ) -> bool:
-        """Send one small request if nothing has to be waited for; False: nothing is done, also where it takes no more calls.
+        """Send one small request if nothing has to be waited for;
+        False: nothing is done, also where it takes no more calls.
 
         Args:
             method: its replies have no more payload than `call` says.
@@ -238,7 +245,8 @@ class Connection:
         except _BROKEN:
             return False
         finally:
-            if not is_sent:  # also after an error: whoever was not told that it is begun does not hear of its end
+            # also after an error: whoever was not told that it is begun does not hear of its end
+            if not is_sent:
                 del self._calls[request_id]
         if not is_sent:
             return False
@@ -276,7 +284,8 @@ class Connection:
             raise FsError(
                 Status.RPC_BAD_VERSION,
                 f"{method} as this release asks it is known since protocol version"
-                f" {method.version_min}; {self._address} (release {self.peer.release or 'unknown'}) and"
+                f" {method.version_min}; {self._address} (release "
+                f"{self.peer.release or 'unknown'}) and"
                 f" this side have {self._framed.version} in common: upgrade it before its callers",
             )
         request_id = self._last_id = self._last_id + 1
@@ -328,7 +337,9 @@ class Connection:
         return "the peer closed the connection"
 
     def _hand_out_whole(self) -> None:
-        """Give small replies that have come entirely to their calls; see `FramedStream.serve_whole`."""
+        """Give small replies that have come entirely to their calls;
+        see `FramedStream.serve_whole`.
+        """
         framed, calls = self._framed, self._calls
         is_first = True
         while (found := framed.take_whole()) is not None:
@@ -364,7 +375,9 @@ class Connection:
             framed.awaits_whole = True
 
     def _is_for_begun(self, request_id: int, payload_bytes: int) -> bool:
-        """Return whether a reply with so much payload, which is not lent, is to a call that nobody waits for, and wants that much."""
+        """Return whether a reply with so much payload, which is not lent,
+        is to a call that nobody waits for, and wants that much.
+        """
         call = self._calls.get(request_id)
         return isinstance(call, BegunCall) and payload_bytes <= call.payload_bytes_max
 

@@ -43,7 +43,9 @@ class ConnectionParts:
 
 
 class WayOfAnswering:
-    """Base of what answers without a task for each request; keeps the parts by themselves, since every request needs most of them."""
+    """Base of what answers without a task for each request;
+    keeps the parts by themselves, since every request needs most of them.
+    """
 
     def __init__(self, parts: ConnectionParts) -> None:
         self._server = parts.server

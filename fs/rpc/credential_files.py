@@ -1,6 +1,7 @@
 """Where processes and commands have their secrets from: files and the environment.
 
-A cluster key is 64 hexadecimal digits, a token what `ember user token new` shows.  Files: fs/runtime/secret_file.py.
+A cluster key is 64 hexadecimal digits, a token what `ember user token new` shows.
+Files: fs/runtime/secret_file.py.
 """
 
 import os
@@ -91,7 +92,9 @@ def _token_file(section: AuthSection, environment: Mapping[str, str]) -> str:
 def caller_secrets(
     section: AuthSection, environment: Mapping[str, str] = os.environ
 ) -> list[Secret]:
-    """Return what a client can prove: by its configuration, else by the environment; raises FsError(BAD_CONFIG)."""
+    """Return what a client can prove: by its configuration, else by the environment;
+    raises FsError(BAD_CONFIG).
+    """
     if section.key_file or section.token_file:
         return configured_secrets(section)
     named = AuthSection(

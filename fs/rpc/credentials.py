@@ -1,7 +1,8 @@
 """What proves who a peer is: secrets, and what a listener keeps of them.  Pure; no I/O.
 
-Caller and listener have said hello (fs/rpc/handshake.py), each with a fresh nonce.  Then each proves that it knows the
-same secret, bound to every byte of both hellos, and nothing that was sent is of use in another exchange:
+Caller and listener have said hello (fs/rpc/handshake.py), each with a fresh nonce.  Then each
+proves that it knows the same secret, bound to every byte of both hellos, and nothing that was sent
+is of use in another exchange:
 
     caller_key   = HMAC(secret, "caller"   + key id)       known to the holder of the secret
     stored_key   = SHA-256(caller_key)                     kept by listeners
@@ -9,8 +10,8 @@ same secret, bound to every byte of both hellos, and nothing that was sent is of
     listener's proof = HMAC(listener_key, transcript)
     caller's proof   = caller_key XOR HMAC(stored_key, transcript)
 
-A listener checks the caller's proof by taking the HMAC off and hashing what is left.  So a stolen store of users lets
-nobody call as one of them; the key id is random and serves as the salt.
+A listener checks the caller's proof by taking the HMAC off and hashing what is left.  So a stolen
+store of users lets nobody call as one of them; the key id is random and serves as the salt.
 
 Invariants:
     - Neither a secret nor a caller_key is ever sent, logged, or part of a repr.
@@ -18,7 +19,8 @@ Invariants:
 
 Does not do: encrypt, or protect frames after the handshake.
 
-Source: the exchange of keys is that of SCRAM (RFC 5802), without its iterations: our secrets are 256 random bits.
+Source: the exchange of keys is that of SCRAM (RFC 5802), without its iterations:
+our secrets are 256 random bits.
 """
 
 import hashlib
@@ -103,7 +105,9 @@ class Secret:
         return _xor(self._caller_key(), _hmac(self.verifier().stored_key, transcript))
 
     def check_listener(self, transcript: bytes, proof: bytes) -> None:
-        """Raise FsError(RPC_UNAUTHENTICATED) unless a listener that knows the secret made this proof."""
+        """Raise FsError(RPC_UNAUTHENTICATED) unless a listener
+        that knows the secret made this proof.
+        """
         wanted = self.verifier().listener_proof(transcript)
         if not hmac.compare_digest(wanted, proof):
             detail = "the listener does not know the key that it names"
@@ -112,7 +116,9 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A user's token, as its holder has it: `ember1-UID-ID-SECRET`, the last two in hexadecimal digits."""
+    """A user's token, as its holder has it: `ember1-UID-ID-SECRET`,
+    the last two in hexadecimal digits.
+    """
 
     uid: int
     token_id: bytes
@@ -138,7 +144,9 @@ class Token:
 
 
 def client_prefix(key_id: bytes) -> str:
-    """Return what the client ids of a token's clients begin with, so that nobody can take another user's for its own."""
+    """Return what the client ids of a token's clients begin with,
+    so that nobody can take another user's for its own.
+    """
     return f"{key_id[1:].hex()}-" if key_id[:1] == USER_TOKEN else ""
 
 
@@ -155,7 +163,9 @@ def transcript_of(caller_hello: bytes, listener_hello: bytes) -> bytes:
 
 
 def chosen_secret(secrets: Sequence[Secret], key_ids: Sequence[bytes]) -> Secret:
-    """Return the secret that a listener chose; raises FsError(RPC_UNAUTHENTICATED) when it chose none of ours."""
+    """Return the secret that a listener chose;
+    raises FsError(RPC_UNAUTHENTICATED) when it chose none of ours.
+    """
     for secret in secrets:
         if [secret.key_id] == list(key_ids):
             return secret

@@ -1,14 +1,17 @@
-"""What becomes of a request whose answer could not be made or sent for an error of ours: no memory, or a bug, behind the method.
+"""What becomes of a request whose answer could not be made or sent for an error of ours:
+no memory, or a bug, behind the method.
 
 Part of fs/rpc/server_connection.py.  The method's own errors are answered as ever (`MethodRuns`).
 
 Invariants:
-    - The caller is told a status, if nothing of its reply was sent; else, and where even that cannot be had, this one connection
-      ends: its caller learns that the outcome is unknown.
-    - Nothing is raised: answers are given outside of any task, too, where an error would end the process.
+    - The caller is told a status, if nothing of its reply was sent; else, and where even that
+      cannot be had, this one connection ends: its caller learns that the outcome is unknown.
+    - Nothing is raised: answers are given outside of any task, too, where
+      an error would end the process.
     - Each error is told once, in the log or as a bug.
 
-It sends nothing by itself: a task does, as for any reply that has to wait.  Half a frame is the matter of fs/rpc/frame_sender.py.
+It sends nothing by itself: a task does, as for any reply that has to wait.  Half a frame is the
+matter of fs/rpc/frame_sender.py.
 """
 
 import logging
@@ -50,11 +53,14 @@ class FailedAnswers:
         self._end = end
 
     def replace(self, work: Work, error: Exception) -> bool:
-        """Have an error in the place of a result of which nothing has been sent; False: the connection ends instead."""
+        """Have an error in the place of a result of which nothing has been sent;
+        False: the connection ends instead.
+        """
         try:
             result = work.result
             if work.is_over or work.is_told or work.lent_bytes:
-                # It has been answered, or the caller may not be told anything else of what is lent to it.
+                # It has been answered, or the caller may not be told anything
+                # else of what is lent to it.
                 self.end(f"{work} from {self._name}", error)
                 return False
             work.result = self._failed(work, error)

@@ -1,13 +1,14 @@
 """Frames: the unit of the transport, as bytes.  Pure; no I/O.
 
-A frame is a fixed header, then `message_bytes` of message, then `payload_bytes` of raw payload.  All
-numbers are little-endian:
+A frame is a fixed header, then `message_bytes` of message, then `payload_bytes` of raw payload.
+All numbers are little-endian:
 
     offset  size  field
          0     4  magic "EMBR"
          4     1  protocol version
          5     1  kind: 1 hello, 2 request, 3 reply, 4 cancel, 5 goodbye, 6 proof, 7 lend, 8 return
-         6     2  flags, since version 2: 1 traced (request), 2 lent (request, reply), 4 borrows (request),
+         6     2  flags, since version 2: 1 traced (request), 2 lent (request,
+                  reply), 4 borrows (request),
                  8 ranges, 16 direct (request, reply); else 0
          8     8  request id: chosen by the caller, unique within the connection
         16     2  service number      (request)
@@ -24,12 +25,14 @@ What the message is:
     - In replies with another status, and in goodbye frames: the error's detail in UTF-8.
     - A cancel frame has neither message nor payload.  Nothing answers it.
 
-The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the 16 of the trace id,
-and the 8 of the id of the span that asks (fs/runtime/tracing.py).  Whoever keeps no traces cuts them off.
+The message of a traced request has TRACE_BYTES in front of it, which count as message bytes: the
+16 of the trace id, and the 8 of the id of the span that asks (fs/runtime/tracing.py).  Whoever
+keeps no traces cuts them off.
 
-Lent payloads do not follow the message.  A lent request says where its payload lies (fs/rpc/lending.py).  So does a
-lent reply, which answers a request that borrows.  A return frame gives the payload of a lent reply back
-(fs/rpc/lent_replies.py).  That payload may lie in files (fs/rpc/lent_ranges.py).
+Lent payloads do not follow the message.  A lent request says where its payload lies
+(fs/rpc/lending.py).  So does a lent reply, which answers a request that borrows.  A return
+frame gives the payload of a lent reply back (fs/rpc/lent_replies.py).  That payload may lie in
+files (fs/rpc/lent_ranges.py).
 
 Invariants:
     - A header is believed only when its checksum holds, so lengths are never taken from garbage.
@@ -148,7 +151,9 @@ def encode_header(
 
 
 def header_at(buffer: Buffer, start: int, limits: FrameLimits, version: int) -> Header:
-    """Do as `decode_header` with what lies at `start` in a buffer, which holds all of the header."""
+    """Do as `decode_header` with what lies at `start` in a buffer,
+    which holds all of the header.
+    """
     fields = take_header(
         buffer, start, version, KIND_MAX, limits.message_bytes_max, limits.payload_bytes_max
     )

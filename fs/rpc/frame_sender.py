@@ -1,13 +1,14 @@
 """Sending frames over one stream, uncut: at once, in turn, or posted to be sent with others.
 
 Invariants:
-    - A frame is sent whole or not begun.  A sender cancelled in the middle leaves a private copy of the
-      rest to a task of the connection and returns at once; its buffers are read no more.
-    - Where the rest of a frame cannot be sent for an error of ours, say no memory for a copy of it, nothing is sent any
-      more and the connection is told to end (`on_cut`): what came next would be read as that rest.
+    - A frame is sent whole or not begun.  A sender cancelled in the middle leaves a private copy of
+      the rest to a task of the connection and returns at once; its buffers are read no more.
+    - Where the rest of a frame cannot be sent for an error of ours, say no memory for a copy
+      of it, nothing is sent any more and the connection is told to end (`on_cut`): what came
+      next would be read as that rest.
 
-Small frames of a busy connection are posted: copied to a queue that one task sends in one system call,
-after every task that is ready now has had its turn.  Waking the other process costs more
+Small frames of a busy connection are posted: copied to a queue that one task sends in one system
+call, after every task that is ready now has had its turn.  Waking the other process costs more
 than all the rest of a small call.
 
 Concurrency: many tasks may send, in the order they came.  Does not receive, nor look into frames.
@@ -28,11 +29,14 @@ POST_BYTES_MAX: Final = 8 * 1024
 """Larger frames are sent from where they are."""
 
 AT_ONCE_BYTES_MAX: Final = 128 * 1024
-"""Of a frame that is sent without a task that may wait for room: so much of it is copied at most if only a part goes out."""
+"""Of a frame that is sent without a task that may wait for room:
+so much of it is copied at most if only a part goes out.
+"""
 
 POST_CALL_COUNT_MIN: Final = 16
-"""With fewer calls under way, waiting for other frames costs more time than it saves work: with 4 of them
-posting made a call half as slow again; with 32 it saved a third of the processor time."""
+"""With fewer calls under way, waiting for other frames costs more time than it saves work: with 4
+of them posting made a call half as slow again; with 32 it saved a third of the processor time.
+"""
 
 QUEUE_BYTES_MAX: Final = 1024 * 1024
 """With more than this queued, senders wait: the peer does not read."""
@@ -54,13 +58,17 @@ class FrameSender:
         """Wrap `stream`; `spawn` starts tasks that live as long as the connection."""
         self.stream = stream
         self.progress = 0
-        """Grows whenever bytes of a frame have been sent; who receives counts those behind a header, too."""
+        """Grows whenever bytes of a frame have been sent;
+        who receives counts those behind a header, too.
+        """
         self._spawn = spawn
         self._is_sending = False
         self._senders = trio.lowlevel.ParkingLot()
         self._is_closed = False
         self.on_cut: Callable[[], None] = _nothing
-        """Ends the connection, outside of any task, too: a part of a frame was sent, and nobody has the rest."""
+        """Ends the connection, outside of any task, too:
+        a part of a frame was sent, and nobody has the rest.
+        """
         self._queue: list[bytes] = []
         self._queue_bytes = 0
         self._queue_filled: trio.lowlevel.ParkingLot | None = None
@@ -72,11 +80,13 @@ class FrameSender:
         await self.stream.aclose()
 
     def send_at_once(self, buffers: Sequence[Buffer], *, call_count: int) -> bool:
-        """Send one frame of up to AT_ONCE_BYTES_MAX if nothing has to be waited for; return False with nothing done otherwise.
+        """Send one frame of up to AT_ONCE_BYTES_MAX if nothing has to be waited for;
+        return False with nothing done otherwise.
 
         Args:
             buffers: belong to the caller again when this returns or raises.
-            call_count: calls under way: of many, others are likely to send in this moment too, and small frames go together.
+            call_count: calls under way: of many, others are likely to send in this moment too,
+                and small frames go together.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
@@ -99,10 +109,12 @@ class FrameSender:
         return True
 
     def send_first(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        """Send as much of one frame as nothing has to be waited for; None: that is nothing, and nothing is done.
+        """Send as much of one frame as nothing has to be waited for;
+        None: that is nothing, and nothing is done.
 
         Returns:
-            What is left.  If there is something, nobody else can send before `send_rest` has ended, which the caller sees to.
+            What is left.  If there is something, nobody else can send before `send_rest` has
+            ended, which the caller sees to.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
@@ -125,7 +137,9 @@ class FrameSender:
         await self._send(rest, is_begun=True)
 
     def _finish_later(self, buffers: Sequence[Buffer], sent_bytes: int) -> None:
-        """Leave the rest of a frame to a task; raises trio.BrokenResourceError if that cannot be, after the end."""
+        """Leave the rest of a frame to a task; raises trio.BrokenResourceError if
+        that cannot be, after the end.
+        """
         self._is_sending = True
         try:
             self._spawn(self._finish, b"".join(skip_bytes(buffers, sent_bytes)))
@@ -133,7 +147,9 @@ class FrameSender:
             raise self.cut(error) from error
 
     def cut(self, error: BaseException) -> trio.BrokenResourceError:
-        """Let nobody send any more, since a frame has only begun, and end the connection; return what its sender is to raise."""
+        """Let nobody send any more, since a frame has only begun, and end the connection;
+        return what its sender is to raise.
+        """
         self._is_closed = True
         self._senders.unpark_all()
         name = self.stream.peer_name

@@ -1,14 +1,17 @@
-"""Frames over one stream: buffered receiving, beside the uncut sending of `FrameSender`.  The shell around fs/rpc/frame.py.
+"""Frames over one stream: buffered receiving, beside the uncut sending of `FrameSender`.
 
-Receiving: small things (headers, messages) come out of one receive buffer, so that several frames cost
-one system call; payloads go straight into the buffers they are meant for, but for what the
-receive buffer already holds.
+The shell around fs/rpc/frame.py.
 
-Invariant: `payload_left` says at any checkpoint how much of the current payload has not been received, so
-whoever comes after a cancelled receiver can drain exactly the rest.
+Receiving: small things (headers, messages) come out of one receive buffer, so that several
+frames cost one system call; payloads go straight into the buffers they are meant for, but for
+what the receive buffer already holds.
 
-Small replies are held while the receive buffer has more requests, and go in one system call before more is received.  But where a
-reply took longer to make than HELD_S_MAX the next one may, too, and whoever waits for this one would be idle meanwhile: then all go at once.
+Invariant: `payload_left` says at any checkpoint how much of the current payload has not been
+received, so whoever comes after a cancelled receiver can drain exactly the rest.
+
+Small replies are held while the receive buffer has more requests, and go in one system call before
+more is received.  But where a reply took longer to make than HELD_S_MAX the next one may, too, and
+whoever waits for this one would be idle meanwhile: then all go at once.
 
 Concurrency: many tasks may send, in the order they came; one task at a time may receive.
 """
@@ -41,7 +44,9 @@ SMALL_PAYLOAD_BYTES_MAX: Final = 4 * 1024
 """Copying these once more is cheaper than waiting for who wants them."""
 
 HELD_S_MAX: Final = 0.00005
-"""Several times what a system call costs and being woken by it: what takes longer to answer is worth one of its own."""
+"""Several times what a system call costs and being woken by it:
+what takes longer to answer is worth one of its own.
+"""
 
 
 class FramedStream(FrameSender):
@@ -71,11 +76,15 @@ class FramedStream(FrameSender):
         self.has_more = False
         """Behind the frame that `take_whole` has returned something has been received."""
         self.awaits_whole = False
-        """Set by `serve_whole`: what has come is the begin of a frame that the receive buffer can hold, and it is to be called when all has."""
+        """Set by `serve_whole`: what has come is the begin of a frame
+        that the receive buffer can hold, and it is to be called when all has.
+        """
         self.serve_whole: Callable[[], None] | None = None
-        """Called when bytes have come while `receive_header` waits, maybe outside of any task: takes whole frames
-        (`take_whole`, `take_small_payload`) for as long as it can do what they ask for without waiting.  What it
-        leaves or puts back, and what it raises, is for `receive_header`."""
+        """Called when bytes have come while `receive_header` waits, maybe outside of any
+        task: takes whole frames (`take_whole`, `take_small_payload`) for as long as it can
+        do what they ask for without waiting.  What it leaves or puts back, and what it
+        raises, is for `receive_header`.
+        """
 
     @property
     def is_inside_frame(self) -> bool:
@@ -109,7 +118,8 @@ class FramedStream(FrameSender):
         return self._header
 
     def take_whole(self) -> tuple[Header, bytes] | None:
-        """Take header and message of the next frame if all of it has been received; its payload is left to be taken.
+        """Take header and message of the next frame if all of it has been received;
+        its payload is left to be taken.
 
         Raises:
             FsError: as `receive_header`; nothing is taken.
@@ -138,7 +148,9 @@ class FramedStream(FrameSender):
         return header, bytes(self._view[start:end])
 
     def put_back(self, header: Header) -> None:
-        """Undo `take_whole`, before anything else is done: `receive_header` is to have that frame."""
+        """Undo `take_whole`, before anything else is done:
+        `receive_header` is to have that frame.
+        """
         self._start -= HEADER_BYTES + header.message_bytes
         self._header = header
         self.payload_left = 0
@@ -164,7 +176,8 @@ class FramedStream(FrameSender):
         return message
 
     async def receive_payload(self, buffers: Sequence[memoryview]) -> None:
-        """Receive the rest of the current payload; `buffers` must hold exactly `payload_left` bytes.
+        """Receive the rest of the current payload;
+        `buffers` must hold exactly `payload_left` bytes.
 
         Cancelled, it touches the buffers no more, and `payload_left` is exact.
         """
@@ -178,7 +191,9 @@ class FramedStream(FrameSender):
                 rest = skip_bytes(rest, count)  # type: ignore[assignment]
 
     def receive_payload_now(self, buffers: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Receive as much of the current payload as has come; return what `receive_payload` is to fill."""
+        """Receive as much of the current payload as has come;
+        return what `receive_payload` is to fill.
+        """
         rest: Sequence[memoryview] = buffers
         if self._start < self._end:
             rest = self._take_first(buffers)
@@ -194,7 +209,9 @@ class FramedStream(FrameSender):
         return rest
 
     def _take_first(self, buffers: Sequence[memoryview]) -> list[memoryview]:
-        """Move what the receive buffer holds of the payload; return the buffers that are left to be filled."""
+        """Move what the receive buffer holds of the payload;
+        return the buffers that are left to be filled.
+        """
         for number, buffer in enumerate(buffers):
             count = self._take_buffered(buffer)
             self.payload_left -= count
@@ -203,12 +220,16 @@ class FramedStream(FrameSender):
         return []
 
     def make_room(self, payload_bytes: int) -> None:
-        """Have frames with so much payload come into the receive buffer, which grows when it is empty next, and never becomes smaller."""
+        """Have frames with so much payload come into the receive buffer,
+        which grows when it is empty next, and never becomes smaller.
+        """
         needed = HEADER_BYTES + MESSAGE_ROOM_BYTES + payload_bytes
         self._frame_bytes_max = max(self._frame_bytes_max, needed)
 
     def begun_frame(self) -> Header | None:
-        """Return the header of the next frame, if a part of that has come and the receive buffer has room for the rest."""
+        """Return the header of the next frame, if a part of that has come
+        and the receive buffer has room for the rest.
+        """
         header = self._next_header()
         if header is None or header.flags & FLAG_LENT:
             return None
@@ -222,7 +243,9 @@ class FramedStream(FrameSender):
         return self._view[start : self._start]
 
     def take_small_payload(self) -> memoryview | None:
-        """Return a copy of the current payload if it is small and has been received already; else None."""
+        """Return a copy of the current payload if it is small
+        and has been received already; else None.
+        """
         start, size = self._start, self.payload_left
         if size > SMALL_PAYLOAD_BYTES_MAX or self._end - start < size:
             return None
@@ -268,7 +291,9 @@ class FramedStream(FrameSender):
         return count
 
     def _note_bytes(self, count: int) -> memoryview | None:
-        """Have whole frames served that have come; return where the next bytes go if that was all."""
+        """Have whole frames served that have come;
+        return where the next bytes go if that was all.
+        """
         self._end += count
         self._made_s = current_time()
         self._may_hold = True
@@ -308,9 +333,11 @@ class FramedStream(FrameSender):
     # ---- held replies ------------------------------------------------------------------------
 
     def hold(self, buffers: Sequence[Buffer]) -> bool:
-        """Take over one small frame, if another one is there to be received before this stream waits; else return False.
+        """Take over one small frame, if another one is there to be received
+        before this stream waits; else return False.
 
-        It is sent before anything more is received: by whoever receives; or now, if it took long to make.
+        It is sent before anything more is received: by whoever receives; or
+        now, if it took long to make.
         """
         if not self._may_hold or self._start == self._end or self._is_closed:
             return False

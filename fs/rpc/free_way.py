@@ -1,7 +1,8 @@
 """Whether the way to a peer is free: only a free way, in both directions, carries a new connection.
 
-That a process is slow, or stopped, says nothing against the way to it: its kernel accepts connections all the same.  Nor does that calls to it
-wait: the connection they are on may be stuck by itself.
+That a process is slow, or stopped, says nothing against the way to it: its kernel
+accepts connections all the same.  Nor does that calls to it wait: the connection they
+are on may be stuck by itself.
 """
 
 import trio
@@ -14,7 +15,8 @@ async def is_way_free(network: Network, address: str, within_s: float) -> bool:
     """Tell whether a connection of its own can be made within a time; it is closed again at once.
 
     Raises:
-        FsError: OUT_OF_RESOURCES: nothing is found out, since this process has no descriptor or memory for it.
+        FsError: OUT_OF_RESOURCES: nothing is found out, since this process has no
+            descriptor or memory for it.
     """
     stream = None
     try:
@@ -25,6 +27,7 @@ async def is_way_free(network: Network, address: str, within_s: float) -> bool:
             raise
     if stream is None:
         return False
-    # Outside of the limit: a process that had no turn for so long finds both at once, that it is connected and that the time is over.
+    # Outside of the limit: a process that had no turn for so long finds both at once, that it is
+    # connected and that the time is over.
     await stream.aclose()
     return True

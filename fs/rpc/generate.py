@@ -1,8 +1,8 @@
 """Regenerates the code that comes from the .proto files: `python -m fs.rpc.generate`.
 
-Writes fs/schema/proto/*_pb2.py and *_pb2.pyi with protoc, and fs/schema/services.py, which names every
-method once with its types.  Running it twice changes nothing; tests/rpc/test_generate.py compares.
-Needs the development packages grpcio-tools and mypy-protobuf; nothing at run time does.
+Writes fs/schema/proto/*_pb2.py and *_pb2.pyi with protoc, and fs/schema/services.py, which names
+every method once with its types.  Running it twice changes nothing; tests/rpc/test_generate.py
+compares.  Needs the development packages grpcio-tools and mypy-protobuf; nothing at run time does.
 """
 
 import re
@@ -59,8 +59,10 @@ def services_source(target: Path) -> str:
         prefix = service.upper()
         for name, request, reply in re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text):
             body.append(
-                f"{prefix}_{constant_name(name)}: Final[Method[{file_name}.{request}, {file_name}.{reply}]]"
-                f' = method(_{service.upper()}, "{name}", {file_name}.{request}, {file_name}.{reply})'
+                f"{prefix}_{constant_name(name)}: Final[Method[{file_name}.{request}, "
+                f"{file_name}.{reply}]]"
+                f' = method(_{service.upper()}, "{name}", {file_name}.{request}, '
+                f"{file_name}.{reply})"
             )
     return "\n".join(lines + body) + "\n"
 
@@ -71,7 +73,7 @@ def main() -> None:
     services = SCHEMA / "services.py"
     services.write_text(services_source(SCHEMA / "proto"))
     ruff = Path(sys.executable).parent / "ruff"
-    for arguments in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+    for arguments in (["format", "-q"], ["check", "--fix", "-q"], ["format", "-q"]):
         subprocess.run([ruff, *arguments, services], check=True)  # noqa: S603 - fixed program
 
 

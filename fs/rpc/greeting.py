@@ -45,10 +45,12 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
         secrets: what we can prove, preferred first; then the listener has to prove it, too.
         nonce: fresh random bytes, with secrets.
         lender: says whether we lend, and where we have what a listener wants to find.
-        borrower: says what we want to find in the listener's memory, and learns whether it is there.
+        borrower: says what we want to find in the listener's memory, and
+            learns whether it is there.
 
     Returns:
-        What the listener said of itself, and the id of the secret that both sides proved; empty: none.
+        What the listener said of itself, and the id of the secret that
+        both sides proved; empty: none.
 
     Raises:
         FsError: the listener's refusal, or RPC_BAD_VERSION, RPC_WRONG_CLUSTER, RPC_WRONG_NODE,
@@ -88,7 +90,9 @@ async def greet(  # noqa: PLR0917 - what both sides may want to know
 
 
 async def _next(framed: FramedStream, wanted: Kind) -> bytes:
-    """Receive the message of the next frame of a handshake; raises what the listener's goodbye says."""
+    """Receive the message of the next frame of a handshake;
+    raises what the listener's goodbye says.
+    """
     header = await framed.receive_header()
     if header is None:
         raise trio.BrokenResourceError("the listener closed the connection")

@@ -1,7 +1,8 @@
 """Who may call what: what a listener asks of a peer before it serves it.
 
 Invariants:
-    - Without a proof a guarded listener serves nothing; what the proof gives is the connection's `Grant`.
+    - Without a proof a guarded listener serves nothing; what the proof
+      gives is the connection's `Grant`.
     - A grant that does not hold any more covers nothing, also on connections that exist.
 """
 
@@ -16,14 +17,20 @@ from ..schema.user import User
 from .api import Identity
 from .credentials import CLUSTER_KEY, KEY_IDS_MAX, NONCE_BYTES, Secret, Verifier
 
-NO_CREDENTIALS: Final = "the caller gave no credentials, and this cluster is closed: it needs auth.key_file or auth.token_file, commands EMBERFS_KEY_FILE or EMBERFS_TOKEN_FILE"
+NO_CREDENTIALS: Final = (
+    "the caller gave no credentials, and this cluster is closed: it needs auth.key_file or "
+    "auth.token_file, commands EMBERFS_KEY_FILE or EMBERFS_TOKEN_FILE"
+)
 
 KEY_REPLACED: Final = "the key of this connection was replaced by another one"
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Grant:
-    """On whose authority a connection calls, and how far that goes.  Shared by all connections of one token."""
+    """On whose authority a connection calls, and how far that goes.
+
+    Shared by all connections of one token.
+    """
 
     access: Access
     user: User | None = None
@@ -34,12 +41,17 @@ class Grant:
     """Another handshake may give a grant that holds: the next request ends the connection."""
 
     def check(self, method: Method[Any, Any]) -> None:
-        """Raise FsError unless this grant covers a method: RPC_NOT_ALLOWED, or why it does not hold."""
+        """Raise FsError unless this grant covers a method:
+        RPC_NOT_ALLOWED, or why it does not hold.
+        """
         if self.refusal is not None:
             raise FsError(*self.refusal)
         if self.access < method.access:
             who = "nobody" if self.user is None else self.user.name
-            detail = f"{method} is for {method.access.name.lower()}s, {who} is {self.access.name.lower()}"
+            detail = (
+                f"{method} is for {method.access.name.lower()}s, {who} is "
+                f"{self.access.name.lower()}"
+            )
             raise FsError(Status.RPC_NOT_ALLOWED, detail)
 
 
@@ -92,7 +104,9 @@ class KeyGuard:
         self.replace_keys(keys)
 
     def replace_keys(self, keys: Sequence[Secret]) -> None:
-        """Accept these keys from now on; connections that proved another one end with their next request."""
+        """Accept these keys from now on; connections that proved another one end
+        with their next request.
+        """
         assert keys, "a guard without a key"
         before = self._known
         self._known = {

@@ -1,8 +1,9 @@
 """Handshake: what both sides say first, and what they check before anything else.  Pure; no I/O.
 
-The caller sends a hello frame; the listener answers with its own, or with a goodbye frame that carries
-the status of its refusal.  Both sides pick the highest protocol version they have in common.  In a closed cluster the
-caller's hello names the keys it holds, the listener's the one that counts, and three proof frames follow:
+The caller sends a hello frame; the listener answers with its own, or with a goodbye frame that
+carries the status of its refusal.  Both sides pick the highest protocol version they have in
+common.  In a closed cluster the caller's hello names the keys it holds, the listener's the one that
+counts, and three proof frames follow:
 
     caller   -> hello (key ids, nonce)
     listener -> hello (key id, nonce), proof
@@ -11,7 +12,8 @@ caller's hello names the keys it holds, the listener's the one that counts, and 
 
 Invariants:
     - Nothing is served on a connection whose handshake has not been accepted.
-    - Whoever holds a key accepts no peer that does not prove that it knows it, too: there is no way back to less.
+    - Whoever holds a key accepts no peer that does not prove that it knows it, too:
+      there is no way back to less.
     - What a listener says before it has proved anything is no answer to a call, and judges nobody.
     - The HelloPb message keeps its meaning in every protocol version, so any two releases can at
       least tell each other why they do not fit.
@@ -114,8 +116,9 @@ def decode_proof(message: Buffer) -> bytes:
 def decode_refusal(status: int, detail: Buffer) -> FsError:
     """Return what a listener's goodbye says during a handshake.
 
-    Anything but a refusal would pass for the answer to the call that waits for the connection ("no such chunk"), or for
-    proof that a node is gone ("another node is here"): it is told as RPC_CONNECT_FAILED.
+    Anything but a refusal would pass for the answer to the call that waits for the
+    connection ("no such chunk"), or for proof that a node is gone ("another node is here"):
+    it is told as RPC_CONNECT_FAILED.
     """
     error = decode_error(status, detail)
     if error.status in REFUSALS:
@@ -145,7 +148,10 @@ def negotiate(
 
 
 def check_hello(hello: HelloPb, own: Identity) -> Identity:
-    """Return what a peer said of itself; nothing of it is proved yet.  Raises FsError(RPC_WRONG_CLUSTER)."""
+    """Return what a peer said of itself; nothing of it is proved yet.
+
+    Raises FsError(RPC_WRONG_CLUSTER).
+    """
     if hello.cluster_id != own.cluster_id:
         raise FsError(
             Status.RPC_WRONG_CLUSTER,
@@ -161,7 +167,9 @@ def check_hello(hello: HelloPb, own: Identity) -> Identity:
 
 
 def check_node(peer: Identity, expected_node_id: int) -> None:
-    """Raise FsError(RPC_WRONG_NODE) for another node than expected (0: any); in a closed cluster only after the proof."""
+    """Raise FsError(RPC_WRONG_NODE) for another node than expected (0: any);
+    in a closed cluster only after the proof.
+    """
     if expected_node_id and peer.node_id != expected_node_id:
         raise FsError(
             Status.RPC_WRONG_NODE, f"expected node {expected_node_id}, found node {peer.node_id}"
@@ -169,7 +177,9 @@ def check_node(peer: Identity, expected_node_id: int) -> None:
 
 
 def check_nonce(hello: HelloPb) -> None:
-    """Raise FsError(RPC_UNAUTHENTICATED) for a hello that names keys without a nonce of the right size."""
+    """Raise FsError(RPC_UNAUTHENTICATED) for a hello that names keys without a nonce
+    of the right size.
+    """
     if len(hello.nonce) != NONCE_BYTES:
         detail = f"a nonce of {len(hello.nonce)} bytes, {NONCE_BYTES} are wanted"
         raise FsError(Status.RPC_UNAUTHENTICATED, detail)

@@ -1,7 +1,8 @@
-"""Lent payloads: between processes of one machine a request says where its payload lies, and the server reads it there.
+"""Lent payloads: between processes of one machine a request says where its payload lies,
+and the server reads it there.
 
-A byte that goes through a socket is copied twice, by way of pages that are new to the caches each time; read from where it lies it is
-copied once, by one call.  What is said and when:
+A byte that goes through a socket is copied twice, by way of pages that are new to the caches each
+time; read from where it lies it is copied once, by one call.  What is said and when:
 
     caller   -> hello (lends)
     listener -> hello (lend_nonce): sixteen random bytes
@@ -9,19 +10,23 @@ copied once, by one call.  What is said and when:
     listener -> empty lend frame: it has read them there
     caller   -> lent requests, at any time from then on
 
-The message of a lent request has in front of it, and in front of what a trace adds, how many pieces the payload lies in (four
-bytes, little-endian), and each piece's address and length (`PIECE`).  All that counts as message bytes.  Its header says how
-long the payload is; nothing of it follows.
+The message of a lent request has in front of it, and in front of what a trace adds, how many pieces
+the payload lies in (four bytes, little-endian), and each piece's address and length (`PIECE`).  All
+that counts as message bytes.  Its header says how long the payload is; nothing of it follows.
 
 Invariants:
-    - The server reads into a buffer of its own, and all at once: what it verifies afterwards cannot change any more.
-    - Only payloads are lent that a checksum in the message covers, and that the server matches against it before it does anything
-      else with them (`Method.is_payload_checked`): bytes that are no longer what was lent are refused, by CHECKSUM_MISMATCH.  A caller that
-      gave up a call uses its memory for something else; whether the server reads it before it learns of that makes no difference.
-    - Each read takes the nonce along (fs/kernels/lent_twin.py): it is of the memory that the connection began with.
+    - The server reads into a buffer of its own, and all at once: what it verifies
+      afterwards cannot change any more.
+    - Only payloads are lent that a checksum in the message covers, and that the server
+      matches against it before it does anything else with them (`Method.is_payload_checked`):
+      bytes that are no longer what was lent are refused, by CHECKSUM_MISMATCH.  A caller that
+      gave up a call uses its memory for something else; whether the server reads it before it
+      learns of that makes no difference.
+    - Each read takes the nonce along (fs/kernels/lent_twin.py): it is of the memory
+      that the connection began with.
     - Only plain memory is lent (fs/runtime/plain_memory.py): reading it waits for no file system.
-    - Whatever cannot be lent, or read, goes over the socket.  A read that fails is RPC_NOT_LENT, and the caller lends nothing more over
-      that connection.
+    - Whatever cannot be lent, or read, goes over the socket.  A read that fails is RPC_NOT_LENT,
+      and the caller lends nothing more over that connection.
 """
 
 import logging
@@ -75,7 +80,9 @@ class Lender:
         return self._memory is not None
 
     def frame_for(self, nonce: bytes, version: int) -> Sequence[Buffer]:
-        """Return a lend frame that says where we have a listener's nonce; nothing for one that gave none."""
+        """Return a lend frame that says where we have a listener's nonce;
+        nothing for one that gave none.
+        """
         if self._memory is None or len(nonce) != NONCE_BYTES or version < FLAGS_VERSION_MIN:
             return ()
         self._nonce = nonce
@@ -98,7 +105,9 @@ class Lender:
             self._memory.may_change(lent[_COUNT.size :])
 
     def lent(self, method: Method[Any, Any], payload: Sequence[Buffer], size: int) -> bytes:
-        """Return what the message of a request begins with whose payload, of `size` bytes, is lent; nothing: it is to be sent."""
+        """Return what the message of a request begins with whose payload, of `size` bytes, is lent;
+        nothing: it is to be sent.
+        """
         if not self._is_believed or size < self._bytes_min or not method.is_payload_checked:
             return b""
         count = len(payload)
@@ -186,7 +195,8 @@ def packed_pieces(pieces: bytes) -> bytes:
 
 
 def split_pieces(header: Header, message: Buffer, rest_bytes_min: int) -> tuple[bytes, Buffer]:
-    """Return the pieces of a lent request or reply, and the rest of its message, at least so many bytes.
+    """Return the pieces of a lent request or reply, and the rest of its message,
+    at least so many bytes.
 
     Raises:
         FsError: RPC_BAD_FRAME: they are not whole, or not of the payload that the header tells.

@@ -1,25 +1,32 @@
-"""Replies that lend ranges of files: between processes of one machine a caller reads what is cached right out of its server's files.
+"""Replies that lend ranges of files: between processes of one machine a caller reads what
+is cached right out of its server's files.
 
-A lent reply (lent_replies.py, which has the whole agreement) whose payload the server has not even read.  What is said:
+A lent reply (lent_replies.py, which has the whole agreement) whose payload the server
+has not even read.  What is said:
 
     listener -> hello (lends_ranges), with reply_place
     caller   -> requests whose replies may be lent so (FLAG_RANGES, with FLAG_BORROWS)
     listener -> lent replies (FLAG_LENT and FLAG_RANGES): `ranges` and message
     caller   -> return frames, as for all that is lent
 
-A listener whose hello says `lends_direct` also lends what the disk has yet to read, to requests that have FLAG_DIRECT, by replies that have it: by
-descriptors that read past the page cache.  The caller reads it in a thread (peer_files.py).
+A listener whose hello says `lends_direct` also lends what the disk has yet to read, to requests
+that have FLAG_DIRECT, by replies that have it: by descriptors that read past the page cache.  The
+caller reads it in a thread (peer_files.py).
 
-The message has in front of it how many ranges the payload lies in (four bytes, little-endian), and of each the number of the server's descriptor,
-and where the range begins and how long it is (`RANGE`).
+The message has in front of it how many ranges the payload lies in (four bytes,
+little-endian), and of each the number of the server's descriptor, and where the range
+begins and how long it is (`RANGE`).
 
 Invariants:
-    - The server lends what its message has checksums for, and sees to it that the ranges, and the descriptors, stay what they are until the reply
-      is returned, or the connection has ended: then the nonce is wiped first.
-    - The caller looks for the nonce when it has read: what it found before was still lent.  Whatever it read, it believes only what
-      matches the checksums: those are of the version that was asked for, so bytes of another one, or of another file, cannot pass for it.
-    - It waits for no disk, unless it has said that it does: what has left the page cache meanwhile is RPC_NOT_LENT, and asked for again, as is whatever
-      cannot be read so.  It touches regular files only, and keeps no descriptor.
+    - The server lends what its message has checksums for, and sees to it that the ranges, and the
+      descriptors, stay what they are until the reply is returned, or the connection has ended:
+      then the nonce is wiped first.
+    - The caller looks for the nonce when it has read: what it found before was still lent.
+      Whatever it read, it believes only what matches the checksums: those are of the version that
+      was asked for, so bytes of another one, or of another file, cannot pass for it.
+    - It waits for no disk, unless it has said that it does: what has left the page cache meanwhile
+      is RPC_NOT_LENT, and asked for again, as is whatever cannot be read so.  It touches regular
+      files only, and keeps no descriptor.
 """
 
 import logging
@@ -63,7 +70,8 @@ def split_ranges(header: Header, message: Buffer) -> tuple[Buffer, Buffer]:
     """Return the ranges of a lent reply, `RANGE` by `RANGE`, and the rest of its message.
 
     Raises:
-        FsError: RPC_BAD_FRAME: they are not whole, beyond any file, or not of the payload that the header tells.
+        FsError: RPC_BAD_FRAME: they are not whole, beyond any file, or not of the
+            payload that the header tells.
     """
     count = RANGE_COUNT_MAX + 1
     if len(message) >= _COUNT.size:
@@ -84,7 +92,9 @@ def split_ranges(header: Header, message: Buffer) -> tuple[Buffer, Buffer]:
 def steps_of(
     ranges: Buffer, buffers: Sequence[memoryview]
 ) -> Iterator[tuple[Buffer, Sequence[memoryview]]]:
-    """Cut ranges, and the buffers that they go to, into steps of STEP_BYTES at the most; what is no more than that stays as it is."""
+    """Cut ranges, and the buffers that they go to, into steps of STEP_BYTES at the most;
+    what is no more than that stays as it is.
+    """
     size = sum(map(len, buffers))
     if size <= STEP_BYTES:
         yield ranges, buffers

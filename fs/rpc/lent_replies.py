@@ -1,20 +1,26 @@
-"""Lent replies: between processes of one machine a reply says where its payload lies, and the caller reads it there.
+"""Lent replies: between processes of one machine a reply says where its payload lies,
+and the caller reads it there.
 
 The other way round of fs/rpc/lending.py, which says why.  What is said and when:
 
     caller   -> hello (reply_nonce): sixteen random bytes
-    listener -> hello (reply_place): where in its memory it has them, and the caller, which finds them there, from then on
+    listener -> hello (reply_place): where in its memory it has them, and the caller, which
+                finds them there, from then on
     caller   -> requests that say that their replies may be lent (FLAG_BORROWS)
     listener -> lent replies (FLAG_LENT): `pieces` and message, as of a lent request
-    caller   -> return frames: the ids of lent replies that it has read, or will not; with its next request, or soon
+    caller   -> return frames: the ids of lent replies that it has read, or will not;
+                with its next request, or soon
 
 Invariants:
-    - What is lent stays as it is until the caller has returned it, or the connection has ended.  Before it is used for something else
-      then, the nonce is wiped; each read takes the nonce along, behind all else (fs/kernels/lent_twin.py).  So what was read together
+    - What is lent stays as it is until the caller has returned it, or the connection has
+      ended.  Before it is used for something else then, the nonce is wiped; each read takes
+      the nonce along, behind all else (fs/kernels/lent_twin.py).  So what was read together
       with the nonce was still lent.
-    - Callers let only those replies be lent whose payload they match against a checksum before they do anything else with it.
-    - One connection holds at most HELD_BYTES_MAX, all of a server together ALL_HELD_BYTES_MAX; what is more goes over the socket.  Who keeps
-      something for STUCK_S (server.py) has lost its connection, unless its server was short of buffers and did not see what it sent.
+    - Callers let only those replies be lent whose payload they match against a checksum before
+      they do anything else with it.
+    - One connection holds at most HELD_BYTES_MAX, all of a server together ALL_HELD_BYTES_MAX; what
+      is more goes over the socket.  Who keeps something for STUCK_S (server.py) has lost its
+      connection, unless its server was short of buffers and did not see what it sent.
     - Every lent reply is returned once, also where its call was given up.
 """
 
@@ -52,7 +58,9 @@ HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """Lent over one connection at a time."""
 
 ALL_HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Lent by one server at a time: a third of what storage reads into (READ_BUFFER_BYTES_MAX), whose buffers may be twice as large as what is in them."""
+"""Lent by one server at a time: a third of what storage reads into (READ_BUFFER_BYTES_MAX),
+whose buffers may be twice as large as what is in them.
+"""
 
 RETURN_S: Final = 0.02
 """After that what was read is returned without a request that it could go with."""
@@ -121,7 +129,9 @@ class ReplyLender:
         return place
 
     def lend(self, header: Header, reply: Reply[Any]) -> int:
-        """Make a reply a lent one, if it may be; return the bytes of its payload, which are ours to release then, 0: it is as it was."""
+        """Make a reply a lent one, if it may be; return the bytes of its payload,
+        which are ours to release then, 0: it is as it was.
+        """
         if not header.flags & FLAG_BORROWS or self._memory is None or self._nonce is None:
             return 0
         if reply.ranges:
@@ -145,7 +155,9 @@ class ReplyLender:
         return size
 
     def takes_ranges(self, header: Header, size: int, count: int, message_bytes: int) -> bool:
-        """Tell whether a reply of so many bytes of payload, ranges and bytes of message may lend its ranges now."""
+        """Tell whether a reply of so many bytes of payload,
+        ranges and bytes of message may lend its ranges now.
+        """
         return (
             header.flags & _BOTH == _BOTH
             and self._nonce is not None
@@ -163,7 +175,9 @@ class ReplyLender:
         )
 
     def _lend_ranges(self, header: Header, reply: Reply[Any]) -> int:
-        """Do as `lend` with a reply that has been admitted by `takes_ranges`, unless the connection has ended since."""
+        """Do as `lend` with a reply that has been admitted by `takes_ranges`,
+        unless the connection has ended since.
+        """
         assert self._memory is not None
         size = sum(one.length for one in reply.ranges)
         message = _packed(reply)
@@ -290,7 +304,8 @@ class ReplyBorrower:
         return split_pieces(header, message, 0)
 
     async def read(self, pieces: bytes, buffers: Sequence[memoryview]) -> None:
-        """Read a lent payload into `buffers`, one after the other, which may hold anything if this raises.
+        """Read a lent payload into `buffers`, one after the other,
+        which may hold anything if this raises.
 
         Raises:
             FsError: RPC_NOT_LENT; nothing more is to be lent then.
@@ -307,7 +322,9 @@ class ReplyBorrower:
                 step += len(part)
 
     def read_now(self, pieces: bytes, buffers: Sequence[memoryview], skip: int = 0) -> None:
-        """Do as `read` in one step, in any thread; what is read begins behind the first `skip` bytes of the payload."""
+        """Do as `read` in one step, in any thread;
+        what is read begins behind the first `skip` bytes of the payload.
+        """
         assert self._memory is not None
         try:
             for buffer in buffers:
@@ -321,7 +338,8 @@ class ReplyBorrower:
         """Read a payload that lies in files into `buffers`, which may hold anything if this raises.
 
         Raises:
-            FsError: RPC_NOT_LENT; nothing more is to be lent so then, unless it would only have had to be waited for.
+            FsError: RPC_NOT_LENT; nothing more is to be lent so then, unless it would only
+                have had to be waited for.
         """
         for part, into in steps_of(ranges, buffers):
             if part is not ranges:
@@ -376,7 +394,9 @@ class ReplyBorrower:
         return True
 
     async def return_in_turn(self, framed: FramedStream) -> None:
-        """Return what is owed behind those who wait to send: of a busy connection there may always be some."""
+        """Return what is owed behind those who wait to send:
+        of a busy connection there may always be some.
+        """
         if not self.owed:
             return
         frame = self._return_frame(framed)

@@ -1,6 +1,8 @@
-"""One end of a stream of the simulated network: bytes under way, and what its owner and the network do with them.
+"""One end of a stream of the simulated network:
+bytes under way, and what its owner and the network do with them.
 
-When something arrives, is lost or given up, and which ways are blocked, the network says (`Ways`; `transport_memory.py` is one).
+When something arrives, is lost or given up, and which ways are blocked, the network says (`Ways`;
+`transport_memory.py` is one).
 
 Invariants:
     - Bytes of one direction arrive in order, and the end of the stream behind them.
@@ -182,7 +184,9 @@ class MemoryStream:
         self.wake()
 
     def abandon(self, late_s: float) -> None:
-        """Break this end; what was sent arrives at the other one `late_s` late, and later still it breaks, too."""
+        """Break this end; what was sent arrives at the other one `late_s` late,
+        and later still it breaks, too.
+        """
         self.break_now()
         other = self.other
         other.clog(trio.current_time() + late_s)

@@ -1,4 +1,5 @@
-"""The methods that one peer calls: called, or refused to it, and what became of them entered in the figures.
+"""The methods that one peer calls: called, or refused to it,
+and what became of them entered in the figures.
 
 Part of fs/rpc/server_connection.py, which receives requests and answers them.
 """
@@ -44,7 +45,10 @@ class MethodRuns:
     def refusal_of(
         self, header: Header, binding: Binding | None, under_way: Mapping[int, object]
     ) -> FsError | None:
-        """Return why a request is not run; None: it may be.  Raises FsError when the connection is to end."""
+        """Return why a request is not run; None: it may be.
+
+        Raises FsError when the connection is to end.
+        """
         if binding is None:
             detail = f"service {header.service} method {header.method}"
             return FsError(Status.RPC_UNKNOWN_METHOD, detail)
@@ -67,7 +71,10 @@ class MethodRuns:
         return None
 
     def judge(self, binding: Binding) -> FsError | None:
-        """Return why the peer may not call a method; None: it may.  Raises FsError when the connection is to end."""
+        """Return why the peer may not call a method; None: it may.
+
+        Raises FsError when the connection is to end.
+        """
         grant = self.grant
         try:
             grant.check(binding.method)
@@ -85,7 +92,9 @@ class MethodRuns:
         work.result = self.call(work, message)
 
     def call(self, work: Work, message: Buffer) -> Any:
-        """Return the method's result, an FsError to reply with, or what has to be awaited for either."""
+        """Return the method's result, an FsError to reply with,
+        or what has to be awaited for either.
+        """
         binding, lease = work.binding, work.lease
         method = binding.method
         try:
@@ -134,8 +143,8 @@ class MethodRuns:
     ) -> Message | FsError | Coroutine[Any, Any, Any]:
         """Return what a method ends with if it need not wait, or what is left of it, for a task.
 
-        One that waits without a word before has ended with that, and is called anew for a task: it has asked for the current task before it
-        left word anywhere to wake it, and there is none.
+        One that waits without a word before has ended with that, and is called anew for a task: it
+        has asked for the current task before it left word anywhere to wake it, and there is none.
         """
         try:
             return begin_without_task(begun)
@@ -160,7 +169,9 @@ class MethodRuns:
             raise
 
     def join(self, binding: Binding, message: Buffer) -> tuple[tracing.Span | None, Buffer]:
-        """Begin the span of a traced request, if this process keeps traces; return it, and the message itself."""
+        """Begin the span of a traced request, if this process keeps traces;
+        return it, and the message itself.
+        """
         wire, rest = bytes(message[:TRACE_BYTES]), message[TRACE_BYTES:]
         tracer = self._server.tracer
         if tracer is None:
@@ -185,7 +196,9 @@ class MethodRuns:
         sent_bytes: int,
         error: FsError | None,
     ) -> None:
-        """Enter a request that has ended, `sent_bytes` behind the header of its reply, in the figures of its method and user."""
+        """Enter a request that has ended, `sent_bytes` behind the header of its reply,
+        in the figures of its method and user.
+        """
         received_bytes = header.message_bytes + header.payload_bytes
         took_s = observed.end(began_s, received_bytes, sent_bytes)
         if took_s > observed.slow_s:

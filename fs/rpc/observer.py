@@ -1,7 +1,8 @@
 """What a process measures of its remote calls, those it serves and those it makes.
 
-A `Server` and a `ChannelPool` that are given an observer keep one `MethodObserver` per method; one that has none pays a
-comparison per call.  A call that is observed costs about two function calls and a search in 18 numbers.
+A `Server` and a `ChannelPool` that are given an observer keep one `MethodObserver` per method;
+one that has none pays a comparison per call.  A call that is observed costs about two function
+calls and a search in 18 numbers.
 
 Whoever waits on purpose (WAITING) is measured, but never slow.
 
@@ -28,7 +29,9 @@ WAITING: Final = frozenset(
 """Methods whose caller says how long they may wait for something to happen."""
 
 SLOW_LINE_INTERVAL_S: Final = 1.0
-"""Between two lines of the log about slow requests of one method: a disk that stalls makes thousands slow at once."""
+"""Between two lines of the log about slow requests of one method:
+a disk that stalls makes thousands slow at once.
+"""
 
 CANCELLED: Final = "CANCELLED"
 
@@ -75,7 +78,9 @@ class MethodObserver:
         self.errors[name] = self.errors.get(name, 0) + 1
 
     def note_slow(self, took_s: float, request_id: int, peer: str, error: FsError | None) -> None:
-        """A request took longer than `slow_s`: count it, and log it unless another one was logged just now."""
+        """A request took longer than `slow_s`: count it,
+        and log it unless another one was logged just now.
+        """
         self.slow_count += 1
         now_s = current_time()
         if now_s < self._line_due_s:

@@ -1,15 +1,19 @@
-"""Files of the process at the other end of a Unix socket, read from the disk right into our memory, past the page cache.
+"""Files of the process at the other end of a Unix socket, read from the disk right into our memory,
+past the page cache.
 
-For ranges of lent replies that the disk has yet to read (lent_ranges.py): in memory of their server they would only be copied.
+For ranges of lent replies that the disk has yet to read (lent_ranges.py): in memory of their
+server they would only be copied.
 
 Invariants:
-    - A disk has what readers want one after the other, whichever processes lend, and is never without work while one of them waits
-      (`new_line`, fs/kernels/direct_twin.py): who is next needs no interpreter for that, which the event loop may have.
-    - Descriptors are copied by pidfd_getfd(2), as for what is cached, and closed when the read has ended: as long as a disk hangs they are open.
+    - A disk has what readers want one after the other, whichever processes lend, and is never
+      without work while one of them waits (`new_line`, fs/kernels/direct_twin.py): who is next
+      needs no interpreter for that, which the event loop may have.
+    - Descriptors are copied by pidfd_getfd(2), as for what is cached, and closed when the read has
+      ended: as long as a disk hangs they are open.
     - Nothing returns while the kernel may still write into the buffers (fs/kernels/direct_twin.py).
 
-What this does not do: it gives nothing up, and does not look whether what it has read was still lent.
-Concurrency: thread-safe; waits for the disk.
+What this does not do: it gives nothing up, and does not look whether what it has read was still
+lent. Concurrency: thread-safe; waits for the disk.
 """
 
 import errno
@@ -28,14 +32,18 @@ from ..kernels.lent_twin import copied
 from ..runtime.ports import Buffer
 
 LINE_BYTES: Final = 6 << 20
-"""At one disk at the same time: what keeps it at work; with more, who is in front has his bytes later."""
+"""At one disk at the same time: what keeps it at work;
+with more, who is in front has his bytes later.
+"""
 
 
 def read_past_cache(pid: int, ranges: Buffer, buffers: Sequence[memoryview]) -> None:
-    """Fill buffers with ranges of files that a process has open for direct reads (O_DIRECT); they may hold anything if this raises.
+    """Fill buffers with ranges of files that a process has open for direct reads (O_DIRECT);
+    they may hold anything if this raises.
 
     Raises:
-        OSError: as `fs.kernels.lent_twin.read_files`; EINVAL also: a descriptor that reads through the page cache; EIO: it does not come whole.
+        OSError: as `fs.kernels.lent_twin.read_files`; EINVAL also: a descriptor that reads through
+            the page cache; EIO: it does not come whole.
         ValueError: ranges of other sizes than the buffers.
     """
     rest = deque(buffers)
@@ -59,7 +67,9 @@ def read_past_cache(pid: int, ranges: Buffer, buffers: Sequence[memoryview]) -> 
 
 
 def _places(fd: int, offset: int, length: int, rest: deque[memoryview]) -> list[Place]:
-    """Return where a range goes: to the first of the buffers that are left, which are taken away."""
+    """Return where a range goes: to the first of the buffers that are left,
+    which are taken away.
+    """
     found: list[Place] = []
     while length:
         if not rest:

@@ -1,11 +1,13 @@
 """Memory of the process at the other end of a Unix socket; see `fs.runtime.ports.PeerMemory`.
 
-Only that of a process of our own user is read, though the kernel lets root read everybody's: a socket says which process connected, and
-what has its number later, or is run by it, might be somebody else's to whose memory a stranger must not point us.  Between processes of one
-user the kernel alone decides (ptrace(2), "PTRACE_MODE_ATTACH_REALCREDS").
+Only that of a process of our own user is read, though the kernel lets root read everybody's: a
+socket says which process connected, and what has its number later, or is run by it, might be
+somebody else's to whose memory a stranger must not point us.  Between processes of one user the
+kernel alone decides (ptrace(2), "PTRACE_MODE_ATTACH_REALCREDS").
 
-A read of memory whose pages another program has to bring first (userfaultfd(2), a mapped file of a file system in user space) holds up our
-event loop for as long as that takes.  Callers of ours lend none such (plain_memory.py); a program of our own user that means harm could stop us as well.
+A read of memory whose pages another program has to bring first (userfaultfd(2), a mapped file of a
+file system in user space) holds up our event loop for as long as that takes.  Callers of ours lend
+none such (plain_memory.py); a program of our own user that means harm could stop us as well.
 """
 
 import os
@@ -66,7 +68,9 @@ class UnixPeerMemory:
 
 
 def memory_behind(sock: socket.socket) -> UnixPeerMemory | None:
-    """Return the memory of the process at the other end; None: it is another user's, or not of this machine or namespace."""
+    """Return the memory of the process at the other end;
+    None: it is another user's, or not of this machine or namespace.
+    """
     if sock.family != socket.AF_UNIX:
         return None
     try:

@@ -1,4 +1,6 @@
-"""Tells the log of refused peers: each once with its reason, and not so often that the log is filled by them."""
+"""Tells the log of refused peers: each once with its reason,
+and not so often that the log is filled by them.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ from ..schema.status import FsError, Status
 log = logging.getLogger(__name__)
 
 QUIET_S: Final = 10.0
-"""The same refusal of the same peer is told again after this long, with how often it happened meanwhile."""
+"""The same refusal of the same peer is told again after this long,
+with how often it happened meanwhile.
+"""
 
 NOTES_MAX: Final = 256
 """Remembered; the oldest gives way."""

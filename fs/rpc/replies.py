@@ -44,7 +44,9 @@ class Replies:
         under_way: Mapping[int, object],
         lender: ReplyLender,
     ) -> None:
-        """Send on `framed`; `spawn` starts tasks that live as long as the connection, whose requests that wait are `under_way`; what may be lent `lender` lends."""
+        """Send on `framed`; `spawn` starts tasks that live as long as the connection,
+        whose requests that wait are `under_way`; what may be lent `lender` lends.
+        """
         self._framed = framed
         self._limits = limits
         self._spawn = spawn
@@ -64,7 +66,9 @@ class Replies:
                 log.debug("connection from %s broke before goodbye", self._framed.stream.peer_name)
 
     async def _linger(self) -> None:
-        """Drop what the peer still sends: closing with bytes unread would reset the goodbye away."""
+        """Drop what the peer still sends: closing with bytes unread would reset
+        the goodbye away.
+        """
         scratch = memoryview(bytearray(LINGER_BUFFER_BYTES))
         with trio.move_on_after(LINGER_S_MAX):
             while await self._framed.stream.receive_into(scratch):
@@ -75,7 +79,9 @@ class Replies:
         return self._lender.takes_ranges(header, size, count, message_bytes)
 
     def fits(self, message_bytes: int, size: int) -> bool:
-        """Tell whether a frame of so many bytes behind its header, its message included, is within the limits."""
+        """Tell whether a frame of so many bytes behind its header, its message included,
+        is within the limits.
+        """
         limits = self._limits
         if message_bytes > limits.message_bytes_max:
             return False

@@ -18,7 +18,9 @@ from .frame import decode_error
 
 
 def reply_to(method: Method[ReqT, RspT], call: CallUnderWay | BegunCall) -> tuple[RspT, int]:
-    """Return the reply to a call that has one, and the bytes of its payload; raises the FsError that it says."""
+    """Return the reply to a call that has one, and the bytes of its payload;
+    raises the FsError that it says.
+    """
     header = call.header
     assert header is not None
     if header.status:
@@ -41,7 +43,9 @@ def buffers_for(
 
 
 def parse_reply(method: Method[ReqT, RspT], message: Buffer) -> RspT:
-    """Return the reply that a message is; raises FsError: RPC_BAD_FRAME, or OUT_OF_RESOURCES of this process."""
+    """Return the reply that a message is; raises FsError:
+    RPC_BAD_FRAME, or OUT_OF_RESOURCES of this process.
+    """
     try:
         reply: RspT = method.reply_type.FromString(bytes(message))
     except DecodeError as error:

@@ -1,10 +1,14 @@
-"""How the payload of a reply gets to its caller: with the reply, from the stream, or out of memory that the peer lends.
+"""How the payload of a reply gets to its caller:
+with the reply, from the stream, or out of memory that the peer lends.
 
-Part of fs/rpc/connection.py, which hands replies to their calls, and returns what was lent once a call has ended.
+Part of fs/rpc/connection.py, which hands replies to their calls, and returns what
+was lent once a call has ended.
 
 Invariants:
-    - Only `take`, in the calling task, waits for bytes; all of it within the time limit of the call, but for what a thread reads (`ReadApart`).
-    - `fill` takes what has come already, and raises nothing: what is wrong with a reply its own caller hears of.
+    - Only `take`, in the calling task, waits for bytes; all of it within the time limit of the
+      call, but for what a thread reads (`ReadApart`).
+    - `fill` takes what has come already, and raises nothing: what is wrong with a
+      reply its own caller hears of.
 
 No call is ended here, and nothing lent is returned.
 """
@@ -88,7 +92,9 @@ class ReplyPayloads:
     async def _take_lent(
         self, method: Method[ReqT, RspT], call: CallUnderWay, into: Into | None
     ) -> Received[RspT]:
-        """Decode a lent reply, and read its payload where it lies: in shared memory, or in files."""
+        """Decode a lent reply, and read its payload where it lies:
+        in shared memory, or in files.
+        """
         assert call.header is not None
         size = call.header.payload_bytes
         borrower = self._borrower

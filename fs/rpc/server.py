@@ -1,8 +1,9 @@
 """Serving: connections to requests, requests to methods, results to replies.
 
-A service object has one `async def snake_name(self, call, request)` per method of its service in the
-schema; it returns the reply message, or a `Reply` when raw bytes go with it, or raises FsError.  A plain `def` returns the same,
-or what has to be awaited for it: what such a method ends at once, with a small reply, costs neither a cancel scope nor a coroutine.
+A service object has one `async def snake_name(self, call, request)` per method of its service in
+the schema; it returns the reply message, or a `Reply` when raw bytes go with it, or raises FsError.
+A plain `def` returns the same, or what has to be awaited for it: what such a method ends at once,
+with a small reply, costs neither a cancel scope nor a coroutine.
 
 Invariants:
     - Every request is answered exactly once, unless it was cancelled or its connection died.
@@ -10,13 +11,16 @@ Invariants:
     - A method is cancelled when its deadline passes, its caller gives up, or its connection dies.
     - A connection that is stuck inside a frame ends: its peer may be stopped for hours.
     - Nothing a peer sends ends the server: what cannot be trusted ends its connection.
-    - Nor does an error of ours between a request and its reply: it is answered (failed_answers.py), or ends one connection.
-    - A failed assertion in a method is a bug: it is logged with its traceback, reported to `on_bug`, and
-      answered by INTERNAL_ERROR.
-    - A method that got no memory, thread or descriptor is answered by OUT_OF_RESOURCES: whoever asked asks again.
+    - Nor does an error of ours between a request and its reply: it is answered
+      (failed_answers.py), or ends one connection.
+    - A failed assertion in a method is a bug: it is logged with its traceback, reported to
+      `on_bug`, and answered by INTERNAL_ERROR.
+    - A method that got no memory, thread or descriptor is answered by
+      OUT_OF_RESOURCES: whoever asked asks again.
 
-Concurrency: requests of one connection run side by side, at most `inflight_per_connection_max`.  One task per connection
-receives; it serves what it received by itself until that has to wait, when another task goes on receiving.
+Concurrency: requests of one connection run side by side, at most `inflight_per_connection_max`.
+One task per connection receives; it serves what it received by itself until that has to wait, when
+another task goes on receiving.
 """
 
 import logging
@@ -42,7 +46,9 @@ from .serving import Binding
 log = logging.getLogger(__name__)
 
 STUCK_S: Final = 15.0
-"""A peer that is in the middle of a frame and moves no byte for this long, or up to twice, is given up."""
+"""A peer that is in the middle of a frame and moves no byte for this long,
+or up to twice, is given up.
+"""
 
 AWAKE_S: Final = 1.0
 
@@ -96,9 +102,11 @@ class Server(ServerParts):
 
         Args:
             service: the service's name in the schema, or the methods themselves.
-            target: has an `async def` named in snake case for each of them (asserted); may have an `Admit`, `Quick`, `Packed` and `Begin` forms, and names in
-                `tried_methods`: of methods that hardly ever wait, which are begun outside of any task, and called once more where that is in vain: what they
-                have done by then must not be done twice by that.
+            target: has an `async def` named in snake case for each of them (asserted); may
+                have an `Admit`, `Quick`, `Packed` and `Begin` forms, and names in
+                `tried_methods`: of methods that hardly ever wait, which are begun outside of
+                any task, and called once more where that is in vain: what they have done by
+                then must not be done twice by that.
         """
         methods = methods_of(service) if isinstance(service, str) else list(service)
         missing = [

@@ -144,7 +144,9 @@ class ServerConnection:
             await self._framed.aclose()
 
     async def end_if_stuck(self) -> None:
-        """End the connection if a frame has not moved, or a lent reply has not come back, since the last call: the peer holds our buffers."""
+        """End the connection if a frame has not moved, or a lent reply has not come back,
+        since the last call: the peer holds our buffers.
+        """
         if self._must_end:
             self._end_at_once()
             return
@@ -158,7 +160,9 @@ class ServerConnection:
         self._progress_seen = framed.progress
 
     def _end_at_once(self) -> None:
-        """End the connection, outside of any task, too; without memory for that whoever looks for stuck ones does."""
+        """End the connection, outside of any task, too;
+        without memory for that whoever looks for stuck ones does.
+        """
         self._must_end = True
         with suppress(MemoryError):
             self._nursery.cancel_scope.cancel()
@@ -203,7 +207,9 @@ class ServerConnection:
             raise self._failure
 
     async def _lead(self) -> None:
-        """Receive requests and serve each, until one has to wait: then another task goes on receiving, and this one follows."""
+        """Receive requests and serve each, until one has to wait:
+        then another task goes on receiving, and this one follows.
+        """
         turn = Turn()
         try:
             with turn.scope:
@@ -220,7 +226,8 @@ class ServerConnection:
             if not isinstance(error, Exception):
                 self._give_back(work)
                 raise
-            # what is left of a group of which the scope took its part, or the method was not reached
+            # what is left of a group of which the scope took its part, or
+            # the method was not reached
             self._failed.replace(work, error)
             if not work.has_waited:
                 self._hand_over()
@@ -228,7 +235,9 @@ class ServerConnection:
             await self._finish(turn.work)
 
     async def _serve_in_turn(self, turn: Turn) -> bool:
-        """Lead until a request has had to wait, and answer it; return whether to follow then, in the same scope."""
+        """Lead until a request has had to wait, and answer it;
+        return whether to follow then, in the same scope.
+        """
         if tracing.live.count:
             tracing.leave()  # of the request that had to wait
         while await self._receive_one(turn):
@@ -252,7 +261,9 @@ class ServerConnection:
             self._nursery.start_soon(self._lead)
 
     async def _receive_one(self, turn: Turn) -> bool:
-        """Receive a frame and do what it asks for; return whether this task is to receive the next one."""
+        """Receive a frame and do what it asks for;
+        return whether this task is to receive the next one.
+        """
         header = await self._framed.receive_header()
         if header is None or header.kind == Kind.GOODBYE:
             self._has_ended.set()
@@ -280,7 +291,9 @@ class ServerConnection:
             await framed.send([encode_header(Kind.LEND, 0, version=framed.version)])
 
     async def _receive_request(self, header: Header, turn: Turn) -> bool:
-        """Receive one request entirely and serve it, or answer why not; returns as `_receive_one`."""
+        """Receive one request entirely and serve it, or answer why not;
+        returns as `_receive_one`.
+        """
         framed = self._framed
         message = await framed.receive_message(header.message_bytes)
         pieces = b""
@@ -384,7 +397,9 @@ class ServerConnection:
 
     @staticmethod
     def _is_tried(binding: Binding) -> bool:
-        """Tell whether a coroutine is to be tried; a task that runs anyway loses nothing by simply awaiting it."""
+        """Tell whether a coroutine is to be tried;
+        a task that runs anyway loses nothing by simply awaiting it.
+        """
         return binding.is_tried and not trio.lowlevel.in_trio_task()
 
     async def _go_on(self, work: Work, scope: trio.CancelScope) -> None:
@@ -405,7 +420,9 @@ class ServerConnection:
     async def _receive_payload(
         self, header: Header, pieces: bytes
     ) -> tuple[Lease | None, FsError | None]:
-        """Return a payload, sent or lent, in a buffer of ours, or why the request is not run; raises what ends the connection."""
+        """Return a payload, sent or lent, in a buffer of ours, or why the request is not run;
+        raises what ends the connection.
+        """
         pool, size = self._server.pool, header.payload_bytes
         lease = pool.acquire_now(size)
         if lease is None:
@@ -431,7 +448,9 @@ class ServerConnection:
         return lease, None
 
     async def _execute(self, work: Work, message: Buffer, turn: Turn) -> None:
-        """Run one request, or what is left of it; answer it unless it had to wait: then the end of the turn does."""
+        """Run one request, or what is left of it; answer it unless it had to wait:
+        then the end of the turn does.
+        """
         if not work.is_begun:
             if work.header.flags & FLAG_TRACED:
                 work.span, message = self._runs.join(work.binding, message)

@@ -1,4 +1,5 @@
-"""What the connections of a server know of it: its services, limits and buffers, and who judges and measures.
+"""What the connections of a server know of it:
+its services, limits and buffers, and who judges and measures.
 
 Part of fs/rpc/server.py, whose `Server` is one of these.  Nothing here serves.
 """
@@ -49,7 +50,9 @@ class ServerParts:
     shelf: InitVar[SlabShelf | None] = None
     """Where idle slabs of receive buffers are kept; None: one that nobody shares."""
     on_disconnect: Callable[[Identity], None] | None = field(default=None, init=False)
-    """Called with what the peer said of itself when a connection that served has ended; must not raise."""
+    """Called with what the peer said of itself when a connection that served has ended;
+    must not raise.
+    """
     refusals: RefusalLog = field(default_factory=RefusalLog, init=False)
     frame_limits: FrameLimits = field(init=False)
     pool: BufferPool = field(init=False)

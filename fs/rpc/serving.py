@@ -33,9 +33,13 @@ class Binding:
     admit: Admit | None = None
     observed: MethodObserver | None = None
     is_plain: bool = False
-    """The handler is a plain function: it returns its result, or what has to be awaited for that."""
+    """The handler is a plain function: it returns its result,
+    or what has to be awaited for that.
+    """
     is_tried: bool = False
-    """The handler is a coroutine function that hardly ever waits, and may be called again: it is begun outside of any task."""
+    """The handler is a coroutine function that hardly ever waits, and may be called again:
+    it is begun outside of any task.
+    """
     quick: Quick | None = None
     packed: Packed | None = None
     begin: Begin | None = None
@@ -97,14 +101,18 @@ class Work:
         return f"{self.binding.method} request {self.header.request_id}"
 
     def given_up(self) -> FsError | None:
-        """Return what to answer to a request whose method was cancelled; None: its caller wants no answer."""
+        """Return what to answer to a request whose method was cancelled;
+        None: its caller wants no answer.
+        """
         if trio.current_time() < self.deadline_s:
             return None
         detail = f"{self.binding.method} took over {self.header.timeout_ms} ms"
         return FsError(Status.RPC_TIMEOUT, detail)
 
     def failed(self, error: Exception, on_bug: Callable[[Exception], None]) -> FsError:
-        """Return what to answer after an error of its method: one that is no operating error, and no lack, is a bug."""
+        """Return what to answer after an error of its method:
+        one that is no operating error, and no lack, is a bug.
+        """
         if isinstance(error, FsError):
             return error
         method = self.binding.method
@@ -122,10 +130,12 @@ class Work:
 
 
 class Turn:
-    """A task's turns at receiving and serving: each ends with the first request that has to wait, whose task it then is.
+    """A task's turns at receiving and serving:
+    each ends with the first request that has to wait, whose task it then is.
 
-    All its requests share one cancel scope, because opening and closing one costs some 5 us of processor time.  Nobody
-    ends it before a request has waited, nor once that one's method has ended: then it is answered.  A scope that was ended is the last one of its task.
+    All its requests share one cancel scope, because opening and closing one costs some 5 us of
+    processor time.  Nobody ends it before a request has waited, nor once that one's method has
+    ended: then it is answered.  A scope that was ended is the last one of its task.
     """
 
     __slots__ = ("scope", "work")

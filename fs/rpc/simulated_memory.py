@@ -1,7 +1,9 @@
-"""Memory of the processes of a simulated network, as they lend it to each other; part of transport_memory.py.
+"""Memory of the processes of a simulated network, as they lend it to each other;
+part of transport_memory.py.
 
-It is read when it is read, not when the request is sent.  What is lent no more, but is read all the same because a request was given up
-while it was under way, may hold the same bytes, others, or be no memory at all: its owner uses it for something else.
+It is read when it is read, not when the request is sent.  What is lent no more, but is read all the
+same because a request was given up while it was under way, may hold the same bytes, others, or be
+no memory at all: its owner uses it for something else.
 
 Concurrency: one event loop; deterministic with a seed.
 """
@@ -87,7 +89,9 @@ class SimulatedMemory:
         return self._next_place
 
     def sources_may_change(self, numbers: Sequence[int]) -> None:
-        """See PeerMemory: what is read there later is what the file has then, if it is still one."""
+        """See PeerMemory: what is read there later is what the file has then,
+        if it is still one.
+        """
         for number in numbers:
             self._stale_sources.append(number)
             if not self._random.randrange(3):

@@ -1,11 +1,15 @@
-"""Slabs of a few huge pages, which large buffers are cut out of, and a shelf of those that are idle.
+"""Slabs of a few huge pages, which large buffers are cut out of,
+and a shelf of those that are idle.
 
-Pools of one process share a shelf: what one of them has touched serves the others, too.  Where a host takes back what its guests do
-not use, touching memory for the first time costs more than all else of a read or a write.
+Pools of one process share a shelf: what one of them has touched serves the others, too.  Where
+a host takes back what its guests do not use, touching memory for the first time costs more than
+all else of a read or a write.
 
 Invariants:
-    - What is kept idle, slabs on the shelf and small buffers of all its pools, never sums to more than `idle_bytes_max`.
-    - Of idle slabs the oldest is taken first, so no more memory is ever touched than about what is in use at the same time.
+    - What is kept idle, slabs on the shelf and small buffers of all its pools, never sums
+      to more than `idle_bytes_max`.
+    - Of idle slabs the oldest is taken first, so no more memory is ever touched than about
+      what is in use at the same time.
     - A slab is on the shelf or in one pool, never both.
 
 Does not: cut slabs, nor count what is in use; fs/rpc/buffer_pool.py does.
@@ -26,7 +30,9 @@ from ..runtime.plain_memory import PlainMemory, touch
 log = logging.getLogger(__name__)
 
 IDLE_BYTES_MAX: Final = 96 * 1024 * 1024
-"""Two full groups of writes to each of six chains, which a busy storage process receives again and again."""
+"""Two full groups of writes to each of six chains,
+which a busy storage process receives again and again.
+"""
 
 HUGE_BYTES: Final = 2 * 1024 * 1024
 """A huge page."""
@@ -72,7 +78,9 @@ class SlabShelf:
         return len(self._slabs) * SLAB_BYTES
 
     def take(self) -> Slab:
-        """Return a slab that nobody has, a new one if there is none; raises OSError or MemoryError."""
+        """Return a slab that nobody has, a new one if there is none;
+        raises OSError or MemoryError.
+        """
         if not self._slabs:
             return Slab(next(self._numbers))
         self.idle_bytes -= SLAB_BYTES

@@ -3,8 +3,10 @@
 Addresses: `tcp:HOST:PORT` (`tcp:[V6]:PORT`) and `unix:/PATH`.
 
 Invariants:
-    - A system call is tried before waiting; after several that succeeded at once other tasks get a turn.
-    - A listening socket lives exactly as long as `serve`: a refused connection proves that nobody serves.
+    - A system call is tried before waiting; after several that succeeded
+      at once other tasks get a turn.
+    - A listening socket lives exactly as long as `serve`: a refused
+      connection proves that nobody serves.
     - A socket file left by a dead process is replaced; one with a listener behind it is not.
 
 Concurrency: see `fs.runtime.ports.Stream`.
@@ -262,7 +264,8 @@ class SocketNetwork:
         """Connect to an address.
 
         Raises:
-            FsError: RPC_CONNECT_FAILED; `ConnectionRefused` when nobody listens there; OUT_OF_RESOURCES of this process.
+            FsError: RPC_CONNECT_FAILED; `ConnectionRefused` when nobody listens there;
+                OUT_OF_RESOURCES of this process.
         """
         failure: FsError | None = None
         with trio.move_on_after(CONNECT_TIMEOUT_S):

@@ -1,21 +1,23 @@
 """The simulated network: streams in memory, with delays and faults drawn from one seed.
 
-Each simulated process has its own `endpoint(name)`, which is its `Network`; addresses are `mem:NAME`.
-Faults are set on the `MemoryNetwork` between endpoints, so what happens to one process
-is decided outside of it.
+Each simulated process has its own `endpoint(name)`, which is its `Network`; addresses are
+`mem:NAME`. Faults are set on the `MemoryNetwork` between endpoints, so what happens to one
+process is decided outside of it.
 
 It behaves as a kernel's TCP does, seen from the programs:
-    - Bytes of one direction arrive in order, each piece after a random delay; a piece that is lost (`loss`) arrives
-      after the pauses of its retransmissions, and so does what was sent behind it.
-    - Each stream may be held up alone (`clog`), so that what was sent later over another one overtakes it.
-    - A sender may give a stream up while what it sent is still under way (`replay`, `abandon`): the bytes arrive,
-      late, and a repeat over a new stream meets them.  The receiver learns of the end after them.
+    - Bytes of one direction arrive in order, each piece after a random delay; a piece that is lost
+      (`loss`) arrives after the pauses of its retransmissions, and so does what was sent behind it.
+    - Each stream may be held up alone (`clog`), so that what was sent later
+      over another one overtakes it.
+    - A sender may give a stream up while what it sent is still under way (`replay`,
+      `abandon`): the bytes arrive, late, and a repeat over a new stream meets them.  The
+      receiver learns of the end after them.
     - A stream may be half open (`half_open`): one end is gone, the other learns it when it sends.
-    - While the way between two endpoints is blocked nothing arrives; it arrives when the way is free
-      again, unless it was blocked for longer than `silence_s_max`: then both ends break.
+    - While the way between two endpoints is blocked nothing arrives; it arrives when the way is
+      free again, unless it was blocked for longer than `silence_s_max`: then both ends break.
     - Both directions need the way back for acknowledgements, so a one-way block breaks streams too.
-    - A killed endpoint's listeners refuse at once and its streams break at the other end; an endpoint
-      that was switched off refuses nothing and says nothing.
+    - A killed endpoint's listeners refuse at once and its streams break at the other end; an
+      endpoint that was switched off refuses nothing and says nothing.
 
 Concurrency: trio; deterministic under `MockClock` with a seeded scheduler.
 """
@@ -72,8 +74,8 @@ class MemoryEndpoint:
         """Connect to a listener of any endpoint.
 
         Raises:
-            FsError: RPC_CONNECT_FAILED when the way is blocked for too long; `ConnectionRefused` when
-                nobody listens.
+            FsError: RPC_CONNECT_FAILED when the way is blocked for too long;
+                `ConnectionRefused` when nobody listens.
         """
         return await self._network.connect(self.name, address)
 
@@ -121,7 +123,9 @@ class MemoryNetwork:
         self.may_give_up: Callable[[str, str], bool] = lambda _owner, _peer: True
         """Which streams (sender, receiver) `replay` concerns."""
         self.memory: SimulatedMemory | None = None
-        """What processes lend each other; None: they do not, as if each had a machine of its own."""
+        """What processes lend each other; None: they do not,
+        as if each had a machine of its own.
+        """
         self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
         self._listeners: dict[str, _Listener] = {}
         self._owners: dict[str, str] = {}  # also of listeners that are gone
@@ -167,7 +171,9 @@ class MemoryNetwork:
             stream.break_now()
 
     def half_open(self, one: str, two: str) -> None:
-        """Break the ends that `one` has of its streams to `two`; the other ends hear nothing of it."""
+        """Break the ends that `one` has of its streams to `two`;
+        the other ends hear nothing of it.
+        """
         for stream in [s for s in self._streams if (s.owner, s.peer) == (one, two)]:
             stream.break_now()
 

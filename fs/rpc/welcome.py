@@ -36,7 +36,8 @@ async def welcome(
     borrower: Borrower,
     lender: ReplyLender,
 ) -> tuple[Identity, Grant, int] | None:
-    """Exchange hellos; return what the peer said of itself, what it may, and the protocol version to be spoken.
+    """Exchange hellos; return what the peer said of itself, what it may,
+    and the protocol version to be spoken.
 
     Args:
         framed: freshly connected.

@@ -1,1 +1,3 @@
-"""What every process needs and simulation replaces: clock, randomness, network, blocking calls, logs."""
+"""What every process needs and simulation replaces:
+clock, randomness, network, blocking calls, logs.
+"""

@@ -1,7 +1,7 @@
 """Background tasks that live as long as a block, without changing what the block raises.
 
-A plain nursery wraps every error of its block into an exception group, which would leak into each caller's
-`except FsError`.  `open_background` raises the block's own error as it is.
+A plain nursery wraps every error of its block into an exception group, which would leak into each
+caller's `except FsError`.  `open_background` raises the block's own error as it is.
 """
 
 from collections.abc import AsyncIterator
@@ -14,8 +14,8 @@ import trio
 async def open_background() -> AsyncIterator[trio.Nursery]:
     """Yield a nursery whose tasks are cancelled when the block is left.
 
-    An error of the block is raised unwrapped once the tasks have ended; an error of a task cancels the block
-    and is raised in a group, as by a nursery.
+    An error of the block is raised unwrapped once the tasks have ended; an error of a task cancels
+    the block and is raised in a group, as by a nursery.
     """
     error: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -2,9 +2,11 @@
 
 Every refusal is one line that names file, key, problem and what is allowed.
 
-What earlier releases allowed and cannot work is read as what can, with a warning: an upgrade keeps no process from starting.
+What earlier releases allowed and cannot work is read as what can, with a warning: an upgrade
+keeps no process from starting.
 
-Invariant: `read_config(path)` after `write_config(path, config)` returns an equal config, if it obeys `check_relations`.
+Invariant: `read_config(path)` after `write_config(path, config)` returns an equal config,
+if it obeys `check_relations`.
 
 Does not do: defaults and bounds, which stand in fs/schema/config.py.
 """
@@ -51,7 +53,9 @@ def read_config(path: Path) -> ProcessConfig:
 
 
 def readable_config(path: Path) -> ProcessConfig | None:
-    """Return what a file says; None for one that is gone or has a mistake: not of interest to whoever looks for another one."""
+    """Return what a file says; None for one that is gone or has a mistake:
+    not of interest to whoever looks for another one.
+    """
     try:
         return read_config(path)
     except FsError:
@@ -73,7 +77,9 @@ def parse_config(text: str, path: Path) -> ProcessConfig:
 
 
 def _with_room(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return what a file says, with frames that hold any chunk where it was written when they need not."""
+    """Return what a file says, with frames that hold any chunk where it was written
+    when they need not.
+    """
     rpc = values.get("rpc")
     if not isinstance(rpc, dict):
         return values
@@ -85,7 +91,9 @@ def _with_room(values: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _raised(config: ProcessConfig, path: Path) -> ProcessConfig:
-    """Return a config whose frames hold its batches, and the bytes of small files, as releases did not demand."""
+    """Return a config whose frames hold its batches, and the bytes of small files,
+    as releases did not demand.
+    """
     rpc = config.rpc
     found, wanted = rpc.payload_bytes_max, config.client.batch_bytes_max
     if found < wanted:
@@ -105,7 +113,10 @@ def _warn_raised(
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Return what a text says, unchecked; `path` is for messages.  Raises FsError(BAD_CONFIG), with the line."""
+    """Return what a text says, unchecked; `path` is for messages.
+
+    Raises FsError(BAD_CONFIG), with the line.
+    """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -116,7 +127,10 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
 
 
 def convert_config(values: Mapping[str, Any], path: Path) -> ProcessConfig:
-    """Check names, types and bounds, not how settings relate; `path` is for messages.  Raises FsError(BAD_CONFIG)."""
+    """Check names, types and bounds, not how settings relate; `path` is for messages.
+
+    Raises FsError(BAD_CONFIG).
+    """
     try:
         return msgspec.convert(values, ProcessConfig)
     except msgspec.ValidationError as error:
@@ -136,7 +150,9 @@ def write_config(path: Path, config: ProcessConfig) -> None:
 
 
 def format_config(config: ProcessConfig, *, only_changed: bool = False) -> str:
-    """Return the TOML text of a config: every key of every section, or those that are not as by default."""
+    """Return the TOML text of a config: every key of every section,
+    or those that are not as by default.
+    """
     lines: list[str] = []
     for section in config.__struct_fields__:
         found = _section_lines(section, getattr(config, section), only_changed=only_changed)

@@ -1,7 +1,8 @@
-"""What the control groups of this process allow it of memory, and have: its own, and those that these lie in.
+"""What the control groups of this process allow it of memory, and have:
+its own, and those that these lie in.
 
-Both versions of the kernel's interface are known.  A group that cannot be looked at, as in a container that is shown its own alone, allows
-all that others do.
+Both versions of the kernel's interface are known.  A group that cannot be looked at, as in a
+container that is shown its own alone, allows all that others do.
 
 Does not: say what of the memory in use could be given back.
 """
@@ -24,7 +25,9 @@ class GroupMemory(NamedTuple):
 
 
 def memory_limits(own: Path = _OWN, mounted_at: Path = _MOUNTED_AT) -> list[GroupMemory]:
-    """Return what each group with a limit allows and has, as files of the kernel at these places tell."""
+    """Return what each group with a limit allows and has,
+    as files of the kernel at these places tell.
+    """
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -1,10 +1,12 @@
 """Whether a disk hangs: neither answers a call nor fails it.
 
-It does when a call has been under way for `hang_s` and the devices below have completed nothing in that time; or for HANG_FACTOR times
-that, whatever else they do.  So a disk that is only busy, with a flush of a minute before it, is left in peace; and so is one whose call
-gets no core, or computes: its thread runs, or waits to run, instead of waiting for the disk.
+It does when a call has been under way for `hang_s` and the devices below have completed nothing in
+that time; or for HANG_FACTOR times that, whatever else they do.  So a disk that is only busy, with
+a flush of a minute before it, is left in peace; and so is one whose call gets no core, or computes:
+its thread runs, or waits to run, instead of waiting for the disk.
 
-Invariant: time in which nobody looked, since this process did not run, counts as two looks at most, however long it was.
+Invariant: time in which nobody looked, since this process did not run, counts as two
+looks at most, however long it was.
 
 Decision: specs/decisions/0107-disks-that-hang.md.
 """
@@ -18,18 +20,24 @@ from typing import Final
 LOOK_INTERVAL_S: Final = 0.5
 HANG_FACTOR: Final = 12.0
 _STAT_FIELDS: Final = (0, 4, 11, 15)
-"""Of a block device's `stat`: reads, writes, discards and flushes completed; the last two are missing in older kernels."""
+"""Of a block device's `stat`: reads, writes, discards and flushes completed;
+the last two are missing in older kernels.
+"""
 
 WORK_SHARE: Final = 0.2
-"""A thread that runs, or waits for a core, for so much of the time does not wait for the disk.  One that does wakes up now and
-then at the most, as a writer that the kernel holds back for too many dirty pages."""
+"""A thread that runs, or waits for a core, for so much of the time does not wait for the disk.
+
+One that does wakes up now and then at the most, as a writer that the kernel holds
+back for too many dirty pages.
+"""
 
 _BLOCK_DEVICES: Final = Path("/sys/dev/block")
 _BTRFS: Final = Path("/sys/fs/btrfs")
 
 
 def source_of(device: str, mounts: str) -> str:
-    """Return what is mounted under a device number that stands for a file system and no device, as those of btrfs do; empty: unknown.
+    """Return what is mounted under a device number that stands for a file system and no device,
+    as those of btrfs do; empty: unknown.
 
     Args:
         device: its numbers, with a colon.
@@ -54,7 +62,9 @@ def _device_of(source: str) -> str:
 
 
 def _companions(device: str) -> list[Path]:
-    """Return the block devices, in sysfs, of the file system that one of them holds; btrfs knows of several."""
+    """Return the block devices, in sysfs, of the file system that one of them holds;
+    btrfs knows of several.
+    """
     own = _BLOCK_DEVICES / device
     for folder in _BTRFS.glob("*/devices"):
         devices = list(folder.iterdir())
@@ -64,7 +74,8 @@ def _companions(device: str) -> list[Path]:
 
 
 def open_probe(directory: str | Path) -> int:
-    """Return the descriptor of a file without a name, to be written to see whether its file system takes writes; -1 where it makes none.
+    """Return the descriptor of a file without a name,
+    to be written to see whether its file system takes writes; -1 where it makes none.
 
     Raises:
         OSError: it takes none, or none of that kind.
@@ -78,7 +89,8 @@ def open_probe(directory: str | Path) -> int:
 
 
 def work_ns(thread_id: int) -> int:
-    """Return for how long a thread of this process has run or waited for a core; -1: it does so just now, 0: unknown.
+    """Return for how long a thread of this process has run or waited for a core;
+    -1: it does so just now, 0: unknown.
 
     Args:
         thread_id: the kernel's (`threading.get_native_id`); 0: not known.
@@ -125,7 +137,8 @@ class HangJudge:
         self.now_s += min(elapsed_s, 2 * LOOK_INTERVAL_S)
 
     def hung_s(self, began_s: float, thread_id: int = 0) -> float:
-        """Return for how long the oldest call, begun then, has been under way, if the disk hangs; else 0.
+        """Return for how long the oldest call, begun then, has been under way,
+        if the disk hangs; else 0.
 
         Args:
             began_s: by `now_s`.
@@ -144,7 +157,9 @@ class HangJudge:
         return age_s if hangs else 0.0
 
     def _works(self, thread_id: int) -> bool:
-        """Whether the thread did something else than wait for the disk since it was looked at last."""
+        """Whether the thread did something else than wait
+        for the disk since it was looked at last.
+        """
         worked_ns = work_ns(thread_id)
         if worked_ns < 0:
             return True

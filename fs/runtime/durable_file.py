@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def write_durable(path: Path, content: str | bytes) -> None:
-    """Replace a file as a whole, text as UTF-8; its content and its name are durable afterwards.  Raises OSError."""
+    """Replace a file as a whole, text as UTF-8; its content and its name are durable afterwards.
+
+    Raises OSError.
+    """
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

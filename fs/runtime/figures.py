@@ -1,9 +1,11 @@
-"""What a process measures, as it is read: counters and histograms that are cheap to keep, and one reading of them all.
+"""What a process measures, as it is read: counters and histograms that are cheap to keep,
+and one reading of them all.
 
-Parts of a process keep plain numbers and say them to a `Figures` when somebody asks.  Nothing here knows who asks, or
-how it is put to them (fs/app/exposition.py).
+Parts of a process keep plain numbers and say them to a `Figures` when somebody asks.  Nothing here
+knows who asks, or how it is put to them (fs/app/exposition.py).
 
-Concurrency: event loop only; a reading is taken without a checkpoint and belongs to its reader afterwards.
+Concurrency: event loop only; a reading is taken without a checkpoint and
+belongs to its reader afterwards.
 """
 
 from bisect import bisect_left
@@ -55,7 +57,9 @@ class Figures:
         self.histograms: dict[Metric, dict[tuple[str, ...], Histogram]] = {}
 
     def note(self, metric: Metric, value: float, *labels: object) -> None:
-        """Take in a value; several of the same metric and labels, which several parts of a process may have, add up."""
+        """Take in a value; several of the same metric and labels,
+        which several parts of a process may have, add up.
+        """
         assert metric.kind is not Kind.HISTOGRAM and len(labels) == len(metric.labels), metric.name
         values = self.numbers.setdefault(metric, {})
         key = tuple(map(str, labels))

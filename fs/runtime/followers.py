@@ -1,7 +1,7 @@
 """Tasks that wait for their turn to lead: to receive what the others work on.
 
-Who leads hands over when what it received has to wait, and follows once that is done.  Starting a task each time instead costs as much as
-many requests take.
+Who leads hands over when what it received has to wait, and follows once that is done.  Starting a
+task each time instead costs as much as many requests take.
 
 Concurrency: trio, one event loop.
 """

@@ -1,4 +1,5 @@
-"""Files that say by a lock who is at work: the kernel frees it when its holder ends, however that ends.
+"""Files that say by a lock who is at work:
+the kernel frees it when its holder ends, however that ends.
 
 The file stays, empty; only the lock counts.  Source: flock(2).
 """
@@ -13,7 +14,8 @@ from ..schema.status import FsError, Status
 
 
 def take_file(path: Path, detail: str, *, is_shared: bool = False) -> int:
-    """Lock a file, made with mode 0600 if need be, without waiting; return the descriptor that holds it until it is closed.
+    """Lock a file, made with mode 0600 if need be, without waiting;
+    return the descriptor that holds it until it is closed.
 
     Args:
         path: of the file.

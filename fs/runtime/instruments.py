@@ -1,9 +1,11 @@
 """trio's table of instruments, asked without a call.
 
-trio asks it twice in each turn of its loop, twice for each step of a task, and whenever one is woken, whether anybody wants to be told; it is the
-owner of a dictionary, so each time a function is called, of seventy-five in a turn.  Here it is a dictionary itself.
+trio asks it twice in each turn of its loop, twice for each step of a task, and whenever one is
+woken, whether anybody wants to be told; it is the owner of a dictionary, so each time a function is
+called, of seventy-five in a turn.  Here it is a dictionary itself.
 
-Relies on what trio calls of the table (`Runner.instruments`), which is not public; readiness.py says which trio is known.
+Relies on what trio calls of the table (`Runner.instruments`), which is not public;
+readiness.py says which trio is known.
 """
 
 from typing import Any

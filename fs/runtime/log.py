@@ -1,10 +1,11 @@
 r"""Log set-up of a process: to stderr or a file, as text or as JSON.
 
-Text: one line per record.  A record's text may hold line ends (tracebacks do); they follow indented, so that every
-line that begins with a time is one record.  Other control characters, which a peer's name may hold, are shown as
-`\x1b`.  JSON: one object per line, whatever the record holds.
+Text: one line per record.  A record's text may hold line ends (tracebacks do); they follow
+indented, so that every line that begins with a time is one record.  Other control characters, which
+a peer's name may hold, are shown as `\x1b`.  JSON: one object per line, whatever the record holds.
 
-What is logged on behalf of a traced request says so: at the end of the text, or as `trace_id` and `span_id`.
+What is logged on behalf of a traced request says so: at the end of the text,
+or as `trace_id` and `span_id`.
 """
 
 import json
@@ -50,7 +51,9 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The same fields as an object of JSON: time, level, logger, message; trace_id, span_id, traceback if there are any."""
+    """The same fields as an object of JSON: time, level, logger, message;
+    trace_id, span_id, traceback if there are any.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line."""
@@ -84,10 +87,11 @@ ROTATION_PAUSE_S: Final = 60.0
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr; when that is a file that has grown too large, begins a new one, keeping the last.
+    """Writes to stderr; when that is a file that has grown too large, begins a new one,
+    keeping the last.
 
-    No line is lost: the process's own descriptors are led to the new file, so that what else writes there, such as an
-    interpreter that crashes, goes on there as well.
+    No line is lost: the process's own descriptors are led to the new file, so that what else writes
+    there, such as an interpreter that crashes, goes on there as well.
     """
 
     def __init__(self, bytes_max: int = 0) -> None:
@@ -106,14 +110,25 @@ class StderrHandler(logging.StreamHandler[TextIO]):
             return
         try:
             rotate(self._bytes_max)
-        except OSError as error:  # no descriptor is left, or the folder cannot be written to: until somebody helps
+        except OSError as error:
+            # no descriptor is left, or the folder cannot be written to: until somebody helps
             self._next_try_s = now_s + ROTATION_PAUSE_S
             refused = f"no new log file is begun, next try in {ROTATION_PAUSE_S:g} s: {error}"
-            super().emit(logging.makeLogRecord({"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": refused}))  # fmt: skip
+            super().emit(
+                logging.makeLogRecord(
+                    {
+                        "name": __name__,
+                        "levelno": logging.ERROR,
+                        "levelname": "ERROR",
+                        "msg": refused,
+                    }
+                )
+            )
 
 
 def rotate(bytes_max: int) -> None:
-    """Have stderr begin a new file if its file is longer than `bytes_max`; the old one gets the name with `.1`.
+    """Have stderr begin a new file if its file is longer than `bytes_max`;
+    the old one gets the name with `.1`.
 
     Does nothing when stderr is no file, or one that has been moved away; raises OSError.
     """

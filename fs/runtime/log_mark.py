@@ -1,13 +1,15 @@
 """A lower bound for what a RocksDB store must hold, kept beside it.
 
-RocksDB replays its log up to the first record whose checksum is wrong: that is how a log ends after a power loss.
-One rotten byte in the middle looks the same, and everything behind it would be gone without a word, synced
-changes too.  So after each sync of the log the number of the newest change it covers is written here (whatever the
-store counts, as long as it only grows), and the segment of the log that it is in (log_segments.py); a store that
-comes up with fewer has lost what was promised, and is refused.
+RocksDB replays its log up to the first record whose checksum is wrong: that is how a log ends
+after a power loss.  One rotten byte in the middle looks the same, and everything behind it would
+be gone without a word, synced changes too.  So after each sync of the log the number of the
+newest change it covers is written here (whatever the store counts, as long as it only grows), and
+the segment of the log that it is in (log_segments.py); a store that comes up with fewer has lost
+what was promised, and is refused.
 
-The mark itself is synced only when the store is opened and closed: a power loss may leave an older one, which
-demands less, never one that demands too much.  So it costs a pwrite(2) per sync of the log, and no flush.
+The mark itself is synced only when the store is opened and closed: a power loss may leave an
+older one, which demands less, never one that demands too much.  So it costs a pwrite(2) per
+sync of the log, and no flush.
 
 Concurrency: thread-safe.
 """
@@ -46,7 +48,9 @@ class LogMark:
         self._fd = os.open(directory / MARK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def raise_to(self, change: int, segment: int) -> None:
-        """Record that everything up to `change` is durable, in segments up to `segment`; raises OSError."""
+        """Record that everything up to `change` is durable, in segments up to `segment`;
+        raises OSError.
+        """
         with self._lock:
             mark = Mark(max(change, self._mark.change), max(segment, self._mark.segment))
             if mark != self._mark:
@@ -87,8 +91,8 @@ def read_mark(directory: Path) -> Mark | None:
 def missing_changes(directory: Path, measure: Callable[[], Held]) -> str | None:
     """Return which changes the store lacks and why, None if it lacks none; nothing is written.
 
-    `measure` returns what RocksDB finds; it must open the store read-only, because an ordinary opening deletes the
-    log that it could not read.  A missing or damaged mark demands nothing.
+    `measure` returns what RocksDB finds; it must open the store read-only, because an ordinary
+    opening deletes the log that it could not read.  A missing or damaged mark demands nothing.
 
     Raises:
         OSError: the mark or a log cannot be read; and what `measure` raises.
@@ -117,10 +121,11 @@ def what_lacks(found: Held, wanted: Mark) -> str:
 
 
 def manifest_damage(directory: Path) -> tuple[Path, int] | None:
-    """Return the current MANIFEST and where its first bad record begins; None if it is whole or not there.
+    """Return the current MANIFEST and where its first bad record begins;
+    None if it is whole or not there.
 
-    One that is cut short, or all zeros from there on, RocksDB takes for one that was being written, and goes without it;
-    any other it refuses.
+    One that is cut short, or all zeros from there on, RocksDB takes for one that was being written,
+    and goes without it; any other it refuses.
 
     Raises:
         OSError: it cannot be read.
@@ -131,7 +136,8 @@ def manifest_damage(directory: Path) -> tuple[Path, int] | None:
 
 
 def find_trap(directory: Path) -> tuple[Path, int] | None:
-    """Return a file at whose opening RocksDB would never end, and where in it; to be asked before every opening.
+    """Return a file at whose opening RocksDB would never end, and where in it;
+    to be asked before every opening.
 
     Raises:
         OSError: a log or the MANIFEST cannot be read.

@@ -1,18 +1,21 @@
 """Finds a stretch of a RocksDB log that is missing between others.  Pure.
 
-RocksDB notices neither that a log file has vanished nor, when the last record of its MANIFEST is cut short, that a table
-is not known any more whose log is deleted: older and newer changes are there, those between them are not.
+RocksDB notices neither that a log file has vanished nor, when the last record of its MANIFEST is
+cut short, that a table is not known any more whose log is deleted: older and newer changes are
+there, those between them are not.
 
-A *segment* is what is written between two changes of the log: by `LogSegments.end`, at which the caller makes RocksDB
-change it, or by opening the store, at which RocksDB moves all logs to tables.  The first batch of each segment stores a
-row: its number -> {newest change before it, lowest number that must be there with it}, two u64, big-endian.  A
-segment is in one log, or in tables that appear in one record of the MANIFEST, so its row is lost with it, and is missing
-between the rows of others.  A segment that lost its end is the newest there is: that the length of the log is
-guarded against (log_mark.py).
+A *segment* is what is written between two changes of the log: by `LogSegments.end`, at which the
+caller makes RocksDB change it, or by opening the store, at which RocksDB moves all logs to
+tables.  The first batch of each segment stores a row: its number -> {newest change before it,
+lowest number that must be there with it}, two u64, big-endian.  A segment is in one log, or in
+tables that appear in one record of the MANIFEST, so its row is lost with it, and is missing
+between the rows of others.  A segment that lost its end is the newest there is: that the length
+of the log is guarded against (log_mark.py).
 
 Invariants:
     - The caller never lets RocksDB change the log by itself.
-    - At most WINDOW rows are kept: far more than logs that are in no table yet, and than tables in one record.
+    - At most WINDOW rows are kept: far more than logs that are in no table yet,
+      and than tables in one record.
 """
 
 import struct

@@ -1,22 +1,25 @@
 """Looking for events again and again for a moment before the event loop sleeps (decision 0167).
 
-Why.  A program that does one small thing after the other makes the processes that serve it wake each other in turn.
-Being woken costs as much as a third of what is then done: the interrupt of another core, the change of processes, and
-caches that another process has used meanwhile.  A loop that still looks pays none of that.
+Why.  A program that does one small thing after the other makes the processes that serve it wake
+each other in turn.  Being woken costs as much as a third of what is then done: the interrupt of
+another core, the change of processes, and caches that another process has used meanwhile.  A loop
+that still looks pays none of that.
 
 When.  A loop looks only where it is likely to be worth it, and where it takes nobody else's time:
-    - The last waits were over sooner than a look lasts, as many of them as are enough.  So whoever waits for disks,
-      timers or people sleeps at once, as before.  Each look in vain doubles how many are enough.  So nobody looks for
-      long where a long wait follows a few short ones again and again, such as for the bytes of a file.
-    - After each look the core is given to whoever wants it.  If it does not come back soon, others have more to do than
-      there are cores.  Then the loop sleeps at once for a while, twice as long each time that this is found again.
+    - The last waits were over sooner than a look lasts, as many of them as are enough.  So whoever
+      waits for disks, timers or people sleeps at once, as before.  Each look in vain doubles how
+      many are enough.  So nobody looks for long where a long wait follows a few short ones again
+      and again, such as for the bytes of a file.
+    - After each look the core is given to whoever wants it.  If it does not come back soon, others
+      have more to do than there are cores.  Then the loop sleeps at once for a while, twice as long
+      each time that this is found again.
 
-Not for storage processes.  A machine runs many of them, and a write passes them one after the other: they would want
-each other's cores.
+Not for storage processes.  A machine runs many of them, and a write passes them one after the
+other: they would want each other's cores.
 
-Work that nobody waits for may be left (`leave`).  It is done once no event has come for a moment, or when the loop is
-about to sleep: while another process works, it is in no one's way.  A loop that always has something else to do comes
-to it all the same, after PASSED_MAX waits.
+Work that nobody waits for may be left (`leave`).  It is done once no event has come for a moment,
+or when the loop is about to sleep: while another process works, it is in no one's way.  A loop that
+always has something else to do comes to it all the same, after PASSED_MAX waits.
 
 Does not know what the events are, nor whose.
 """
@@ -31,16 +34,23 @@ ENOUGH: Final = 2
 ENOUGH_MAX: Final = 64
 """No more short waits than this are ever needed."""
 CROWDED_S: Final = 0.001
-"""A core that comes back only after this long is wanted by others.  What our processes do for each other takes less."""
+"""A core that comes back only after this long is wanted by others.
+
+What our processes do for each other takes less.
+"""
 REST_S_MIN: Final = 0.1
 REST_S_MAX: Final = 10.0
 """The shortest and the longest time without a look, once others have wanted the core."""
 
 LEFT_AFTER_S: Final = 0.000015
-"""What is left is done once no event has come for this long: a program with its answer asks again within some 10 us."""
+"""What is left is done once no event has come for this long:
+a program with its answer asks again within some 10 us.
+"""
 
 PASSED_MAX: Final = 64
-"""No more waits than this go before what is left: a saturated loop may find events, or tasks that can run, for hours."""
+"""No more waits than this go before what is left:
+a saturated loop may find events, or tasks that can run, for hours.
+"""
 
 Events = list[tuple[int, int]]
 Poll = Callable[[float, int], Events]
@@ -80,7 +90,9 @@ class Looking:
         self.limit_s = 0.0
         """How long one look lasts; 0: none."""
         self._enough = ENOUGH
-        """How many short waits in a row are enough; each look that finds something takes one off."""
+        """How many short waits in a row are enough;
+        each look that finds something takes one off.
+        """
         self._short_count = 0
         """Waits in a row that an event has ended soon."""
         self._rest_s = REST_S_MIN
@@ -91,11 +103,13 @@ class Looking:
         """Waits since something is left."""
 
     def leave(self, function: Callable[[], None]) -> None:
-        """Have a function called once nothing else has come for a moment, at the latest before the loop sleeps.
+        """Have a function called once nothing else has come for a moment,
+        at the latest before the loop sleeps.
 
         At the latest, too, after PASSED_MAX waits: others may keep the loop from sleeping.
 
-        The function neither waits nor raises.  What it makes runnable is run before the loop sleeps.
+        The function neither waits nor raises.  What it makes runnable
+        is run before the loop sleeps.
         """
         self._left.append(function)
 

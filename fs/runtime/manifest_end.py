@@ -1,12 +1,15 @@
-"""A MANIFEST of RocksDB whose end was being written when the power failed: cut off, if nothing synced goes with it.
+"""A MANIFEST of RocksDB whose end was being written when the power failed:
+cut off, if nothing synced goes with it.
 
-RocksDB goes without a last record that is cut short or all zeros, but refuses one of which only some pages reached the
-disk, although nothing that it names is needed yet: the logs behind a new table are deleted after the MANIFEST is synced.
-So the file is cut before the first bad record when no whole record follows it, and what the store holds then is
-measured first, on a copy of the names: a store that would lack synced changes (log_mark.py) stays as it is.
+RocksDB goes without a last record that is cut short or all zeros, but refuses one of which only
+some pages reached the disk, although nothing that it names is needed yet: the logs behind a new
+table are deleted after the MANIFEST is synced. So the file is cut before the first bad record when
+no whole record follows it, and what the store holds then is measured first, on a copy of the names:
+a store that would lack synced changes (log_mark.py) stays as it is.
 
-The mark of what was synced may be an older one after a power loss, and a record that was synced may rot.  So a
-record counts as torn only where a sector of it ends in zeros, as what was never written does.
+The mark of what was synced may be an older one after a power loss, and a record that
+was synced may rot.  So a record counts as torn only where a sector of it ends in zeros,
+as what was never written does.
 
 Not for stores that are open; whoever calls has seen RocksDB refuse this one.
 """
@@ -30,7 +33,9 @@ from .rocksdb_log import has_whole_record
 _log = logging.getLogger(__name__)
 
 TORN_BYTES_MAX: Final = 64 << 10
-"""More than RocksDB writes to a MANIFEST between two syncs; a longer damaged end was not being written."""
+"""More than RocksDB writes to a MANIFEST between two syncs;
+a longer damaged end was not being written.
+"""
 
 SECTOR_BYTES: Final = 512
 """What disks write as a whole, at least."""
@@ -45,10 +50,12 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 def cut_torn_manifest(directory: Path, measure: Callable[[Path], Held]) -> bool:
-    """Cut off the torn end of the MANIFEST of a store that is not open; return whether that was done.
+    """Cut off the torn end of the MANIFEST of a store that is not open;
+    return whether that was done.
 
-    `measure` opens a store in a directory read-only and returns what it holds, or raises.  The file as it was stays
-    beside it as torn-MANIFEST-*; the cut is durable when this returns, and happens as a whole or not at all.
+    `measure` opens a store in a directory read-only and returns what it holds, or raises.  The
+    file as it was stays beside it as torn-MANIFEST-*; the cut is durable when this returns, and
+    happens as a whole or not at all.
 
     Raises:
         OSError: the directory cannot be read or written.
@@ -65,7 +72,8 @@ def cut_torn_manifest(directory: Path, measure: Callable[[Path], Held]) -> bool:
             return False
         _replace(manifest, data[:bad])
     _log.warning(
-        "%s: its end was being written when the power failed, cut at byte %d; nothing that was synced is missing",
+        "%s: its end was being written when the power failed, cut at byte %d; nothing that was "
+        "synced is missing",
         manifest,
         bad,
     )
@@ -73,7 +81,9 @@ def cut_torn_manifest(directory: Path, measure: Callable[[Path], Held]) -> bool:
 
 
 def _is_torn(data: bytes, start: int) -> bool:
-    """Tell whether only a part of what begins at `start` was written, and nothing was written after it."""
+    """Tell whether only a part of what begins at `start` was written,
+    and nothing was written after it.
+    """
     edges = [start, *range(start - start % SECTOR_BYTES + SECTOR_BYTES, len(data), SECTOR_BYTES)]
     sectors = (data[a:b] for a, b in pairwise([*edges, len(data)]))
     is_part_missing = any(sector.endswith(UNWRITTEN) for sector in sectors)
@@ -84,8 +94,9 @@ def _is_torn(data: bytes, start: int) -> bool:
 def _locked(directory: Path) -> Iterator[bool]:
     """Hold RocksDB's lock of the store; false if somebody has it open.
 
-    A lock of the open file, so that this process, too, is refused while it has the store open itself.  Then the file
-    stays open for good: RocksDB's lock is one of the process, which goes when any descriptor of the file is closed.
+    A lock of the open file, so that this process, too, is refused while it has the store open
+    itself.  Then the file stays open for good: RocksDB's lock is one of the process, which goes
+    when any descriptor of the file is closed.
     """
     fd = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     is_open_here = False

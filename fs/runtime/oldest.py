@@ -1,8 +1,9 @@
 """Forgetting what came first of a mapping that may hold only so much.  Pure.
 
-A dict keeps the places of what was taken out of it until it is made anew, and looks at all of them on its way to what is first now.  So taking out
-the first whenever one comes takes the longer the more the mapping holds: 4 us of 8,192 and 16 us of 65,536.  Some at once take half a
-microsecond each.
+A dict keeps the places of what was taken out of it until it is made anew, and looks at
+all of them on its way to what is first now.  So taking out the first whenever one comes
+takes the longer the more the mapping holds: 4 us of 8,192 and 16 us of 65,536.  Some at
+once take half a microsecond each.
 """
 
 from collections.abc import Hashable
@@ -17,7 +18,9 @@ SHARE: Final = 8
 
 
 def forget_oldest(kept: dict[K, V], count_max: int) -> V | None:
-    """Take the first ones out of what holds more than `count_max`; return the value of the last that went, None: it holds no more."""
+    """Take the first ones out of what holds more than `count_max`;
+    return the value of the last that went, None: it holds no more.
+    """
     excess = len(kept) - count_max
     if excess <= 0:
         return None

@@ -1,7 +1,8 @@
-"""Memory behind which stands no file system: whoever touches it, this process or another one, waits for nobody.
+"""Memory behind which stands no file system:
+whoever touches it, this process or another one, waits for nobody.
 
-A page of a file that is mapped may first have to be read, maybe from a mount of ours: a process that serves that mount and touched such a
-page would wait for itself.
+A page of a file that is mapped may first have to be read, maybe from a mount of ours: a process
+that serves that mount and touched such a page would wait for itself.
 """
 
 import ctypes
@@ -27,7 +28,9 @@ def is_plain(buffer: Buffer) -> bool:
 
 
 def touch(memory: memoryview) -> None:
-    """Have the kernel find and clear all pages of a new anonymous mapping now, without the interpreter's lock; a hint."""
+    """Have the kernel find and clear all pages of a new anonymous mapping now,
+    without the interpreter's lock; a hint.
+    """
     libc = ctypes.CDLL(None)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(len(memory)), _POPULATE_WRITE)

@@ -1,10 +1,14 @@
-"""The operating system's randomness, taken in stock: ids of 16 bytes without a system call for each.
+"""The operating system's randomness, taken in stock:
+ids of 16 bytes without a system call for each.
 
-Every change has such an id, and every open for writing another one; asking the kernel each time takes 2 us of the 20 before a request is sent.
+Every change has such an id, and every open for writing another one; asking the kernel each time
+takes 2 us of the 20 before a request is sent.
 
 Invariants:
-    - No bytes are given out twice: taking a piece is one step of a deque, and a child process begins without what its parent has in stock.
-    - What has been given out says nothing of what will be: all of it comes from the operating system.
+    - No bytes are given out twice: taking a piece is one step of a deque, and a child process
+      begins without what its parent has in stock.
+    - What has been given out says nothing of what will be: all of it
+      comes from the operating system.
 
 Does not: hold secrets; those are longer than PIECE_BYTES, or have been taken out of the stock.
 """

@@ -25,7 +25,9 @@ FileSource = int | ReadNow
 """An open file: a descriptor, or what stands for it."""
 
 OnBytes = Callable[[int], memoryview | None]
-"""Told how many bytes have come; returns where the next ones go, or None: who waits for them is to look at these."""
+"""Told how many bytes have come; returns where the next ones go, or None:
+who waits for them is to look at these.
+"""
 
 
 class Clock(Protocol):
@@ -36,12 +38,16 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back and go on while the machine sleeps, when trio's clock stands still."""
+        """Seconds that never go back and go on while the machine sleeps,
+        when trio's clock stands still.
+        """
         ...
 
 
 class PeerMemory(Protocol):
-    """Memory of the process at the other end of a stream, as far as it lends it, and what that is told of ours."""
+    """Memory of the process at the other end of a stream, as far as it lends it,
+    and what that is told of ours.
+    """
 
     def fresh_nonce(self) -> bytes:
         """Return NONCE_BYTES (fs/kernels/lent.py) that nobody can guess."""
@@ -52,18 +58,23 @@ class PeerMemory(Protocol):
         ...
 
     def may_change(self, pieces: bytes) -> None:
-        """Say that buffers of ours are lent no more: they may be used for something else, though the other side may read them yet."""
+        """Say that buffers of ours are lent no more:
+        they may be used for something else, though the other side may read them yet.
+        """
         ...
 
     def read(self, pieces: bytes, skip: int, into: memoryview, place: int, nonce: bytes) -> None:
-        """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`, also for what it raises.
+        """Read what the other side lends; see `fs.kernels.lent_twin.read_lent`,
+        also for what it raises.
 
         Any thread may.
         """
         ...
 
     def number_of(self, source: FileSource) -> int:
-        """Return what the other side has to know a file of ours by that is lent to it; it stays open as long."""
+        """Return what the other side has to know a file of ours by that is lent to it;
+        it stays open as long.
+        """
         ...
 
     def sources_may_change(self, numbers: Sequence[int]) -> None:
@@ -73,7 +84,8 @@ class PeerMemory(Protocol):
     def read_ranges(
         self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
     ) -> None:
-        """Read ranges of the other side's files, with its numbers; see `fs.kernels.lent_twin.read_files`, also for what it raises.
+        """Read ranges of the other side's files, with its numbers;
+        see `fs.kernels.lent_twin.read_files`, also for what it raises.
 
         Any thread may.
         """
@@ -82,9 +94,11 @@ class PeerMemory(Protocol):
     def read_direct(
         self, ranges: Buffer, buffers: Sequence[memoryview], place: int, nonce: bytes
     ) -> None:
-        """Do as `read_ranges`, waiting for the disk: the descriptors are such as read past the page cache.
+        """Do as `read_ranges`, waiting for the disk:
+        the descriptors are such as read past the page cache.
 
-        A thread may that can wait for ever; while it does, and the buffers are its own, nobody else is to use them.
+        A thread may that can wait for ever; while it does, and the buffers are its
+        own, nobody else is to use them.
 
         Raises:
             OSError: as `read_ranges`; EIO: not all of it is to be had so, whatever the reason.
@@ -95,8 +109,8 @@ class PeerMemory(Protocol):
 class Stream(Protocol):
     """One ordered, reliable byte stream between two processes.
 
-    One task may send while another receives; two tasks may not do the same thing at once.
-    Every method raises trio.BrokenResourceError or trio.ClosedResourceError when the stream is gone.
+    One task may send while another receives; two tasks may not do the same thing at once. Every
+    method raises trio.BrokenResourceError or trio.ClosedResourceError when the stream is gone.
     """
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
@@ -111,31 +125,40 @@ class Stream(Protocol):
         ...
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
-        """As `send_some`, without waiting; 0 where that would have to wait, or lets others have their turn."""
+        """As `send_some`, without waiting; 0 where that would have to wait,
+        or lets others have their turn.
+        """
         ...
 
     async def receive_into(self, buffer: memoryview, on_bytes: OnBytes | None = None) -> int:
-        """Receive 1..len(buffer) bytes to the start of `buffer`; return how many, 0 at end of stream.
+        """Receive 1..len(buffer) bytes to the start of `buffer`;
+        return how many, 0 at end of stream.
 
-        With `on_bytes`: whatever comes is told to it first, maybe outside of any task, and this returns only when it returns
-        None.  What it raises is raised here.  It is not called any more once this has returned, or was cancelled.
+        With `on_bytes`: whatever comes is told to it first, maybe outside of any task, and this
+        returns only when it returns None.  What it raises is raised here.  It is not called any
+        more once this has returned, or was cancelled.
         """
         ...
 
     async def receive_scatter(self, buffers: Sequence[memoryview]) -> int:
-        """As `receive_into`, filling several buffers in order; return the total, 0 at end of stream.
+        """As `receive_into`, filling several buffers in order;
+        return the total, 0 at end of stream.
 
         Cancelled, it has received nothing and touches the buffers no more.
         """
         ...
 
     def receive_now(self, buffers: Sequence[memoryview]) -> int:
-        """As `receive_scatter`, without waiting; 0 where that would have to wait, lets others have their turn, or is at the end."""
+        """As `receive_scatter`, without waiting; 0 where that would have to wait,
+        lets others have their turn, or is at the end.
+        """
         ...
 
     @property
     def peer_memory(self) -> PeerMemory | None:
-        """None: the other side's process, its user or its machine is another one's, or not known."""
+        """None: the other side's process, its user or its machine
+        is another one's, or not known.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -190,7 +213,9 @@ OnEnd = Callable[[BaseException | None], None]
 
 
 class BeginBlocking(Protocol):
-    """Begins a blocking function that no task waits for: that saves the task, and turns of the event loop."""
+    """Begins a blocking function that no task waits for:
+    that saves the task, and turns of the event loop.
+    """
 
     def __call__(self, function: Callable[[], object], on_end: OnEnd) -> None:
         """Have `function()` called, and then `on_end`; the event loop has to run until then."""
@@ -201,7 +226,9 @@ class OwnThreads(Protocol):
     """Makes threads beside those of `Runtime.run_blocking`."""
 
     def __call__(self, count_max: int = 0) -> tuple[RunBlocking, BeginBlocking]:
-        """Return what runs functions in them: `count_max` at once, 0: as many as in those of the process."""
+        """Return what runs functions in them: `count_max` at once, 0:
+        as many as in those of the process.
+        """
         ...
 
 
@@ -218,4 +245,6 @@ class Runtime:
     begin_blocking: BeginBlocking | None = None
     """None: a task has to call `run_blocking`."""
     own_threads: OwnThreads | None = None
-    """For calls that may never return, and those that must not wait for such; None: there is no such thing."""
+    """For calls that may never return, and those that must not wait for such;
+    None: there is no such thing.
+    """

@@ -1,18 +1,23 @@
 """A lock that is taken at once where it is free.
 
-trio's own gives a turn of the event loop away each time, which costs more than most of what is done under a lock here.
+trio's own gives a turn of the event loop away each time, which costs more than most of
+what is done under a lock here.
 
 Invariants:
     - At most one holder; who waits gets it first come, first served.
 
-Concurrency: trio, one event loop.  Whoever holds it in a loop that awaits nothing else keeps all others out.
+Concurrency: trio, one event loop.  Whoever holds it in a loop that awaits
+nothing else keeps all others out.
 """
 
 import trio
 
 
 class QuickLock:
-    """For `async with`; a task cannot take it twice.  What goes on without a task has `take_now` and `give_back`."""
+    """For `async with`; a task cannot take it twice.
+
+    What goes on without a task has `take_now` and `give_back`.
+    """
 
     __slots__ = ("_holder", "_waiting")
 

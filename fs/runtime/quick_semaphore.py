@@ -1,6 +1,8 @@
-"""A bound on how many are at something at once; a free place is taken without a turn of the event loop, and with one call.
+"""A bound on how many are at something at once;
+a free place is taken without a turn of the event loop, and with one call.
 
-trio's own takes four calls of functions for a place taken and given back, and a turn for each place that is waited for.
+trio's own takes four calls of functions for a place taken and given back, and a turn for
+each place that is waited for.
 
 Invariants:
     - At most so many places are taken at once.

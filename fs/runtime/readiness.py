@@ -1,23 +1,28 @@
-"""Descriptors that become readable, told to plain functions: a turn of trio's loop only for what a task has to do.
+"""Descriptors that become readable, told to plain functions:
+a turn of trio's loop only for what a task has to do.
 
-A turn of the loop costs some 75 calls of functions, and two or three system calls to say again that one waits: more than most of
-what is received.  So a process may have its loop look after descriptors by itself (`install`): what becomes readable is told to a
-plain function, right where the loop waits (`looking` says how), and the loop goes on waiting unless a task has become
-runnable, a time is up, or trio has events of its own.
+A turn of the loop costs some 75 calls of functions, and two or three system calls to say again that
+one waits: more than most of what is received.  So a process may have its loop look after
+descriptors by itself (`install`): what becomes readable is told to a plain function, right where
+the loop waits (`looking` says how), and the loop goes on waiting unless a task has become runnable,
+a time is up, or trio has events of its own.
 
-Where nothing is installed (tests with a clock of their own, the programs of users, another trio than those of TRIO_VERSIONS) there
-is no watch, and who would have one waits as trio has it.
+Where nothing is installed (tests with a clock of their own, the programs of users, another trio
+than those of TRIO_VERSIONS) there is no watch, and who would have one waits as trio has it.
 
 Invariants:
-    - A function runs on the thread of the event loop, between the steps of tasks: never beside one.  There is no current task.
+    - A function runs on the thread of the event loop, between the steps of tasks: never beside
+      one.  There is no current task.
     - Each descriptor has one owner, who closes its watch before the descriptor.
     - A watched descriptor is not given to trio's own `wait_readable` or `wait_writable`.
     - Deadlines are kept: after every look the loop is asked for the next one.
 
-What threads want to be called on the loop (`call_soon_here`) comes the same way: a task that waits for a thread goes on in the next turn, not
-in the one after it, as with trio's own queue, which a task of its own empties.
+What threads want to be called on the loop (`call_soon_here`) comes the same way: a task that
+waits for a thread goes on in the next turn, not in the one after it, as with trio's own queue,
+which a task of its own empties.
 
-Relies on how trio's loop and its epoll manager are made (`Runner.io_manager`, `runq`, `deadlines`), which is not public.
+Relies on how trio's loop and its epoll manager are made (`Runner.io_manager`, `runq`,
+`deadlines`), which is not public.
 
 Concurrency: one event loop; a watch belongs to it.
 """
@@ -47,7 +52,10 @@ EVENT_COUNT_MAX: Final = 64
 """Of one look; the kernel passes on round the others."""
 
 OnReady = Callable[[], None]
-"""Called when there may be something to read; takes what is there, or stops the watch.  What it raises is a bug: it ends the run."""
+"""Called when there may be something to read; takes what is there, or stops the watch.
+
+What it raises is a bug: it ends the run.
+"""
 
 CallSoon = Callable[..., None]
 """Called by any thread with a function, which does not raise, and its arguments."""
@@ -108,7 +116,10 @@ class _Poller:
         return events
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Have a function called on the event loop; any thread may.  Raises trio.RunFinishedError."""
+        """Have a function called on the event loop; any thread may.
+
+        Raises trio.RunFinishedError.
+        """
         with self._lock:
             if self._is_closed:
                 raise trio.RunFinishedError("the event loop has ended")
@@ -140,7 +151,9 @@ _poller: Final = trio.lowlevel.RunVar[_Poller | None]("poller", None)
 
 
 def install() -> bool:
-    """Have the running event loop look after watched descriptors; False: it is not one of those we know."""
+    """Have the running event loop look after watched descriptors;
+    False: it is not one of those we know.
+    """
     if _poller.get() is not None:
         return True
     runner = _run.GLOBAL_RUN_CONTEXT.runner
@@ -156,14 +169,18 @@ def install() -> bool:
 
 
 def look_before_sleep(limit_s: float) -> None:
-    """Have the running event loop look for so long before it sleeps, where that is worth it (`looking`); it does not where nothing is installed."""
+    """Have the running event loop look for so long before it sleeps,
+    where that is worth it (`looking`); it does not where nothing is installed.
+    """
     poller = _poller.get()
     if poller is not None:
         poller.looking.limit_s = limit_s
 
 
 def leave() -> Callable[[Callable[[], None]], None] | None:
-    """Return what has a function called once nothing has come for a moment, before the loop sleeps (`Looking.leave`); None: this event loop has no such thing."""
+    """Return what has a function called once nothing has come for a moment,
+    before the loop sleeps (`Looking.leave`); None: this event loop has no such thing.
+    """
     poller = _poller.get()
     return None if poller is None else poller.looking.leave
 
@@ -173,7 +190,9 @@ def _has_plain_clock(runner: Any) -> bool:
 
 
 def _known_time() -> float:
-    """Return trio's time, in seconds, with one call where its clock is the plain one instead of four."""
+    """Return trio's time, in seconds, with one call where its clock
+    is the plain one instead of four.
+    """
     clock = _run.GLOBAL_RUN_CONTEXT.runner.clock
     if type(clock) is _run.SystemClock:
         return clock.offset + perf_counter()
@@ -183,7 +202,9 @@ def _known_time() -> float:
 _IS_KNOWN: Final = trio.__version__.rpartition(".")[0] in TRIO_VERSIONS
 RUN_CONTEXT: Final[Any] = _run.GLOBAL_RUN_CONTEXT
 PLAIN_CLOCK: Final = _run.SystemClock if _IS_KNOWN else None
-"""Type of the clock (`RUN_CONTEXT.runner.clock`) whose time is `offset` more than `perf_counter`, for who asks more often than even `current_time`."""
+"""Type of the clock (`RUN_CONTEXT.runner.clock`) whose time is `offset` more than `perf_counter`,
+for who asks more often than even `current_time`.
+"""
 current_time: Final = _known_time if _IS_KNOWN else trio.current_time
 """For what is asked with every small call."""
 
@@ -195,7 +216,9 @@ def watch(fd: int, on_ready: OnReady) -> "Watch | None":
 
 
 def call_soon_here() -> CallSoon:
-    """Return what has a function called on this event loop, between the steps of tasks, for threads to use."""
+    """Return what has a function called on this event loop, between the steps of tasks,
+    for threads to use.
+    """
     poller = _poller.get()
     return trio.lowlevel.current_trio_token().run_sync_soon if poller is None else poller.call_soon
 
@@ -214,7 +237,9 @@ class Watch:
         self._writer: trio.lowlevel.Task | None = None
 
     def begin(self) -> None:
-        """Tell `on_ready` from now on, again and again for as long as there is something to read."""
+        """Tell `on_ready` from now on, again and again for as long as there
+        is something to read.
+        """
         if not self._flags & select.EPOLLIN:
             self._tell(self._flags | select.EPOLLIN)
 
@@ -254,7 +279,9 @@ class Watch:
             self.on_ready()
 
     def _tell(self, flags: int) -> None:
-        """Say to the kernel what it shall tell; one that has nothing to tell does not know the descriptor: it would tell of its end."""
+        """Say to the kernel what it shall tell; one that has nothing
+        to tell does not know the descriptor: it would tell of its end.
+        """
         known, self._flags = self._flags, flags
         if flags == known:
             return

@@ -41,8 +41,9 @@ SLEPT_S_MIN: Final = 0.1
 class RealClock:
     """The machine's clocks.
 
-    trio's clock stands still while the machine is suspended.  It alone would let a machine that wakes up believe in
-    a lease that ran out long ago, and serve what others have changed since; so the time slept is added.
+    trio's clock stands still while the machine is suspended.  It alone would let a machine
+    that wakes up believe in a lease that ran out long ago, and serve what others have changed
+    since; so the time slept is added.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,8 @@ class RealClock:
 
     def monotonic_s(self) -> float:
         """Seconds on the scale of trio, until the machine sleeps for the first time."""
-        # As _boot_ahead_s and readiness.current_time, which would cost calls: some operations ask ten times.
+        # As _boot_ahead_s and readiness.current_time, which would cost calls:
+        # some operations ask ten times.
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         now_s = perf_counter()
         slept_s = boot_s - now_s - self._ahead_s
@@ -69,7 +71,9 @@ class RealClock:
 
 
 def _boot_ahead_s() -> float:
-    """Return how long the machine has slept since its start; too little if interrupted, never too much."""
+    """Return how long the machine has slept since its start;
+    too little if interrupted, never too much.
+    """
     boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     return boot_s - time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -94,7 +98,9 @@ class _Job:
             self.error = error
 
     def take_error(self) -> BaseException | None:
-        """Return what the function raised, once: its traceback holds the job, so together they would live until cycles are looked for."""
+        """Return what the function raised, once: its traceback holds the job,
+        so together they would live until cycles are looked for.
+        """
         error, self.error = self.error, None
         return error
 
@@ -132,17 +138,21 @@ class _Worker:
 class ThreadRunBlocking:
     """Runs blocking functions in worker threads, at most a fixed number at once.
 
-    Not trio's own way into threads: that copies the context, names the thread and takes two turns of the event loop for each
-    call, which is more than most calls of a storage process take themselves.  A function has nothing to do with trio here.
+    Not trio's own way into threads: that copies the context, names the thread and takes two turns
+    of the event loop for each call, which is more than most calls of a storage process take
+    themselves.  A function has nothing to do with trio here.
 
-    Each idle thread waits for a lock of its own, and who worked last is taken first.  At a queue for which all of them wait,
-    a job wakes two threads: the one that gets it lets the next one look.
+    Each idle thread waits for a lock of its own, and who worked last is taken
+    first.  At a queue for which all of them wait, a job wakes two threads: the one
+    that gets it lets the next one look.
 
-    Threads are begun without a wait for their first step, as `threading.Thread.start` would: where memory is short a thread may
-    die before it, unheard of, and the event loop would wait for ever.  So the job waits for whichever thread comes
-    first, and one that has not come for long is not counted any more.
+    Threads are begun without a wait for their first step, as `threading.Thread.start` would:
+    where memory is short a thread may die before it, unheard of, and the event loop would wait
+    for ever.  So the job waits for whichever thread comes first, and one that has not come for
+    long is not counted any more.
 
-    Concurrency: one event loop at a time, or several; threads end when they have been idle for a while.
+    Concurrency: one event loop at a time, or several; threads end when
+    they have been idle for a while.
     """
 
     def __init__(self, thread_count_max: int = THREAD_COUNT_MAX) -> None:
@@ -191,7 +201,8 @@ class ThreadRunBlocking:
         try:
             _thread.start_new_thread(self._live, ())
         except (RuntimeError, MemoryError):
-            # The machine has no more threads, or no memory for one: those that are there have to do.
+            # The machine has no more threads, or no memory for one: those
+            # that are there have to do.
             with self._lock:
                 self._thread_count -= 1
                 self._unborn_count -= 1
@@ -200,7 +211,9 @@ class ThreadRunBlocking:
                     raise
 
     def _is_given(self, job: _Job, thread_count_max: int) -> bool:
-        """Give the job to an idle thread, or leave it to the first that has time if there are so many; the caller has the lock."""
+        """Give the job to an idle thread, or leave it to the first that has time if there
+        are so many; the caller has the lock.
+        """
         if self._idle:
             worker = self._idle.pop()
             worker.job = job
@@ -271,7 +284,9 @@ class ThreadRunBlocking:
 
 
 def _insisted(function: Callable[..., T], *args: object) -> T:
-    """Call a function again until there is memory for it: its thread would die, and who waits for its call would wait for ever."""
+    """Call a function again until there is memory for it:
+    its thread would die, and who waits for its call would wait for ever.
+    """
     while True:
         time.sleep(LACK_PAUSE_S)
         with suppress(MemoryError):

@@ -1,14 +1,17 @@
 """Large buffers whose memory is used again once nobody refers to them any more.
 
-Fresh memory costs a fault for each page, which is cleared first: for bytes that only pass through, more than any of their copies.  Who
-holds a buffer need not say when it is done with it, as with `BufferPool`: what was read ahead is shared with replies under way,
-and what was written with those who send it.
+Fresh memory costs a fault for each page, which is cleared first: for bytes that only pass
+through, more than any of their copies.  Who holds a buffer need not say when it is done with
+it, as with `BufferPool`: what was read ahead is shared with replies under way, and what was
+written with those who send it.
 
-Memory begins with a page, and lies in huge pages where it is as large as one and the kernel has some.
+Memory begins with a page, and lies in huge pages where it is as large
+as one and the kernel has some.
 
 Invariants:
     - Memory is handed out again only when no view of it is left.
-    - What is kept for that sums to `idle_bytes_max` at the most, but for what two threads let go in the same moment.
+    - What is kept for that sums to `idle_bytes_max` at the most, but for what two
+      threads let go in the same moment.
 
 Concurrency: thread-safe; the last view may go in any thread.
 """
@@ -57,7 +60,9 @@ class RecycledMemory:
         return view if length == size else view[:length]
 
     def _has_room(self, size: int) -> bool:
-        """Make room for one more of a size, where others have it: what is let go now is what will be wanted next."""
+        """Make room for one more of a size, where others have it:
+        what is let go now is what will be wanted next.
+        """
         excess = self.idle_bytes + size - self._idle_bytes_max
         if size > self._idle_bytes_max:
             return False
@@ -69,7 +74,9 @@ class RecycledMemory:
         return excess <= 0
 
     def _kind(self, size: int) -> Any:
-        """Return what stands between memory and its views, and ends with the last of them; made once for each size."""
+        """Return what stands between memory and its views, and ends with the last of them;
+        made once for each size.
+        """
         idle = self._idle.setdefault(size, [])
 
         def end(lent: Any) -> None:

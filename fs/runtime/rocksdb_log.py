@@ -1,9 +1,10 @@
 """Is a log of RocksDB, or its MANIFEST (the list of its own files), whole?  Pure.
 
-RocksDB takes a damaged last record of its MANIFEST for one that was being written, and goes without it.
-Format: blocks of 32 KiB of records {masked crc32c u32, length u16, kind u8, payload}, all little-endian; a rest
-of a block shorter than a record's head is padding.  The checksum covers kind and payload.
-Source: RocksDB wiki, "Write Ahead Log File Format" (the MANIFEST has the same); crc32c is RFC 3720, appendix B.4.
+RocksDB takes a damaged last record of its MANIFEST for one that was being written, and goes without
+it.  Format: blocks of 32 KiB of records {masked crc32c u32, length u16, kind u8, payload}, all
+little-endian; a rest of a block shorter than a record's head is padding.  The checksum covers kind
+and payload.  Source: RocksDB wiki, "Write Ahead Log File Format" (the MANIFEST has the same);
+crc32c is RFC 3720, appendix B.4.
 """
 
 import struct
@@ -22,7 +23,9 @@ _RECYCLED_KINDS: Final = frozenset({5, 6, 7, 8, 11})
 
 
 def first_bad_byte(data: bytes) -> int | None:
-    """Return where the first record begins that is damaged or cut short, None if the file is whole."""
+    """Return where the first record begins that is damaged or cut short,
+    None if the file is whole.
+    """
     at = 0
     while at < len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
@@ -43,7 +46,9 @@ def first_bad_byte(data: bytes) -> int | None:
 
 
 def has_whole_record(data: bytes, start: int) -> bool:
-    """Tell whether a record that is whole begins anywhere from `start` on; looks at every byte, as lengths may be damaged."""
+    """Tell whether a record that is whole begins anywhere from `start` on;
+    looks at every byte, as lengths may be damaged.
+    """
     for at in range(start, len(data) - _HEAD.size + 1):
         checksum, length, kind = _HEAD.unpack_from(data, at)
         end = at + _HEAD.size + length
@@ -55,10 +60,12 @@ def has_whole_record(data: bytes, start: int) -> bool:
 
 
 def trap(data: bytes) -> int | None:
-    """Return where the first record begins that RocksDB would never get past; None if there is none.
+    """Return where the first record begins that RocksDB would never get past;
+    None if there is none.
 
-    One of a recycled log in a log that is not one makes it read the same bytes for ever; a single changed bit can make one.
-    RocksDB comes to a record if all before it in its block are whole: after a bad one it goes on with the next block.
+    One of a recycled log in a log that is not one makes it read the same bytes for ever; a single
+    changed bit can make one. RocksDB comes to a record if all before it in its block are whole:
+    after a bad one it goes on with the next block.
     """
     for start in range(0, len(data), _BLOCK_BYTES):
         block = data[start : start + _BLOCK_BYTES]

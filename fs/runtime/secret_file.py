@@ -57,7 +57,9 @@ def read_secret_lines(path: Path) -> list[str]:
 
 
 def write_secret_file(path: Path, text: str) -> None:
-    """Write a new file with mode 0600; raises FsError(BAD_CONFIG), also when there is one already."""
+    """Write a new file with mode 0600; raises FsError(BAD_CONFIG),
+    also when there is one already.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, PRIVATE_MODE)
@@ -72,7 +74,9 @@ def write_secret_file(path: Path, text: str) -> None:
 
 
 def replace_secret_file(path: Path, text: str) -> None:
-    """Write a file with mode 0600 in place of the one that is there, whole or not at all, durably; raises FsError(BAD_CONFIG)."""
+    """Write a file with mode 0600 in place of the one that is there, whole or not at all, durably;
+    raises FsError(BAD_CONFIG).
+    """
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.unlink(missing_ok=True)  # of a run that was killed

@@ -3,13 +3,16 @@
 Three layers, the later one stronger, key by key:
 
     1. its own file;
-    2. what the managers keep for its roles; a process with several takes them in the order of mgmtd, meta, storage, mount;
+    2. what the managers keep for its roles; a process with several takes them in the order of
+       mgmtd, meta, storage, mount;
     3. changes made to this process alone.
 
 Invariants:
-    - A text is taken over whole or not at all: all its settings are in force or wait for a restart, or none is.
-    - What is in force is one `ProcessConfig`, replaced as a whole and never changed; those who asked to be told get
-      the new one before anything else runs.  Settings that are not in LIVE keep the values of the start.
+    - A text is taken over whole or not at all: all its settings are in force or
+      wait for a restart, or none is.
+    - What is in force is one `ProcessConfig`, replaced as a whole and never changed; those who
+      asked to be told get the new one before anything else runs.  Settings that are not in LIVE
+      keep the values of the start.
     - Both what is in force and what would be after a restart obey `check_relations`.
 
 Concurrency: event loop only; nothing here waits.
@@ -111,26 +114,34 @@ class Settings:
         return tuple(self._stored)
 
     def start(self) -> ProcessConfig:
-        """Say that the process begins with what is in force now; from now on only LIVE settings change."""
+        """Say that the process begins with what is in force now;
+        from now on only LIVE settings change.
+        """
         self._has_started = True
         self._started = self._config
         return self._config
 
     def watch(self, act: Watcher) -> None:
-        """Have `act` called with the new settings whenever others are in force; it must neither wait nor fail."""
+        """Have `act` called with the new settings whenever others are in force;
+        it must neither wait nor fail.
+        """
         self._watchers.append(act)
 
     # ---- what the managers keep ------------------------------------------------------------------
 
     def version(self, role: Role) -> int:
-        """Return the version of the stored settings of a role that was heard last, also if it was refused."""
+        """Return the version of the stored settings of a role that was heard last,
+        also if it was refused.
+        """
         return self._heard(role).version
 
     def _heard(self, role: Role) -> _Refused | Stored:
         return self._refused.get(role) or self._stored[role]
 
     def take_stored(self, settings: StoredSettingsPb, wall_ns: int = 0) -> None:
-        """Take over what the managers keep for a role; a text that cannot be is noted, and changes nothing."""
+        """Take over what the managers keep for a role;
+        a text that cannot be is noted, and changes nothing.
+        """
         role = next((r for r in self._stored if int(r) == settings.role), None)
         if role is None:
             return
@@ -213,10 +224,12 @@ class Settings:
         self._try_refused(wall_ns)
         return change
 
-    # ---- what outlives the process -----------------------------------------------------------------
+    # ---- what outlives the process ---------------------------------------------------------------
 
     def to_remember(self) -> tuple[list[StoredSettingsPb], str]:
-        """Return what to remember for the next start: the stored settings, and the text of the changes to be kept."""
+        """Return what to remember for the next start:
+        the stored settings, and the text of the changes to be kept.
+        """
         stored = [
             StoredSettingsPb(role=NodeRole.ValueType(role), version=one.version, text=one.text)
             for role, one in self._stored.items()
@@ -226,7 +239,9 @@ class Settings:
     def remember(
         self, stored: Iterable[StoredSettingsPb], kept_text: str, wall_ns: int = 0
     ) -> None:
-        """Take over, before the start, what was remembered; what cannot be is logged and left out."""
+        """Take over, before the start, what was remembered;
+        what cannot be is logged and left out.
+        """
         assert not self._has_started
         for settings in stored:
             self.take_stored(settings, wall_ns)
@@ -241,7 +256,7 @@ class Settings:
         self._report = None
         self._try_refused(wall_ns)
 
-    # ---- what is told ------------------------------------------------------------------------------
+    # ---- what is told ----------------------------------------------------------------------------
 
     def report(self) -> SettingsReportPb:
         """Return how far this process is; made once per change, not to be changed."""
@@ -251,7 +266,9 @@ class Settings:
 
     @property
     def state(self) -> SettingsStatePb.ValueType:
-        """FAILED: the newest stored settings were refused; DIRTY: this process has others of its own; STALE: some wait for a restart."""
+        """FAILED: the newest stored settings were refused;
+        DIRTY: this process has others of its own; STALE: some wait for a restart.
+        """
         if self._refused:
             return SettingsStatePb.SETTINGS_FAILED
         if self._local:
@@ -280,7 +297,7 @@ class Settings:
             last_change=self._last_change,
         )  # fmt: skip
 
-    # ---- inside ------------------------------------------------------------------------------------
+    # ---- inside ----------------------------------------------------------------------------------
 
     @property
     def _local(self) -> Overlay:
@@ -317,7 +334,9 @@ class Settings:
         self._report = None
         if not change.problem:
             live, waiting = " ".join(change.live_keys), " ".join(change.waiting_keys)
-            log.info("%s: in force: %s; wait for a restart: %s", change.what, live or "-", waiting or "-")  # fmt: skip
+            log.info(
+                "%s: in force: %s; wait for a restart: %s", change.what, live or "-", waiting or "-"
+            )
 
 
 def _joined(under: Overlay, over: Overlay) -> Overlay:

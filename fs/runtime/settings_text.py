@@ -1,6 +1,8 @@
-"""Settings that are laid over others: TOML with a part of the sections and keys of a configuration file.  Pure.
+"""Settings that are laid over others: TOML with a part of the sections and keys
+of a configuration file.  Pure.
 
-Every refusal is one line that names where the text is from, the line of it, the key, and the reason.
+Every refusal is one line that names where the text is from, the line
+of it, the key, and the reason.
 """
 
 import re
@@ -46,14 +48,19 @@ def parse_stored(text: str, role: Role, source: str) -> Overlay:
 
 
 def parse_change(text: str, source: str) -> Overlay:
-    """Check what one running process is to take over; raises FsError(BAD_CONFIG) with line, key and reason."""
+    """Check what one running process is to take over;
+    raises FsError(BAD_CONFIG) with line, key and reason.
+    """
     return _parse(text, source, _refusal_of_change)
 
 
 def _refusal_of_change(section: str, key: str) -> str:
     if f"{section}.{key}" in LIVE or key not in _keys(section):
         return ""
-    return "a running process does not take it over: change the file or the stored settings, and restart it"
+    return (
+        "a running process does not take it over: change the file or the stored settings, and "
+        "restart it"
+    )
 
 
 def _keys(section: str) -> tuple[str, ...]:
@@ -87,7 +94,9 @@ def _each(values: Overlay) -> Iterator[tuple[str, str, Any]]:
 
 
 def _place(text: str, source: str, *name: str) -> str:
-    """Return `source, line N` of a section or of a key in it; the source alone where it is written in a way not looked for."""
+    """Return `source, line N` of a section or of a key in it;
+    the source alone where it is written in a way not looked for.
+    """
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         if found := _SECTION.match(line):
@@ -104,7 +113,9 @@ def _place(text: str, source: str, *name: str) -> str:
 
 
 def laid_over(config: ProcessConfig, *overlays: Overlay) -> ProcessConfig:
-    """Return a configuration with other values, those of the last overlay the strongest; relations are not checked."""
+    """Return a configuration with other values, those of the last overlay the strongest;
+    relations are not checked.
+    """
     values: dict[str, dict[str, Any]] = msgspec.to_builtins(config)
     for overlay in overlays:
         for section, key, value in _each(overlay):

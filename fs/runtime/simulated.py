@@ -1,7 +1,7 @@
 """The simulated runtime: virtual time, seeded randomness, blocking calls inline.
 
-Meant for `trio.testing.MockClock(autojump_threshold=0)`: time passes only while everybody waits, and one
-seed gives one run.
+Meant for `trio.testing.MockClock(autojump_threshold=0)`: time passes only while everybody
+waits, and one seed gives one run.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Sorting more entries than fit into memory, with the help of a temporary file per run.
 
-Each entry is (key, kind, value), all bytes; they come back sorted by key and kind.  Memory is bounded by RUN_COUNT
-entries, and one for each run while they are merged.
+Each entry is (key, kind, value), all bytes; they come back sorted by key and kind.  Memory is
+bounded by RUN_COUNT entries, and one for each run while they are merged.
 
 Concurrency: one task; `add` blocks for the writing of a run, every RUN_COUNT entries.
 """

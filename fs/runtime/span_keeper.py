@@ -2,7 +2,8 @@
 
 Invariants:
     - At whom nobody looks keeps nothing, and samples as it is configured.
-    - A watch ends by itself: with the first span that ends after its time.  What it sampled is sampled as before again.
+    - A watch ends by itself: with the first span that ends after its time.  What it
+      sampled is sampled as before again.
     - What is kept is bounded; the oldest goes first.
 
 Concurrency: one event loop.
@@ -41,11 +42,13 @@ class SpanKeeper:
         return self._until_s > -math.inf
 
     def watch(self, for_s: float, sample_rate: float) -> None:
-        """Keep the spans that end within `for_s` from now, WATCH_S_MAX at most; a watch under way goes on until then.
+        """Keep the spans that end within `for_s` from now, WATCH_S_MAX at most;
+        a watch under way goes on until then.
 
         Args:
             for_s: seconds; 0: end a watch.
-            sample_rate: so many of the operations born here are traced meanwhile, if that is more than is configured.
+            sample_rate: so many of the operations born here are traced meanwhile, if that
+                is more than is configured.
         """
         if not self.is_on and for_s > 0:
             self._kept.clear()
@@ -77,11 +80,15 @@ class SpanKeeper:
         self._kept.append((self._number, span))
 
     def since(self, number: int) -> Iterator[tuple[int, Span]]:
-        """Yield the spans that are kept, in the order in which they ended, each with its number, from the one after `number` on."""
+        """Yield the spans that are kept, in the order in which they ended, each with its number,
+        from the one after `number` on.
+        """
         return ((own, span) for own, span in self._kept if own > number)
 
     def told(self, after: int, bytes_max: int) -> bytes:
-        """Return what is kept beyond the number `after` as JSON: as many rows as fit, and whether there are more."""
+        """Return what is kept beyond the number `after` as JSON:
+        as many rows as fit, and whether there are more.
+        """
         rows: list[str] = []
         size, has_more = len(_ENVELOPE) + len(str(True)), False
         for number, span in self.since(after):

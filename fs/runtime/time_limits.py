@@ -3,8 +3,8 @@
 
 A server sets one for each request that has to wait, and takes it back when its method has ended.
 
-Relies on how trio keeps deadlines (`Deadlines`, `CancelScope._registered_deadline`), which is not public: with another trio than those that
-readiness.py knows it is set as anybody would.
+Relies on how trio keeps deadlines (`Deadlines`, `CancelScope._registered_deadline`), which is not
+public: with another trio than those that readiness.py knows it is set as anybody would.
 
 Concurrency: one event loop.
 """

@@ -1,22 +1,27 @@
 """Traces: one request followed through all tasks and processes that it makes work.
 
-A trace is born in a client (an operation of a mount, a call of the native client, a batch of a ring, a command) and named by
-128 random bits; each piece of work on it is a span, named by 64 more, which knows the span that caused it: as in the
-"Trace Context" of the W3C, whose text form (`traceparent`) goes in and out.  Between processes it travels in the
-frames of requests (fs/rpc/frame.py), inside one with the context of tasks: what a task starts belongs to its trace.
+A trace is born in a client (an operation of a mount, a call of the native client, a batch of a
+ring, a command) and named by 128 random bits; each piece of work on it is a span, named by 64 more,
+which knows the span that caused it: as in the "Trace Context" of the W3C, whose text form
+(`traceparent`) goes in and out.  Between processes it travels in the frames of requests
+(fs/rpc/frame.py), inside one with the context of tasks: what a task starts belongs to its trace.
 
-Only sampled requests have a trace.  What the others pay is one look at `live.count` where a trace might matter:
+Only sampled requests have a trace.  What the others pay is one look at
+`live.count` where a trace might matter:
 
     span = enter(name) if live.count else None
 
 Invariants:
-    - A span that has ended is no one's current span, also of tasks that it started and that live on.
+    - A span that has ended is no one's current span, also of tasks
+      that it started and that live on.
     - A span is entered and ended by the same task.
-    - Nothing random is drawn for requests that are not traced, so that a simulation without traces stays what it was.
+    - Nothing random is drawn for requests that are not traced, so that a simulation
+      without traces stays what it was.
 
 Does not do: keeping spans; whoever wants them gives the tracer a `sink`.
 
-Concurrency: one event loop per tracer; `live.count` and the context are right in threads that tasks wait for, too.
+Concurrency: one event loop per tracer; `live.count` and the context are right in
+threads that tasks wait for, too.
 """
 
 import math
@@ -69,9 +74,19 @@ class Span:
     """One piece of work on a traced request; entered when it is made."""
 
     __slots__ = (
-        "_token", "_tracer", "attributes", "began_ns", "ended_ns", "error", "is_entry", "kind", "name", "parent_id", "span_id",
+        "_token",
+        "_tracer",
+        "attributes",
+        "began_ns",
+        "ended_ns",
+        "error",
+        "is_entry",
+        "kind",
+        "name",
+        "parent_id",
+        "span_id",
         "trace_id",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, tracer: "Tracer", name: str, kind: SpanKind, trace_id: bytes, parent_id: bytes
@@ -83,7 +98,8 @@ class Span:
             name: what is done.
             kind: where it stands.
             trace_id: TRACE_ID_BYTES of them.
-            parent_id: SPAN_ID_BYTES of the span that caused it; empty: none, it is the first of its trace.
+            parent_id: SPAN_ID_BYTES of the span that caused it; empty: none, it
+                is the first of its trace.
         """
         self._tracer = tracer
         self.name = name
@@ -95,7 +111,9 @@ class Span:
         self.error = ""
         """What went wrong; empty: nothing."""
         self.is_entry = False
-        """It is the first of its trace that this program knows: errors that leave it name the trace."""
+        """It is the first of its trace that this program knows:
+        errors that leave it name the trace.
+        """
         self.began_ns = tracer.clock.wall_ns()
         self.ended_ns = 0
         """0: not yet."""
@@ -149,7 +167,10 @@ _current: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
 
 
 def current() -> Span | None:
-    """Return the span that the running task works for; None: nothing that is traced.  Ask only while `live.count`."""
+    """Return the span that the running task works for; None: nothing that is traced.
+
+    Ask only while `live.count`.
+    """
     span = _current.get()
     return None if span is None or span.ended_ns else span
 
@@ -168,7 +189,9 @@ def note(name: str, value: str | float | bool) -> None:
 
 
 def leave() -> None:
-    """This task works for no trace any more: for tasks that a request starts, and that serve others."""
+    """This task works for no trace any more: for tasks that a request starts,
+    and that serve others.
+    """
     _current.set(None)
 
 
@@ -181,7 +204,9 @@ class Remote:
 
 
 def parse_traceparent(text: str) -> Remote | None:
-    """Return the span that a `traceparent` names; None for one that is not sampled, or no such text."""
+    """Return the span that a `traceparent` names;
+    None for one that is not sampled, or no such text.
+    """
     found = _TRACEPARENT.match(text.strip())
     if found is None:
         return None
@@ -218,13 +243,18 @@ class Tracer:
         self._gap = self._next_gap() if sample_rate else 0
 
     def adopt(self, sample_rate: float) -> None:
-        """Sample the configured share from now on, if another one was configured before; else a watch goes on with its own."""
+        """Sample the configured share from now on, if another one was configured before;
+        else a watch goes on with its own.
+        """
         if sample_rate != self._configured_rate:
             self._configured_rate = self.sample_rate = sample_rate
             self._gap = self._next_gap() if sample_rate else 0
 
     def is_due(self) -> bool:
-        """Return whether to trace the operation that begins now.  Ask only where `sample_rate` is not 0."""
+        """Return whether to trace the operation that begins now.
+
+        Ask only where `sample_rate` is not 0.
+        """
         if self._gap:
             self._gap -= 1
             return False
@@ -232,7 +262,9 @@ class Tracer:
         return True
 
     def _next_gap(self) -> int:
-        """Return how many operations to leave out: as many as between those that a throw of dice picks."""
+        """Return how many operations to leave out:
+        as many as between those that a throw of dice picks.
+        """
         if self.sample_rate >= 1:
             return 0
         return int(math.log1p(-self.random.random()) / math.log1p(-self.sample_rate))

@@ -1,15 +1,17 @@
-"""Whose large read is at the disk: one after the other in the order in which they came, as each of them keeps the disk at work by itself.
+"""Whose large read is at the disk: one after the other in the order in which they came,
+as each of them keeps the disk at work by itself.
 
-Were all of them read at once, everybody would have his bytes at the same time, and nobody would ask the disk for anything while they are
-copied: readers that wait for each other's disk go in step, and it rests for half of the time.  In turn the first one has his bytes while the disk
-reads for the next.
+Were all of them read at once, everybody would have his bytes at the same time, and nobody
+would ask the disk for anything while they are copied: readers that wait for each other's
+disk go in step, and it rests for half of the time.  In turn the first one has his bytes
+while the disk reads for the next.
 
-Who is called up needs the interpreter for that; where an event loop has it mostly, `new_line` (fs/kernels/direct_twin.py) does without.
+Who is called up needs the interpreter for that; where an event loop has it mostly, `new_line`
+(fs/kernels/direct_twin.py) does without.
 
-Invariant: who has a turn waits for nothing but the disk, so turns come round; those of a disk that hangs are given up with its other
-calls (fs/storage/disk_calls.py).
-Concurrency: thread-safe; who has no turn yet waits in his thread.
-Decision: specs/decisions/0164-large-reads-in-turn.md.
+Invariant: who has a turn waits for nothing but the disk, so turns come round; those of a disk that
+hangs are given up with its other calls (fs/storage/disk_calls.py). Concurrency: thread-safe; who
+has no turn yet waits in his thread. Decision: specs/decisions/0164-large-reads-in-turn.md.
 """
 
 import threading
@@ -31,7 +33,9 @@ class Turns:
 
     @contextmanager
     def of(self, byte_count: int) -> Iterator[None]:
-        """Wait for a turn to read so many bytes, at least one; it lasts until the body has ended."""
+        """Wait for a turn to read so many bytes, at least one;
+        it lasts until the body has ended.
+        """
         called = self._begin(byte_count)
         if called is not None:
             called.acquire()
@@ -41,7 +45,9 @@ class Turns:
             self._end(byte_count)
 
     def _begin(self, byte_count: int) -> "threading.Lock | None":
-        """Take a turn, or a place behind those who wait: return what can be acquired when it is called up."""
+        """Take a turn, or a place behind those who wait:
+        return what can be acquired when it is called up.
+        """
         with self._lock:
             if not self._waiting and self._has_room(byte_count):
                 self._under_way += byte_count

@@ -1,10 +1,12 @@
-"""Awaiting something, and being told when it first has to wait: what need not wait then costs no task of its own.
+"""Awaiting something, and being told when it first has to wait:
+what need not wait then costs no task of its own.
 
-A loop that receives requests can serve each in its own task, and has to give its place to another task only for those
-that wait.  Waking or starting a task for every request costs more than many of the requests themselves.
+A loop that receives requests can serve each in its own task, and has to give its place to
+another task only for those that wait.  Waking or starting a task for every request costs more
+than many of the requests themselves.
 
-What hardly ever waits may be begun outside of any task (`begin_without_task`).  Where it does wait, it says so before (`in_task`), and a
-task goes on with it.
+What hardly ever waits may be begun outside of any task (`begin_without_task`).  Where it does wait,
+it says so before (`in_task`), and a task goes on with it.
 """
 
 from collections.abc import Callable, Coroutine, Generator
@@ -64,7 +66,8 @@ def in_task() -> Generator[Any, Any, None]:
 
 
 def begin_without_task(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """Run `work`, not begun yet, outside of any task until it wants one; return what is left, for a task to await.
+    """Run `work`, not begun yet, outside of any task until it wants one;
+    return what is left, for a task to await.
 
     Raises:
         StopIteration: it has ended, with its result as the value.

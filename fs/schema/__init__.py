@@ -1,1 +1,4 @@
-"""The shared vocabulary: ids, statuses, records, configuration.  Imports nothing of ours, does no I/O."""
+"""The shared vocabulary: ids, statuses, records, configuration.
+
+Imports nothing of ours, does no I/O.
+"""

@@ -8,7 +8,9 @@ from typing import NewType
 import msgspec
 
 NodeId = NewType("NodeId", int)
-"""A process of the cluster, 1..2**32-1; assigned by configuration, never reused for another process."""
+"""A process of the cluster, 1..2**32-1; assigned by configuration,
+never reused for another process.
+"""
 
 TargetId = NewType("TargetId", int)
 """One replica slot on one disk, 1..2**63-1; member of at most one chain."""
@@ -44,7 +46,9 @@ VIRTUAL_INODE_ID_MIN = InodeId(0x7000_0000_0000_0000)
 """Ids from here on exist only inside one mount daemon (virtual files) and never reach a service."""
 
 TARGET_ID_MAX = TargetId(2**63 - 1)
-"""There is room above it, so the end of a target's keys can be written as the begin of the next one's."""
+"""There is room above it, so the end of a target's keys can be written as the begin
+of the next one's.
+"""
 
 CHUNK_ID_BYTES = 12
 """Length of a packed chunk id."""
@@ -58,7 +62,8 @@ def is_target_id(number: int) -> bool:
 class ChunkId(msgspec.Struct, frozen=True, order=True, gc=False):
     """Names one chunk of one file, cluster-wide; ordered by file, then by index.
 
-    Made, hashed and compared several times for each read and update, so a struct of C and no dataclass.
+    Made, hashed and compared several times for each read and update, so a
+    struct of C and no dataclass.
     """
 
     inode_id: InodeId

@@ -57,7 +57,10 @@ class FilePart:
     truncate_ver: int
     layout: Layout
     dyn_stripe: int
-    """Stripe slots 0..dyn_stripe-1 may hold chunks; others certainly hold none.  0 of an inline file."""
+    """Stripe slots 0..dyn_stripe-1 may hold chunks; others certainly hold none.
+
+    0 of an inline file.
+    """
     data_ver: int
     """Grows whenever a writer reports new content; equal means unchanged since."""
     truncate_pending: bool = False
@@ -65,9 +68,13 @@ class FilePart:
     charged_length: int = 0
     """Promised to writers below a quota of bytes; usage counts the larger of this and `length`."""
     has_holes: bool = False
-    """`used_bytes` of the inode says what the chunks hold; else every byte below the length takes space."""
+    """`used_bytes` of the inode says what the chunks hold;
+    else every byte below the length takes space.
+    """
     is_inline: bool = False
-    """The bytes are in the metadata store; with `truncate_pending` they are being moved to a chunk, and may still be read there."""
+    """The bytes are in the metadata store; with `truncate_pending` they are being moved to a chunk,
+    and may still be read there.
+    """
 
     @property
     def finished_cut(self) -> int:
@@ -111,7 +118,9 @@ class Inode:
     rdev: int = 0
     used_bytes: int = 0
     has_acl: bool = False
-    """There is an access control list, or a default one for what is made in it; meta knows what it says."""
+    """There is an access control list, or a default one for what is made in it;
+    meta knows what it says.
+    """
     is_bare: bool = False
     """There are no extended attributes, beside access control lists; else nobody knows."""
 
@@ -130,7 +139,8 @@ class Inode:
     ) -> "Inode":
         """Return these attributes with other ones of a file; `owned` is mode, owner and group.
 
-        As `dataclasses.replace`, in less than half the time: a file that is being written is shown again and again.
+        As `dataclasses.replace`, in less than half the time: a file that is being
+        written is shown again and again.
         """
         mode, uid, gid = owned
         return Inode(
@@ -218,7 +228,9 @@ _TYPES = {int(type_): type_ for type_ in InodeType}
 
 
 def inode_from_pb(message: pb.InodePb) -> Inode:
-    """Inverse of `inode_to_pb`; each field is looked at once, and by its place, since every reply is taken in by this."""
+    """Inverse of `inode_to_pb`; each field is looked at once, and by its place,
+    since every reply is taken in by this.
+    """
     file = directory = None
     has_acl = message.HasField("acl")
     if message.HasField("file"):

@@ -1,7 +1,9 @@
-"""Which errors say that a process has no memory, thread or descriptor to be had now: a lack, which passes, and no bug.  Pure.
+"""Which errors say that a process has no memory, thread or descriptor to be had now:
+a lack, which passes, and no bug.  Pure.
 
-Invariant: what is taken for a lack was raised by whoever was refused something, and by nothing that is wrong with a request,
-with stored bytes or with a disk.  A lack in the middle of an operation leaves its outcome unknown (OUT_OF_RESOURCES).
+Invariant: what is taken for a lack was raised by whoever was refused something, and by nothing that
+is wrong with a request, with stored bytes or with a disk.  A lack in the middle of an operation
+leaves its outcome unknown (OUT_OF_RESOURCES).
 
 What this module does not do: end lacks, or say that one has no effect.
 """
@@ -26,7 +28,9 @@ _WORDS: Final = (
 
 
 def is_lack(error: BaseException) -> bool:
-    """Return whether an error, or a group, is about nothing but what this process could not have."""
+    """Return whether an error, or a group, is about nothing
+    but what this process could not have.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_lack, error.exceptions))
     if isinstance(error, OSError):
@@ -38,7 +42,9 @@ def is_lack(error: BaseException) -> bool:
 
 
 def lack_among(error: BaseException) -> BaseException | None:
-    """Return a lack out of an error that is one, or a group of lacks and operating errors; None: there is none, or a bug besides."""
+    """Return a lack out of an error that is one, or a group of lacks and operating errors;
+    None: there is none, or a bug besides.
+    """
     single = list(_single(error))
     lacks = [one for one in single if is_lack(one)]
     is_all = all(isinstance(one, FsError) or is_lack(one) for one in single)
@@ -46,7 +52,9 @@ def lack_among(error: BaseException) -> BaseException | None:
 
 
 def require_passing(error: Exception) -> None:
-    """Raise an error again that is neither an operating error nor, alone or with such, a lack: it is a bug."""
+    """Raise an error again that is neither an operating error nor, alone or with such,
+    a lack: it is a bug.
+    """
     if not isinstance(error, FsError) and lack_among(error) is None:
         raise error
 

@@ -1,7 +1,8 @@
 """Which chunk, on which chain, holds which bytes of a file: pure arithmetic.
 
-Used by client, meta and checks alike; they must agree to the byte, for ever, so the shuffle below is a
-specified algorithm with test vectors (specs/decisions/0003-layout-shuffle.md), never a library's.
+Used by client, meta and checks alike; they must agree to the byte, for ever, so the
+shuffle below is a specified algorithm with test vectors
+(specs/decisions/0003-layout-shuffle.md), never a library's.
 
 Invariants:
     - The extents of a range tile it exactly: no gap, no overlap, file order.
@@ -66,9 +67,13 @@ class FileRef:
     dyn_stripe: int
     """Stripe slots 0..dyn_stripe-1 may hold chunks; at least 1."""
     finished_cut: int = 0
-    """The newest truncation of the file that is known to be over, by its `truncate_ver`; writes tell it to storage."""
+    """The newest truncation of the file that is known to be over, by its `truncate_ver`;
+    writes tell it to storage.
+    """
     truncate_ver: int = 0
-    """Of the file when its reader learnt its length: only as long as there is no later one, what is not there is a hole."""
+    """Of the file when its reader learnt its length:
+    only as long as there is no later one, what is not there is a hole.
+    """
 
 
 @value(frozen=True, slots=True)
@@ -126,8 +131,8 @@ def _splitmix64(state: int) -> tuple[int, int]:
 def stripe_order(stripe_size: int, shuffle_seed: int) -> tuple[int, ...]:
     """Return the permutation of 0..stripe_size-1 that belongs to a seed.
 
-    Fisher-Yates from the top; the swap partner of slot i is the high part of output * (i + 1), so that
-    no division bias depends on the platform.
+    Fisher-Yates from the top; the swap partner of slot i is the high part of output * (i + 1), so
+    that no division bias depends on the platform.
     """
     order = list(range(stripe_size))
     state = shuffle_seed & _MASK64

@@ -14,7 +14,9 @@ RspT = TypeVar("RspT", bound=Message)
 
 
 class Access(IntEnum):
-    """Who may call a method of a closed cluster, in growing order of trust; each may call what those below it may."""
+    """Who may call a method of a closed cluster, in growing order of trust;
+    each may call what those below it may.
+    """
 
     USER = rule_pb2.ACCESS_USER
     ADMIN = rule_pb2.ACCESS_ADMIN

@@ -1,4 +1,7 @@
-"""What is said of a metric: its kind, who shows it, its name and meaning.  All of them: metrics.py.  Pure."""
+"""What is said of a metric: its kind, who shows it, its name and meaning.
+
+All of them: metrics.py.  Pure.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

@@ -1,10 +1,10 @@
 """Every metric of every process: name, kind, labels, meaning, and which processes show it.  Pure.
 
-What a process shows is read when somebody asks (fs/runtime/figures.py).  specs/metrics.md is made from this table; a
-test compares it with what a running cluster shows.
+What a process shows is read when somebody asks (fs/runtime/figures.py).  specs/metrics.md is made
+from this table; a test compares it with what a running cluster shows.
 
-Names are those of Prometheus: `ember_`, the part that is measured, what, and the unit; counters end with `_total` and grow
-from 0 at the start of the process.
+Names are those of Prometheus: `ember_`, the part that is measured, what, and the unit; counters end
+with `_total` and grow from 0 at the start of the process.
 """
 
 from typing import Final
@@ -29,7 +29,8 @@ PROCESS_LOOP_WAIT: Final = gauge(
 PROCESS_BLOCKS: Final = gauge(
     "ember_process_python_blocks",
     _ALL,
-    "Pieces of memory, of 512 bytes at most, that Python has in use. If this goes on growing, the process keeps something of what it"
+    "Pieces of memory, of 512 bytes at most, that Python has in use. If this goes on growing, the "
+    "process keeps something of what it"
     " has done; process_resident_memory_bytes also tells of what was in use once.",
 )
 SERVER_DURATION: Final = histogram(
@@ -54,10 +55,12 @@ SERVER_SENT: Final = counter(
 SERVER_ERRORS: Final = counter(
     "ember_rpc_server_errors_total",
     _ALL,
-    "Requests answered with a status other than OK; CANCELLED: not answered, because the caller gave up or went away.",
-    "method", "status",
+    "Requests answered with a status other than OK; CANCELLED: not answered, because the caller "
+    "gave up or went away.",
+    "method",
+    "status",
     occasion="once there was one",
-)  # fmt: skip
+)
 SERVER_SLOW: Final = counter(
     "ember_rpc_server_slow_requests_total",
     _ALL,
@@ -83,13 +86,15 @@ SERVER_CONNECTIONS: Final = gauge(
 SERVER_LENT: Final = counter(
     "ember_rpc_server_lent_bytes_total",
     _ALL,
-    "Payloads that were read from the memory of callers on the same machine, in place of being sent (rpc.lend_bytes_min).",
+    "Payloads that were read from the memory of callers on the same machine, in place of being "
+    "sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
 SERVER_LENT_REPLIES: Final = counter(
     "ember_rpc_server_lent_reply_bytes_total",
     _ALL,
-    "Payloads of replies that callers on the same machine read from the memory of this process, in place of being sent (rpc.lend_bytes_min).",
+    "Payloads of replies that callers on the same machine read from the memory of this process, "
+    "in place of being sent (rpc.lend_bytes_min).",
     occasion="not for mount daemons",
 )
 SERVER_LENT_RANGES: Final = counter(
@@ -99,17 +104,21 @@ SERVER_LENT_RANGES: Final = counter(
     occasion="not for mount daemons",
 )
 SERVER_LENT_HELD: Final = gauge(
-    "ember_rpc_server_lent_reply_held_bytes", _ALL, "Of all these, what callers have not returned yet.",
+    "ember_rpc_server_lent_reply_held_bytes",
+    _ALL,
+    "Of all these, what callers have not returned yet.",
     occasion="not for mount daemons",
-)  # fmt: skip
+)
 SERVER_BUFFERS_USED: Final = gauge(
     "ember_rpc_server_buffer_used_bytes", _ALL, "Receive buffers that hold payloads.",
     occasion="not for mount daemons",
 )  # fmt: skip
 SERVER_BUFFERS_IDLE: Final = gauge(
-    "ember_rpc_server_buffer_idle_bytes", _ALL, "Receive buffers kept for the next payloads, and slabs that read replies share.",
+    "ember_rpc_server_buffer_idle_bytes",
+    _ALL,
+    "Receive buffers kept for the next payloads, and slabs that read replies share.",
     occasion="not for mount daemons",
-)  # fmt: skip
+)
 CLIENT_DURATION: Final = histogram(
     "ember_rpc_client_call_duration_seconds",
     _ALL,
@@ -125,13 +134,19 @@ CLIENT_IN_FLIGHT: Final = gauge(
     occasion="not for kv processes, which call nobody",
 )
 CLIENT_SENT: Final = counter(
-    "ember_rpc_client_sent_payload_bytes_total", _ALL, "Payloads of calls, without messages.", "method",
+    "ember_rpc_client_sent_payload_bytes_total",
+    _ALL,
+    "Payloads of calls, without messages.",
+    "method",
     occasion="not for kv processes, which call nobody",
-)  # fmt: skip
+)
 CLIENT_RECEIVED: Final = counter(
-    "ember_rpc_client_received_payload_bytes_total", _ALL, "Payloads of replies, without messages.", "method",
+    "ember_rpc_client_received_payload_bytes_total",
+    _ALL,
+    "Payloads of replies, without messages.",
+    "method",
     occasion="not for kv processes, which call nobody",
-)  # fmt: skip
+)
 CLIENT_ERRORS: Final = counter(
     "ember_rpc_client_errors_total",
     _ALL,
@@ -140,7 +155,7 @@ CLIENT_ERRORS: Final = counter(
     occasion="once there was one",
 )  # fmt: skip
 
-# ---- members of the cluster ------------------------------------------------------------------------
+# ---- members of the cluster ----------------------------------------------------------------------
 
 _MEMBER: Final = Shower.MEMBER
 
@@ -153,7 +168,7 @@ NODE_ROUTING_VERSION: Final = gauge(
     "ember_node_routing_version", _MEMBER, "Version of the routing info that this node acts on."
 )
 
-# ---- storage ---------------------------------------------------------------------------------------
+# ---- storage -------------------------------------------------------------------------------------
 
 _STORAGE: Final = Shower.STORAGE
 
@@ -202,9 +217,12 @@ STORAGE_BUFFERS_IDLE: Final = gauge(
     "Small buffers kept for the next read replies.",
 )
 TARGET_STATE: Final = gauge(
-    "ember_storage_target_state", _STORAGE, "1 for the local state that a target is in, 0 for the others.",
-    "target", "state",
-)  # fmt: skip
+    "ember_storage_target_state",
+    _STORAGE,
+    "1 for the local state that a target is in, 0 for the others.",
+    "target",
+    "state",
+)
 TARGET_CHAIN: Final = gauge(
     "ember_storage_target_chain",
     _STORAGE,
@@ -258,8 +276,11 @@ TARGET_ELSEWHERE: Final = counter(
     "target",
 )
 TARGET_RESYNC_RUNNING: Final = gauge(
-    "ember_storage_resync_running", _STORAGE, "1: the target brings its successor up to date.", "target"
-)  # fmt: skip
+    "ember_storage_resync_running",
+    _STORAGE,
+    "1: the target brings its successor up to date.",
+    "target",
+)
 TARGET_RESYNC_DONE: Final = gauge(
     "ember_storage_resync_compared_bytes",
     _STORAGE,
@@ -267,8 +288,11 @@ TARGET_RESYNC_DONE: Final = gauge(
     "target",
 )
 TARGET_RESYNC_SENT: Final = gauge(
-    "ember_storage_resync_transferred_bytes", _STORAGE, "Of these, bytes that had to be sent.", "target"
-)  # fmt: skip
+    "ember_storage_resync_transferred_bytes",
+    _STORAGE,
+    "Of these, bytes that had to be sent.",
+    "target",
+)
 TARGET_SCRUB_PASSES: Final = counter(
     "ember_storage_scrub_passes_total", _STORAGE, "Passes of the scrub over a target.", "target"
 )
@@ -279,11 +303,12 @@ TARGET_SCRUB_BYTES: Final = counter(
 RELAYED_LINKS: Final = gauge(
     "ember_storage_relayed_links",
     _STORAGE,
-    "Clients, and metadata services, that do not reach another storage node, counted for each: this one has passed requests on to it within the last"
+    "Clients, and metadata services, that do not reach another storage node, counted for each: "
+    "this one has passed requests on to it within the last"
     " minute. How many requests say the metrics of remote calls, by the method Storage.Relay.",
 )
 
-# ---- meta ------------------------------------------------------------------------------------------
+# ---- meta ----------------------------------------------------------------------------------------
 
 _META: Final = Shower.META
 
@@ -307,12 +332,14 @@ FILE_SESSIONS: Final = gauge(
 INLINE_BYTES: Final = gauge(
     "ember_meta_inline_bytes",
     _META,
-    "Of files whose bytes are in the metadata store, in the whole cluster, as this service saw last.",
+    "Of files whose bytes are in the metadata store, in the whole cluster, as this service saw "
+    "last.",
 )
 NAME_LEASES_ENDED: Final = counter(
     "ember_meta_name_leases_ended_total",
     _META,
-    "Leases of directories that were taken from one client since another one was about to add a name.",
+    "Leases of directories that were taken from one client since another one was about to add a "
+    "name.",
 )
 NAME_LEASES_WAITED: Final = counter(
     "ember_meta_name_leases_waited_total",
@@ -325,7 +352,7 @@ EVENTS_DROPPED: Final = counter(
     "Lines of the event log that had no room in its queue.",
 )
 
-# ---- the key-value store, as its users see it --------------------------------------------------------
+# ---- the key-value store, as its users see it ----------------------------------------------------
 
 KV_COMMITS: Final = counter(
     "ember_kv_transactions_total",
@@ -353,7 +380,8 @@ KV_STORE_COMMITS: Final = counter(
 KV_STORE_REFUSED: Final = counter(
     "ember_kv_store_refused_commits_total",
     Shower.KV,
-    "Commits that did not happen (KV_CONFLICT, KV_TOO_OLD, NO_SPACE), or of which nobody knows (KV_COMMIT_UNKNOWN).",
+    "Commits that did not happen (KV_CONFLICT, KV_TOO_OLD, NO_SPACE), or of which nobody knows "
+    "(KV_COMMIT_UNKNOWN).",
     "status",
     occasion="once there was one",
 )
@@ -371,7 +399,7 @@ KV_STORE_LOG_BYTES: Final = gauge(
     "Size of its log: what a start has to read again at most.",
 )
 
-# ---- mgmtd -----------------------------------------------------------------------------------------
+# ---- mgmtd ---------------------------------------------------------------------------------------
 
 _MGMTD: Final = Shower.MGMTD
 _PRIMARY: Final = Shower.PRIMARY
@@ -390,15 +418,18 @@ ROUTING_VERSION: Final = gauge(
 CHAINS: Final = gauge(
     "ember_mgmtd_chains",
     _PRIMARY,
-    "Chains by state: complete, degraded (fewer targets serve than there are), unavailable (none serves).",
+    "Chains by state: complete, degraded (fewer targets serve than there are), unavailable (none "
+    "serves).",
     "state",
 )
 CHAIN_TARGETS: Final = gauge(
     "ember_mgmtd_chain_targets", _PRIMARY, "Members of chains by public state.", "state"
 )
 CHAINS_OUT_OF_ORDER: Final = gauge(
-    "ember_mgmtd_chains_out_of_order", _PRIMARY, "Chains that do not serve in their preferred order."
-)  # fmt: skip
+    "ember_mgmtd_chains_out_of_order",
+    _PRIMARY,
+    "Chains that do not serve in their preferred order.",
+)
 LOSSES: Final = gauge(
     "ember_mgmtd_chain_losses",
     _PRIMARY,
@@ -416,7 +447,7 @@ TABLE_CHAINS: Final = gauge(
     "table", "chain",
 )  # fmt: skip
 
-# ---- mount daemons -----------------------------------------------------------------------------------
+# ---- mount daemons -------------------------------------------------------------------------------
 
 _MOUNT: Final = Shower.MOUNT
 _DIRECT: Final = "with client.fuse_frontend direct"
@@ -424,17 +455,20 @@ _DIRECT: Final = "with client.fuse_frontend direct"
 MOUNT_DURATION: Final = histogram(
     "ember_mount_operation_duration_seconds",
     _MOUNT,
-    "Requests of the kernel, from having been received to having been answered; setlkw waits for a lock.",
+    "Requests of the kernel, from having been received to having been answered; setlkw waits for "
+    "a lock.",
     "operation",
     occasion=_DIRECT,
 )
 MOUNT_ERRORS: Final = counter(
     "ember_mount_operation_errors_total",
     _MOUNT,
-    "Requests of the kernel that were answered with an errno; ENOENT is what every search along a path makes.",
-    "operation", "errno",
+    "Requests of the kernel that were answered with an errno; ENOENT is what every search along a "
+    "path makes.",
+    "operation",
+    "errno",
     occasion=_DIRECT,
-)  # fmt: skip
+)
 MOUNT_READ: Final = counter(
     "ember_mount_read_bytes_total",
     _MOUNT,
@@ -446,18 +480,23 @@ MOUNT_WRITTEN: Final = counter(
     occasion=_DIRECT,
 )  # fmt: skip
 MOUNT_DIRTY: Final = gauge(
-    "ember_mount_dirty_bytes", _MOUNT, "Written by programs, and buffered or on their way to storage."
-)  # fmt: skip
+    "ember_mount_dirty_bytes",
+    _MOUNT,
+    "Written by programs, and buffered or on their way to storage.",
+)
 MOUNT_DIRTY_MAX: Final = gauge(
-    "ember_mount_dirty_max_bytes", _MOUNT, "client.dirty_bytes_max: writers wait when it is reached."
-)  # fmt: skip
+    "ember_mount_dirty_max_bytes",
+    _MOUNT,
+    "client.dirty_bytes_max: writers wait when it is reached.",
+)
 MOUNT_READAHEAD: Final = gauge(
     "ember_mount_readahead_bytes", _MOUNT, "Fetched ahead of readers, or on their way."
 )
 MOUNT_UNREACHED: Final = gauge(
     "ember_mount_unreached_nodes",
     _MOUNT,
-    "Storage nodes that cannot be connected to from here though the manager hears them; others pass requests on to them.",
+    "Storage nodes that cannot be connected to from here though the manager hears them; others "
+    "pass requests on to them.",
 )
 MOUNT_OPEN: Final = gauge(
     "ember_mount_open_inodes", _MOUNT, "Files that are open, or were and still have bytes to send."
@@ -494,7 +533,10 @@ MOUNT_BATCH_OPEN: Final = gauge(
 MOUNT_CACHE_HITS: Final = counter(
     "ember_mount_cache_hits_total",
     _MOUNT,
-    "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or what a name leads to, or that it is absent, in a directory of which it has the lease (present names: those that a removal was expected to follow). What the kernel has in its caches it does not ask for.",
+    "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or "
+    "what a name leads to, or that it is absent, in a directory of which it has the lease "
+    "(present names: those that a removal was expected to follow). What the kernel has in its "
+    "caches it does not ask for.",
     "cache",
 )
 MOUNT_CACHE_MISSES: Final = counter(

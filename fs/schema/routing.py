@@ -2,8 +2,8 @@
 
 Invariants:
     - A RoutingInfo never changes; a newer one has a larger `routing_version`.
-    - The targets of a chain stand in the order serving*, lastsrv?, syncing?, waiting*, offline*; the
-      head is the first, the tail the last that is serving (or syncing: it receives writes).
+    - The targets of a chain stand in the order serving*, lastsrv?, syncing?, waiting*, offline*;
+      the head is the first, the tail the last that is serving (or syncing: it receives writes).
     - `chain_version` grows by exactly one at every change of a chain.
 """
 
@@ -33,10 +33,13 @@ DOMAIN_TAGS: Final = ("zone", "rack", "host")
 
 
 FILLS_LEVEL: Final = 1
-"""Of storage processes that know writes which do nothing once a later truncation has been done (`UpdateReq.is_fill`)."""
+"""Of storage processes that know writes which do nothing once a later truncation has been done
+(`UpdateReq.is_fill`).
+"""
 STORAGE_LEVEL: Final = FILLS_LEVEL
-"""Of those of this release; raised with everything that a metadata service's store may make them be asked for, and that an earlier
-release would take for something else."""
+"""Of those of this release; raised with everything that a metadata service's store may make them be
+asked for, and that an earlier release would take for something else.
+"""
 
 
 class PublicState(IntEnum):
@@ -87,8 +90,9 @@ class Role(IntEnum):
 
 
 RESTORED_LOSSES: Final = 1 << 16
-"""What restoring a backup adds to the count of losses of each chain, which is no loss: a client that has outlived it must not
-take the count of that time for the one that it noted."""
+"""What restoring a backup adds to the count of losses of each chain, which is no loss:
+a client that has outlived it must not take the count of that time for the one that it noted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +159,29 @@ class Chain:
     created_order: tuple[TargetId, ...] = ()
     """The members it was created with; empty while that is `preferred_order`."""
     loss_count: int = 0
-    """Changes whenever it may have lost acknowledged updates that no sync had covered; people are shown `losses`."""
+    """Changes whenever it may have lost acknowledged updates that no sync had covered;
+    people are shown `losses`.
+    """
     generation: int = 0
     """Wall time in ns of the restore from which its record comes; 0: none."""
     restored: Standing | None = None
-    """What its backup said; set while nobody may serve since it is not known yet who has the newest data."""
+    """What its backup said; set while nobody may serve since it is not known yet who has
+    the newest data.
+    """
     birth_ns: int = 0
-    """Wall time at which the first chains of its store were made, also after a restore; 0: by a release that did not note it."""
+    """Wall time at which the first chains of its store were made, also after a restore;
+    0: by a release that did not note it.
+    """
     stand_ins: tuple[TargetId, ...] = ()
-    """Members that ceased to serve in the same judgement as the last server, and so have all that it has: while the chain waits for that one,
-    any of them may serve in its stead."""
+    """Members that ceased to serve in the same judgement as the last server, and so have all
+    that it has: while the chain waits for that one, any of them may serve in its stead.
+    """
 
     @property
     def losses(self) -> int:
-        """How often it may have lost acknowledged updates that no sync had covered, since the last restore at least."""
+        """How often it may have lost acknowledged updates that no sync had covered,
+        since the last restore at least.
+        """
         return self.loss_count % RESTORED_LOSSES
 
     @property
@@ -183,13 +196,17 @@ class Chain:
 
     @property
     def keepers(self) -> tuple[TargetId, ...]:
-        """The targets that hold every acknowledged write: those that serve, else the last that did."""
+        """The targets that hold every acknowledged write:
+        those that serve, else the last that did.
+        """
         lasts = {PublicState.SERVING, PublicState.LASTSRV}
         return tuple(t.target_id for t in self.targets if t.public_state in lasts)
 
     @property
     def candidates(self) -> tuple[TargetId, ...]:
-        """Those of whom any may turn out to be the newest: `keepers` and, while nobody serves, who may stand in for the last that did."""
+        """Those of whom any may turn out to be the newest:
+        `keepers` and, while nobody serves, who may stand in for the last that did.
+        """
         return self.keepers + self.stand_ins
 
     @property
@@ -275,7 +292,9 @@ class RoutingInfo:
         return found
 
     def chain_table(self, table_id: int, table_version: int = 0) -> ChainTable:
-        """Return a version of a chain table, the newest for 0; raises FsError(CHAIN_TABLE_UNKNOWN)."""
+        """Return a version of a chain table, the newest for 0;
+        raises FsError(CHAIN_TABLE_UNKNOWN).
+        """
         if table_version == 0:
             versions = [v for (t, v) in self.chain_tables if t == table_id]
             table_version = max(versions, default=0)
@@ -310,7 +329,9 @@ def node_to_pb(node: Node) -> pb.NodePb:
 
 
 def node_from_pb(message: pb.NodePb) -> Node:
-    """Inverse of `node_to_pb`; raises FsError(RPC_BAD_REQUEST) for a role or state that this release does not know."""
+    """Inverse of `node_to_pb`; raises FsError(RPC_BAD_REQUEST) for a role or state
+    that this release does not know.
+    """
     try:
         roles, state = frozenset(Role(role) for role in message.roles), NodeState(message.state)
     except ValueError as error:
@@ -425,10 +446,12 @@ def routing_info_to_pb(info: RoutingInfo) -> pb.RoutingInfoPb:
 
 
 class RoutingReader:
-    """Decodes one routing info after the other; what is as it was in the last one stays the same object.
+    """Decodes one routing info after the other;
+    what is as it was in the last one stays the same object.
 
-    Most versions change little, and to compare two messages costs a twentieth of decoding one.  Keeps the messages
-    of the last one: the caller may not change what it has handed in.  A failed `read` changes nothing.
+    Most versions change little, and to compare two messages costs a twentieth of decoding one.
+    Keeps the messages of the last one: the caller may not change what it has handed in.  A
+    failed `read` changes nothing.
     """
 
     def __init__(self) -> None:

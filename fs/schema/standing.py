@@ -1,7 +1,8 @@
-"""Who served when: what the disk of a target that served remembers of its chain, to be found out after a restore.  Pure.
+"""Who served when: what the disk of a target that served remembers of its chain,
+to be found out after a restore.  Pure.
 
-Versions of a chain grow, but a restored manager begins again at those of its backup.  So a version counts within its
-*generation*, the time of the last restore.
+Versions of a chain grow, but a restored manager begins again at those of its backup.  So a version
+counts within its *generation*, the time of the last restore.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ class Standing:
     joining: TargetId | None = None
     """Who was being brought up to date, and may have served next."""
     birth_ns: int = 0
-    """Wall time at which the first chains of its store were made: tells one store from another; 0: not known."""
+    """Wall time at which the first chains of its store were made:
+    tells one store from another; 0: not known.
+    """
 
     @property
     def heirs(self) -> tuple[TargetId, ...]:
@@ -31,7 +34,9 @@ class Standing:
         return self.keepers if self.joining is None else (*self.keepers, self.joining)
 
     def is_of_other_store(self, birth_ns: int) -> bool:
-        """Return whether it was noted under chains of another store than the one that was born then; not where one is not known."""
+        """Return whether it was noted under chains of another store than the one
+        that was born then; not where one is not known.
+        """
         return bool(self.birth_ns and birth_ns) and self.birth_ns != birth_ns
 
     @property

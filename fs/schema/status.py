@@ -258,7 +258,8 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.LOCK_HELD: _s("somebody else holds a lock on these bytes", errno.EAGAIN),
     Status.BEYOND_END: _s("nothing is there from this offset on", errno.ENXIO),
     Status.METADATA_DAMAGED: _s(
-        "a metadata record is damaged or contradicts another: `ember fsck` says how much, and repairs",
+        "a metadata record is damaged or contradicts another: `ember fsck` says how much, and "
+        "repairs",
         errno.EIO,
     ),
     Status.BEING_RUN: _s("the file is a program that is running", errno.ETXTBSY),

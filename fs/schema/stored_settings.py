@@ -1,13 +1,13 @@
 """Which settings the managers may keep for a role, and which a running process takes over.  Pure.
 
-A process runs with its own file, over which is laid what the managers keep for its roles, over which are laid the changes
-made to this process alone (fs/runtime/settings.py).
+A process runs with its own file, over which is laid what the managers keep for its roles, over
+which are laid the changes made to this process alone (fs/runtime/settings.py).
 
 Never kept by the managers (`refusal` says why) is
     - what makes a process itself: its id, addresses, directories, disks, keys;
     - what it needs before it can be told anything: the store, the transport;
-    - the times of failure detection and of election, which no two processes may see differently, not even while one
-      after the other is started anew.
+    - the times of failure detection and of election, which no two processes may see differently,
+      not even while one after the other is started anew.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,9 @@ ROLES: Final[Mapping[str, Role]] = {
     "storage": Role.STORAGE,
     "mount": Role.CLIENT,
 }
-"""Who has stored settings, by the name that people use; a native client that is no mount has none."""
+"""Who has stored settings, by the name that people use;
+a native client that is no mount has none.
+"""
 
 ROLE_NAMES: Final = {role: name for name, role in ROLES.items()}
 
@@ -85,10 +87,12 @@ LIVE: Final = frozenset(
         "client.verify_reads",
     }
 )
-"""Taken over by a running process, safely at every moment of it; every other setting waits for its restart.
+"""Taken over by a running process, safely at every moment of it;
+every other setting waits for its restart.
 
-Wait on purpose: what the kernel has been told for a while (attribute and name timeouts), what programs rely on while they
-run (durable_close), what is fixed when a disk or a file system is made."""
+Wait on purpose: what the kernel has been told for a while (attribute and name timeouts), what
+programs rely on while they run (durable_close), what is fixed when a disk or a file system is made.
+"""
 
 _OWN: Final = frozenset(
     {
@@ -127,7 +131,9 @@ DETECTION: Final = frozenset(
 
 
 def refusal(role: Role, section: str, key: str) -> str:
-    """Return why the managers do not keep a setting for a role; empty: they may, if there is such a setting."""
+    """Return why the managers do not keep a setting for a role;
+    empty: they may, if there is such a setting.
+    """
     name = f"{section}.{key}"
     if section in {"kv", "rpc", "auth"}:
         return "a process needs it before it can be told anything; it stands in its own file"

@@ -1,8 +1,10 @@
-"""Value types that are made with every reply: nobody changes one, and no time is taken to see to that.
+"""Value types that are made with every reply:
+nobody changes one, and no time is taken to see to that.
 
-`dataclass(frozen=True)` makes an object by a call of a function for each field: 2.1 us for the 18 of an inode, 0.2 where they are
-simply set (CPython 3.11, caches warm).  So types of which each request makes some are frozen for whoever checks types, by
-the decorator that he knows, and plain ones when they run.
+`dataclass(frozen=True)` makes an object by a call of a function for each field: 2.1 us for
+the 18 of an inode, 0.2 where they are simply set (CPython 3.11, caches warm).  So types of
+which each request makes some are frozen for whoever checks types, by the decorator that he
+knows, and plain ones when they run.
 
 Invariant: two of equal fields are equal, and have one hash, as of any frozen dataclass.
 
@@ -20,7 +22,9 @@ else:
     T = TypeVar("T")
 
     def value(*, frozen: bool, slots: bool) -> Callable[[type[T]], type[T]]:
-        """Make a dataclass as `dataclass(frozen=frozen, slots=slots)`, but for the check at run time; `frozen` must be true."""
+        """Make a dataclass as `dataclass(frozen=frozen, slots=slots)`,
+        but for the check at run time; `frozen` must be true.
+        """
         assert frozen, "what may be changed is an ordinary dataclass"
         return dataclass(slots=slots, unsafe_hash=True)
 

@@ -1,4 +1,5 @@
-"""What becomes of an update that is committed here and below: it is remembered for repeats, and answered.
+"""What becomes of an update that is committed here and below:
+it is remembered for repeats, and answered.
 
 Concurrency: the caller may hold the chunk's lock, none is taken here.
 """
@@ -28,7 +29,9 @@ class Executed(msgspec.Struct, frozen=True):
     place: Place
     result: UpdateResult
     flush: Flush | None = None
-    """Under way here, while everybody below has flushed it; None: it is not durable, or was not asked to be."""
+    """Under way here, while everybody below has flushed it;
+    None: it is not durable, or was not asked to be.
+    """
 
 
 async def done(
@@ -73,7 +76,9 @@ def answered(
     is_leased: bool,
     is_durable: bool,
 ) -> storage_pb2.UpdateRsp:
-    """Make the reply, the lease being valid or not since everything was over; raises FsError(OUTCOME_UNKNOWN)."""
+    """Make the reply, the lease being valid or not since everything was over;
+    raises FsError(OUTCOME_UNKNOWN).
+    """
     if not is_leased and update.is_from_client:
         what = f"the lease of node {context.node_id} ran out meanwhile"
         raise FsError(Status.OUTCOME_UNKNOWN, what)
@@ -93,7 +98,8 @@ def reply_of(place: Place, result: UpdateResult, *, is_durable: bool) -> storage
 
 
 async def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
-    """Make a predecessor's results ours, in memory and on disk, unless we know something later of the channel.
+    """Make a predecessor's results ours, in memory and on disk,
+    unless we know something later of the channel.
 
     What has been committed but not recorded yet is stored again when it is recorded (`done`).
     """
@@ -105,8 +111,9 @@ async def take_over_updates(target: LocalTarget, known: Sequence[tuple[Tag, Upda
 async def store_notes(target: LocalTarget, known: Sequence[tuple[Tag, UpdateResult]]) -> None:
     """Store the notes of results that are still the last of their channels.
 
-    One batch at a time: of two results of a channel the later one is recorded, and so stored, after the other.  Not cancelled
-    in between: on the disk an older note may stand in place of one that its commit had stored.
+    One batch at a time: of two results of a channel the later one is recorded, and so stored,
+    after the other.  Not cancelled in between: on the disk an older note may stand in place of
+    one that its commit had stored.
     """
     with trio.CancelScope(shield=True):
         async with target.note_turn:

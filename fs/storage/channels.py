@@ -1,23 +1,24 @@
 """Exactly once: one table per target remembers the last update of every client channel.  Pure.
 
-A client gives each update in flight a channel of its own, and a sequence number that grows with each use of the
-channel.  A repeat carries the same number and request id and gets the first result.
+A client gives each update in flight a channel of its own, and a sequence number that grows with
+each use of the channel.  A repeat carries the same number and request id and gets the first result.
 
 Invariants:
     - A slot's sequence number never falls.
-    - Successes are remembered, and refusals that end an update (`is_final`).  After such a refusal the client has told
-      its user that nothing happened; a copy of an earlier try, held up on its way, must not make it happen after all.
-    - Not remembered: a failure that is repeated, and an unknown outcome.  The latter is resolved by the chunk's pending
-      version (write_path) before the table is asked again.
-    - Only the head that made a refusal knows of it, in memory.  That is enough: a request names its chain version, so
-      copies of it reach no later head and no later process.
-    - Serving replicas record the tags of forwarded updates, and a resynced one is given its predecessor's results.  So
-      a new head answers repeats.
-    - The table is bounded: COUNT_MAX channels.  Then new ones are refused until others have been idle for long enough
-      to be forgotten; those of a client whose session has ended are forgotten sooner.  What a client may still repeat
-      is never dropped for lack of room.
-    - The table lives in memory.  Results that changed something are also noted on disk with the commit
-      (update_notes.py), from where the last serving target takes them when it comes back.
+    - Successes are remembered, and refusals that end an update (`is_final`).  After such a refusal
+      the client has told its user that nothing happened; a copy of an earlier try, held up on its
+      way, must not make it happen after all.
+    - Not remembered: a failure that is repeated, and an unknown outcome.  The latter is resolved by
+      the chunk's pending version (write_path) before the table is asked again.
+    - Only the head that made a refusal knows of it, in memory.  That is enough: a request names its
+      chain version, so copies of it reach no later head and no later process.
+    - Serving replicas record the tags of forwarded updates, and a resynced one is given its
+      predecessor's results.  So a new head answers repeats.
+    - The table is bounded: COUNT_MAX channels.  Then new ones are refused until others have been
+      idle for long enough to be forgotten; those of a client whose session has ended are forgotten
+      sooner.  What a client may still repeat is never dropped for lack of room.
+    - The table lives in memory.  Results that changed something are also noted on disk with the
+      commit (update_notes.py), from where the last serving target takes them when it comes back.
 """
 
 from collections.abc import Collection
@@ -30,14 +31,20 @@ from ..schema.ids import ChunkId
 from ..schema.status import FsError, Retry, Status
 
 COUNT_MAX: Final = 50_000
-"""About 30 MB; a client uses as many channels of a chain as it has updates of it under way at once."""
+"""About 30 MB; a client uses as many channels of a chain as it has updates
+of it under way at once.
+"""
 
 IDLE_S: Final = 3600.0
 IDLE_S_CROWDED: Final = 900.0
-"""When half full.  An operation is under way for 10 minutes at the most; after that nobody repeats anything."""
+"""When half full.  An operation is under way for 10 minutes at the most;
+after that nobody repeats anything.
+"""
 
 IDLE_S_ENDED: Final = 660.0
-"""Of a client whose session has ended: it may live on behind a cut network, and has given up by then."""
+"""Of a client whose session has ended: it may live on behind a cut network,
+and has given up by then.
+"""
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -94,9 +101,10 @@ class ChannelTable:
         """Return the known result of a repeat, else occupy the channel until `end`.
 
         Raises:
-            FsError: DUPLICATE_UPDATE if the channel was used for a later update; CHANNEL_BUSY if an update of the
-                channel is being executed; RPC_BAD_REQUEST if a number was used for two requests;
-                RPC_OVERLOADED if there is no room for one more channel; what the update was refused with.
+            FsError: DUPLICATE_UPDATE if the channel was used for a later update; CHANNEL_BUSY if
+                an update of the channel is being executed; RPC_BAD_REQUEST if a number was used
+                for two requests; RPC_OVERLOADED if there is no room for one more channel; what
+                the update was refused with.
         """
         key = (tag.client_id, tag.channel_id)
         slot = self._slots.get(key)

@@ -1,11 +1,14 @@
-"""Serialises the updates of one chunk on one target; locks exist only while somebody holds or awaits one.
+"""Serialises the updates of one chunk on one target;
+locks exist only while somebody holds or awaits one.
 
 Taking a free lock gives no turn of the event loop away: an update passes here on every replica.
 
 Invariants:
-    - A key is in the table exactly while its lock is held; whoever leaves hands it to the first who waits.
+    - A key is in the table exactly while its lock is held; whoever leaves
+      hands it to the first who waits.
 
-Concurrency: trio; first come, first served.  Reads do not take it (read_path says when they wait for it).
+Concurrency: trio; first come, first served.  Reads do not take it
+(read_path says when they wait for it).
 """
 
 from collections.abc import Hashable
@@ -24,7 +27,9 @@ class ChunkLocks:
         return len(self._held)
 
     def hold(self, key: Hashable) -> "_Hold":
-        """Return what holds the lock of `key` for the body of an `async with`; it cannot be taken twice."""
+        """Return what holds the lock of `key` for the body of an `async with`;
+        it cannot be taken twice.
+        """
         return _Hold(self._held, key)
 
     def is_held(self, key: Hashable) -> bool:

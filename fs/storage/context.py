@@ -1,8 +1,10 @@
-"""What every storage operation needs around it: the ports, the targets, and the checks before serving.
+"""What every storage operation needs around it:
+the ports, the targets, and the checks before serving.
 
-Fencing: a target serves only while this node's lease is valid and only under the chain version that the
-sender names.  The manager gives a chain to others only after the lease has run out, or after the process
-itself is gone or has said OFFLINE, so a check just before an answer covers the time before it.
+Fencing: a target serves only while this node's lease is valid and only under the chain
+version that the sender names.  The manager gives a chain to others only after the lease has
+run out, or after the process itself is gone or has said OFFLINE, so a check just before an
+answer covers the time before it.
 """
 
 from dataclasses import dataclass, field
@@ -40,7 +42,9 @@ class StorageContext:
     """For the bytes of read replies."""
     flusher: Flusher = field(default_factory=Flusher)
     tail_scopes: dict[trio.CancelScope, tuple[ChainId, TargetId]] = field(default_factory=dict)
-    """Questions to tails under way; one is cancelled when its callee stops being the chain's tail."""
+    """Questions to tails under way; one is cancelled
+    when its callee stops being the chain's tail.
+    """
     without_groups: set[tuple[NodeId, str]] = field(default_factory=set)
     """Processes, by node and incarnation, of a release that takes updates one by one only."""
     without_replace_groups: set[tuple[NodeId, str]] = field(default_factory=set)
@@ -76,7 +80,9 @@ class StorageContext:
         return place if place and place.chain.chain_version == chain_version else None
 
     async def place_at(self, chain_id: int, chain_version: int) -> Place:
-        """As `place_now`, but fetches routing info and waits a little when the sender's is newer."""
+        """As `place_now`, but fetches routing info and waits a little
+        when the sender's is newer.
+        """
         info = self.targets.look()
         chain = info.chains.get(chain_id)  # type: ignore[call-overload]
         if chain is None or chain.chain_version < chain_version:
@@ -89,6 +95,8 @@ class StorageContext:
         return self.place_now(chain_id, chain_version)
 
     def channel_to(self, target_id: TargetId) -> Channel:
-        """Return the channel to the node of a target; raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN)."""
+        """Return the channel to the node of a target;
+        raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN).
+        """
         node = self.routing.info.node_of_target(target_id)
         return self.channels.get(node.address, node_id=node.node_id)

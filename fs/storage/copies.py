@@ -1,8 +1,10 @@
-"""Good bytes for a version whose copy here is bad, from whoever has them; and what to do when nobody has.
+"""Good bytes for a version whose copy here is bad, from whoever has them;
+and what to do when nobody has.
 
-A version is named by its length and digest, so the state of the target that hands the bytes over does not matter: a
-waiting, syncing or offline one, or one that left the chain's service long ago, may have the last good copy.  Bytes are
-taken only if they match the digest of our own record, so a repair can only ever restore what was there.
+A version is named by its length and digest, so the state of the target that hands the bytes over
+does not matter: a waiting, syncing or offline one, or one that left the chain's service long ago,
+may have the last good copy.  Bytes are taken only if they match the digest of our own record, so a
+repair can only ever restore what was there.
 
 Concurrency: the caller holds the chunk's lock on our target, so the version cannot move meanwhile.
 """
@@ -56,7 +58,8 @@ async def repair_copy(context: StorageContext, place: Place, state: ChunkState) 
 async def find_bytes(
     context: StorageContext, place: Place, chunk_id: ChunkId, length: int, checksum: int
 ) -> tuple[memoryview | None, bool]:
-    """Return (the content of this length and digest from any member of the chain, whether all have answered).
+    """Return (the content of this length and digest from any member of the chain,
+    whether all have answered).
 
     Whoever answers that he has it, has verified it; the caller's engine compares it once more.
     """
@@ -101,7 +104,8 @@ async def _fetch(
 
 
 async def read_copy(target: LocalTarget, request: storage_pb2.FetchCopyReq) -> bytes:
-    """Return a version's whole content if it is here and whole, committed or pending, whatever our state.
+    """Return a version's whole content if it is here and whole, committed or pending,
+    whatever our state.
 
     Raises:
         FsError: CHUNK_NOT_FOUND for another version, CHECKSUM_MISMATCH for damaged bytes; IO_ERROR.

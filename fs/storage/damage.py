@@ -1,11 +1,12 @@
 """Damaged copies: how they are noticed, and how they are repaired from other replicas.
 
-A read that finds a copy damaged names it here, and so does the scrub (scrub.py).  Where
-the bytes come from is said in copies.py.  A chunk that no target of the chain has whole is marked as damaged on
-disk: its reads fail at once, until it is written anew, removed, or found after all, be it here: each pass of the scrub
-reads it again.
+A read that finds a copy damaged names it here, and so does the scrub (scrub.py).  Where the bytes
+come from is said in copies.py.  A chunk that no target of the chain has whole is marked as damaged
+on disk: its reads fail at once, until it is written anew, removed, or found after all, be it here:
+each pass of the scrub reads it again.
 
-Concurrency: one task per process; a repair holds its chunk's lock, so the version cannot move meanwhile.
+Concurrency: one task per process; a repair holds its chunk's lock, so the
+version cannot move meanwhile.
 """
 
 import logging
@@ -63,7 +64,9 @@ class Repair:
                 await self._repair_due(place)
 
     async def _repair_due(self, place: Place) -> None:
-        """Repair what is due on one target; it is remembered as damaged until its new bytes are durable."""
+        """Repair what is due on one target; it is remembered as damaged
+        until its new bytes are durable.
+        """
         target = place.target
         due = [c for c, due_s in target.damaged.items() if trio.current_time() >= due_s]
         for start in range(0, len(due), FLUSHED_TOGETHER_COUNT):
@@ -74,7 +77,9 @@ class Repair:
                 await self._forget_repaired(target)
 
     async def _forget_repaired(self, target: LocalTarget) -> None:
-        """Flush first: a power loss would bring the damaged bytes back, and nobody would know of them any more."""
+        """Flush first: a power loss would bring the damaged bytes back,
+        and nobody would know of them any more.
+        """
         repaired = [c for c, due_s in target.damaged.items() if due_s == UNTIL_FLUSHED]
         is_durable = True
         try:
@@ -154,7 +159,8 @@ def is_whole(target: LocalTarget, state: ChunkState) -> bool:
     """Reread the committed version; one that is gone by now counts as whole.  Blocking.
 
     Raises:
-        FsError: that cannot be told now, say without a descriptor: a copy that is not read is not bad.
+        FsError: that cannot be told now, say without a descriptor: a copy
+            that is not read is not bad.
     """
     buffer = memoryview(bytearray(state.length))
     io = ReadIo(target.target_id, state.chunk_id, 0, state.length, buffer)

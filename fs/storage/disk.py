@@ -1,12 +1,16 @@
-"""One disk of a storage process, as requests see it: its engine, its limits, its pace, and whether it has failed.
+"""One disk of a storage process, as requests see it:
+its engine, its limits, its pace, and whether it has failed.
 
 Invariants:
-    - An engine that failed is never asked again; the disk stays failed until `take` gives it another one.
+    - An engine that failed is never asked again; the disk stays failed
+      until `take` gives it another one.
     - Of a disk that hangs (disk_calls.py) nobody asks anything.
-    - A process with several disks writes to none of them on its event loop: one that hangs would hold up the others.
+    - A process with several disks writes to none of them on its event loop: one that
+      hangs would hold up the others.
 
-Concurrency: one event loop; only `Disk.run` and what stands on it wait, for the engine's blocking calls.  What to do when a
-disk fails is for others (`on_failure`): see failed_disks.py and `Targets`.
+Concurrency: one event loop; only `Disk.run` and what stands on it wait, for the engine's
+blocking calls.  What to do when a disk fails is for others (`on_failure`): see
+failed_disks.py and `Targets`.
 """
 
 import logging
@@ -50,7 +54,8 @@ _IN_DOUBT: Final = "something was lacking for a flush: nobody knows how far it h
 class Disk:
     """One disk: its engine, and how much may be asked of it at once.
 
-    `engine` is another one after `take`: an operation that kept the former one across a wait is refused by it.
+    `engine` is another one after `take`: an operation that kept the former one
+    across a wait is refused by it.
     """
 
     def __init__(
@@ -73,7 +78,9 @@ class Disk:
         self._why_hung = ""
         """Why the engine that is here is not asked any more; empty: it is."""
         self.writes_on_loop = len(section.disks) < 2  # noqa: PLR2004 - alone
-        """A write that is quick as a rule may be made on the event loop: nobody else would wait with it."""
+        """A write that is quick as a rule may be made on the event loop:
+        nobody else would wait with it.
+        """
         self._taken_count = 0
         self.free_bytes = 0
         self.capacity_bytes = 0
@@ -83,7 +90,9 @@ class Disk:
         self.read_limiter = QuickSemaphore(section.read_concurrency)
         self.write_limiter = QuickSemaphore(section.write_concurrency)
         self.watermarking = trio.Lock()
-        """Held by who writes watermarks: threads may overtake each other, and a lower number never follows a higher one."""
+        """Held by who writes watermarks: threads may overtake each other,
+        and a lower number never follows a higher one.
+        """
         self.pace = DiskPace()
         self.flush_pace = DiskPace(call_count_min=1)
         self._unflushed_bytes = 0
@@ -114,7 +123,8 @@ class Disk:
         """Call an engine method off the event loop; an IO_ERROR takes the disk out of service.
 
         Raises:
-            FsError: as the method; OUT_OF_RESOURCES also for a lack, which nobody who asks in the background has to tell from other errors.
+            FsError: as the method; OUT_OF_RESOURCES also for a lack, which nobody who asks in the
+                background has to tell from other errors.
         """
         taken_count = self._taken_count
         self._check_answers()
@@ -143,7 +153,9 @@ class Disk:
         self._fail(error)
 
     def _judge(self, error: FsError, taken_count: int) -> None:
-        """Take the disk out of service after an IO_ERROR of an engine that was not exchanged since `taken_count`."""
+        """Take the disk out of service after an IO_ERROR of an engine
+        that was not exchanged since `taken_count`.
+        """
         if error.status is Status.IO_ERROR and taken_count == self._taken_count:
             self._fail(error)
 
@@ -162,7 +174,9 @@ class Disk:
     async def run_timed(
         self, byte_count: int, function: Callable[..., T], *arguments: object, part_count: int = 1
     ) -> T:
-        """As `run`; the call reads or writes about so many bytes, in so many parts, and counts for the disk's pace."""
+        """As `run`; the call reads or writes about so many bytes, in so many parts,
+        and counts for the disk's pace.
+        """
         span = tracing.enter("disk access") if tracing.live.count else None
         began_s = self._clock.monotonic_s()
         try:
@@ -177,7 +191,8 @@ class Disk:
         function: Callable[[], T],
         on_end: Callable[[T | None, BaseException | None], None],
     ) -> bool:
-        """Begin what `run_timed` does, `storage.read_concurrency` at a time, without a task; False: it would have to wait, and nothing is done.
+        """Begin what `run_timed` does, `storage.read_concurrency` at a time, without a task;
+        False: it would have to wait, and nothing is done.
 
         Args:
             byte_count: about so many are read.
@@ -220,7 +235,9 @@ class Disk:
     async def write_timed(
         self, byte_count: int, function: Callable[..., T], *, part_count: int = 1
     ) -> T:
-        """As `run_timed`, `storage.write_concurrency` at a time; a free place costs no turn of the event loop."""
+        """As `run_timed`, `storage.write_concurrency` at a time;
+        a free place costs no turn of the event loop.
+        """
         limiter = self.write_limiter
         if not limiter.take_now():
             await limiter.take()
@@ -230,10 +247,12 @@ class Disk:
             limiter.give_back()
 
     def may_write_at_once(self, byte_count: int) -> bool:
-        """Return whether a write that only goes to memory of the kernel may be made on the event loop.
+        """Return whether a write that only goes to memory of the kernel may be made
+        on the event loop.
 
-        Such a write hardly ever waits: for a log that the file system is writing just now, or when far too much is unwritten.
-        So nobody makes one while the disk looks as if it hung, nor for a while after one that took long.
+        Such a write hardly ever waits: for a log that the file system is writing just now, or when
+        far too much is unwritten. So nobody makes one while the disk looks as if it hung, nor for a
+        while after one that took long.
         """
         if byte_count > AT_ONCE_BYTES_MAX or not self.writes_on_loop:
             return False
@@ -244,7 +263,9 @@ class Disk:
         return now_s >= self._at_once_from_s and not is_stuck
 
     def write_at_once(self, byte_count: int, function: Callable[..., T]) -> T:
-        """As `write_timed`, right here; for what `may_write_at_once` and the engine say takes no time."""
+        """As `write_timed`, right here; for what `may_write_at_once`
+        and the engine say takes no time.
+        """
         span = tracing.enter("disk access") if tracing.live.count else None
         began_s = self._clock.monotonic_s()
         try:
@@ -257,10 +278,12 @@ class Disk:
                 self._at_once_from_s = began_s + AT_ONCE_PAUSE_S
 
     async def sync(self) -> None:
-        """Make everything acknowledged durable; those who come while a flush is under way share the next one.
+        """Make everything acknowledged durable; those who come while a flush
+        is under way share the next one.
 
         Raises:
-            FsError: IO_ERROR, also when another engine took the disk over meanwhile: what the former one had may be gone.
+            FsError: IO_ERROR, also when another engine took the disk over meanwhile: what the
+                former one had may be gone.
         """
         wanted, engine = self._flushes_begun + 1, self.engine
         while self._flushes_ended < wanted:
@@ -285,7 +308,8 @@ class Disk:
             self._end_flush(done, byte_count, is_flushed=is_flushed)
 
     def begin_sync(self, on_end: Callable[[FsError | None], None]) -> bool:
-        """Begin what `sync` does where nobody flushes just now, without a task; else return False, with nothing done.
+        """Begin what `sync` does where nobody flushes just now, without a task;
+        else return False, with nothing done.
 
         Args:
             on_end: told on the event loop what `sync` would have raised.
@@ -363,7 +387,9 @@ class Disk:
             raise
 
     async def measure(self) -> None:
-        """Read the disk's space anew, and let others who are short of it have what is only kept at hand."""
+        """Read the disk's space anew, and let others who are short of it have what
+        is only kept at hand.
+        """
         space = await self.run(_made_way, self.engine)
         self.free_bytes, self.capacity_bytes = space.free_bytes, space.capacity_bytes
         self.allocated_bytes, self.used_bytes = space.allocated_bytes, space.used_bytes
@@ -375,7 +401,9 @@ class Disk:
 
 
 def _sync(engine: ChunkEngine) -> None:
-    """Flush; where something is lacking nobody knows how far that has come, so the engine is not used on: IO_ERROR."""
+    """Flush; where something is lacking nobody knows how far that has come,
+    so the engine is not used on: IO_ERROR.
+    """
     try:
         engine.sync()
     except (MemoryError, OSError, RuntimeError) as error:

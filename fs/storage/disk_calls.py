@@ -1,16 +1,20 @@
-"""The blocking calls of one disk: counted while they are under way, and given up when the disk does not answer any more.
+"""The blocking calls of one disk: counted while they are under way,
+and given up when the disk does not answer any more.
 
-A thread that waits for a disk cannot be stopped.  What can be done is to wait for it no longer: whoever does is told IO_ERROR, the
-disk goes out of service, and what the thread does if it ever returns has no effect.
+A thread that waits for a disk cannot be stopped.  What can be done is to wait for it no
+longer: whoever does is told IO_ERROR, the disk goes out of service, and what the thread does
+if it ever returns has no effect.
 
 When it hangs: fs/runtime/disk_hang.py.
 
 Invariants:
-    - A call that was given up counts as inside until its thread has ended: nobody opens the disk anew before that.
-    - What a lost thread may still write into, or read, is not used for anything else (`on_hang`, before anybody is woken).
+    - A call that was given up counts as inside until its thread has ended: nobody
+      opens the disk anew before that.
+    - What a lost thread may still write into, or read, is not used for anything else
+      (`on_hang`, before anybody is woken).
 
-Concurrency: one event loop; threads of its own, so that calls of other disks never wait behind those of this one.
-Decision: specs/decisions/0107-disks-that-hang.md.
+Concurrency: one event loop; threads of its own, so that calls of other disks never wait behind
+those of this one. Decision: specs/decisions/0107-disks-that-hang.md.
 """
 
 import threading
@@ -63,7 +67,9 @@ class DiskCalls:
     """The calls of one disk."""
 
     def __init__(self, runtime: Runtime, path: str, hang_s: float) -> None:
-        """Take the runtime whose threads make the calls, the disk's directory, and when it hangs (seconds; 0: never)."""
+        """Take the runtime whose threads make the calls, the disk's directory,
+        and when it hangs (seconds; 0: never).
+        """
         self.judge = HangJudge(path, hang_s)
         self.on_hang: list[Callable[[FsError], None]] = []
         """Told, in this order, before those who wait."""
@@ -88,7 +94,8 @@ class DiskCalls:
     async def run(
         self, function: Callable[..., T], *args: object, undo: Callable[[T], object] | None = None
     ) -> T:
-        """Call `function(*args)` in a thread and return its result; cancellation is noticed after it.
+        """Call `function(*args)` in a thread and return its result;
+        cancellation is noticed after it.
 
         Args:
             function: may wait for the disk.
@@ -96,7 +103,8 @@ class DiskCalls:
             undo: given the result, in a thread, if it comes when nobody waits for it any more.
 
         Raises:
-            FsError: IO_ERROR when the disk hangs; the function may go on for ever, or come to its end later.
+            FsError: IO_ERROR when the disk hangs; the function may go on for
+                ever, or come to its end later.
         """
         if self._begin is None:
             self._in_place_count += 1
@@ -145,7 +153,9 @@ class DiskCalls:
             self._start(_Call(partial(call.undo, call.result), self.judge.now_s))
 
     async def settle(self) -> None:
-        """Wait until no call is under way, but for those that were given up: also for those that were begun."""
+        """Wait until no call is under way, but for those that were given up:
+        also for those that were begun.
+        """
         while self._under_way:
             if self._one_has_ended is None:  # else another one waits for it, too
                 self._one_has_ended = trio.Event()

@@ -1,11 +1,12 @@
 """When a disk counts as slow.  Pure: durations of its calls come in, a judgement goes out.
 
-Reads and writes are judged in windows of time.  Flushes are judged one by one, each with the bytes written since the
-last: behind the page cache a slow disk shows only there.
+Reads and writes are judged in windows of time.  Flushes are judged one by one, each with the bytes
+written since the last: behind the page cache a slow disk shows only there.
 
-A disk is compared with itself: with how long its calls take usually.  Two things keep it from being called slow too
-soon:
-    - Only what is also slow in absolute terms counts, since on a machine with busy cores every call takes longer.
+A disk is compared with itself: with how long its calls take usually.  Two things keep it
+from being called slow too soon:
+    - Only what is also slow in absolute terms counts, since on a machine with busy
+      cores every call takes longer.
     - Only several windows in a row count, since every disk hiccups.
 
 The judgement is for people: nothing is taken out of service by it.

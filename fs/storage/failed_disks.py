@@ -1,14 +1,17 @@
-"""Disks that failed, or could not be opened at the start: taken into service when a new engine can be opened on them.
+"""Disks that failed, or could not be opened at the start:
+taken into service when a new engine can be opened on them.
 
 Invariants:
-    - The engine that failed stays refused for ever.  The new one is opened on the disk as after a kill of the process,
-      and takes nothing over from memory; what was not acknowledged is in doubt, as after a kill.  What the
-      kernel has dropped after a failed flush is found at the opening, which reads from the disk what was not durable.
-    - It is opened only when nobody is inside the old one and no update is inside the disk's targets, so that
-      no thread writes a block that the new engine may hand out.
-    - A disk for which nothing but space for metadata was missing is opened when there is room; one of the wrong place or
-      format is looked at every few seconds; any other is tried with pauses that double, so that a disk that
-      keeps failing does not make its chains resync again and again.
+    - The engine that failed stays refused for ever.  The new one is opened on the disk as after a
+      kill of the process, and takes nothing over from memory; what was not acknowledged is in
+      doubt, as after a kill.  What the kernel has dropped after a failed flush is found at the
+      opening, which reads from the disk what was not durable.
+    - It is opened only when nobody is inside the old one and no update is inside the disk's
+      targets, so that no thread writes a block that the new engine may hand out.
+    - A disk for which nothing but space for metadata was missing is opened when there is
+      room; one of the wrong place or format is looked at every few seconds; any other is
+      tried with pauses that double, so that a disk that keeps failing does not make its
+      chains resync again and again.
     - The targets come back like a restarted process's: once their chains have them out of service.
 
 Calls that still hold the old engine are refused by it (NOT_SERVING), and do not fail the disk.
@@ -57,7 +60,9 @@ _CHEAP: Final = {
 """Of an opening: it wrote nothing, and somebody may put it right any moment."""
 
 Reopen = Callable[[int], Awaitable[ChunkEngine]]
-"""Close the engine of the disk with this index, if it is not, and open another as at the start of the process."""
+"""Close the engine of the disk with this index, if it is not,
+and open another as at the start of the process.
+"""
 
 
 @dataclass(slots=True)
@@ -166,7 +171,9 @@ class FailedDisks:
         case.pause_s = min(2 * case.pause_s, RECHECK_PAUSE_S_MAX)
 
     async def _bring_back(self, disk: Disk) -> None:
-        """Let the targets return, also those whose making the failure cut short; not those being removed."""
+        """Let the targets return, also those whose making the failure cut short;
+        not those being removed.
+        """
         targets = self._context.targets
         await disk.measure()
         for target_id in disk.run_inline(disk.engine.target_ids):

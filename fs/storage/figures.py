@@ -1,4 +1,6 @@
-"""What a storage process says of its disks and targets, and of what it passes on, when its metrics are read."""
+"""What a storage process says of its disks and targets, and of what it passes on,
+when its metrics are read.
+"""
 
 from ..runtime.figures import Figures
 from ..schema import metrics
@@ -10,7 +12,9 @@ from .target import LocalTarget
 
 
 def say(context: StorageContext, relays: Relays, figures: Figures) -> None:
-    """Say everything that this process knows of its disks and targets, as last measured, and for how many it passes requests on."""
+    """Say everything that this process knows of its disks and targets, as last measured,
+    and for how many it passes requests on.
+    """
     figures.note(metrics.STORAGE_BUFFERS_USED, context.buffers.used_bytes)
     figures.note(metrics.STORAGE_BUFFERS_IDLE, context.buffers.idle_bytes)
     figures.note(metrics.RELAYED_LINKS, len(relays.told()))

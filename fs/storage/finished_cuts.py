@@ -1,20 +1,24 @@
-"""Which truncations have done their work here, so that late copies of their requests do nothing.  Pure.
+"""Which truncations have done their work here, so that late copies of their requests do nothing.
 
-A truncation may be driven twice, when its first driver died or gave up waiting.  A request of the first may then still
-be on its way when the second has finished and a client has written behind the new end.  Every truncation of a file has
-a larger number than the one before (metadata's `truncate_ver`), the same for whoever drives it.
+Pure.
+
+A truncation may be driven twice, when its first driver died or gave up waiting.  A request of the
+first may then still be on its way when the second has finished and a client has written behind the
+new end.  Every truncation of a file has a larger number than the one before (metadata's
+`truncate_ver`), the same for whoever drives it.
 
 Memory suffices:
-    - A request names a chain version, so it reaches only the head of that version.  A head that restarts, or is
-      replaced, has another one.
+    - A request names a chain version, so it reaches only the head of that version.  A head that
+      restarts, or is replaced, has another one.
     - Its sender knew the version before it saw that the truncation was still under way.
-    - A head that was not there when the truncation finished learns of it from the next write, which tells the newest
-      truncation that its client knows to be over.  A request that comes after that write names an older version, or
-      meets what the head knows.
-    - The request of a later truncation tells the same, as that begins only when all earlier ones are over.
+    - A head that was not there when the truncation finished learns of it from the next write, which
+      tells the newest truncation that its client knows to be over.  A request that comes after that
+      write names an older version, or meets what the head knows.
+    - The request of a later truncation tells the same, as that begins only
+      when all earlier ones are over.
 
-The same holds of fills, which move the bytes that metadata has kept of a file to its first chunk: a fill is a
-truncation, too.
+The same holds of fills, which move the bytes that metadata has kept of a file to its first
+chunk: a fill is a truncation, too.
 """
 
 from typing import Final
@@ -26,7 +30,9 @@ BEHIND: Final = -1
 """Stands for a chunk index: all chunks behind the new end."""
 
 WHOLE: Final = -2
-"""Stands for a chunk index: the truncation is over on all chains, as a writer, or the next truncation, has told."""
+"""Stands for a chunk index: the truncation is over on all chains, as a writer,
+or the next truncation, has told.
+"""
 
 
 class FinishedCuts:
@@ -40,7 +46,9 @@ class FinishedCuts:
         return len(self._newest)
 
     def is_finished(self, inode_id: int, chunk_index: int, truncate_ver: int) -> bool:
-        """True if this truncation, or a later one, has cut or filled this chunk (or BEHIND) already; never for version 0."""
+        """True if this truncation, or a later one,
+        has cut or filled this chunk (or BEHIND) already; never for version 0.
+        """
         newest = self._newest
         return (
             0

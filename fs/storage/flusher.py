@@ -1,18 +1,21 @@
-"""Flushes beside updates: an update that asks to be durable is flushed here while the next replica takes it.
+"""Flushes beside updates: an update that asks to be durable is flushed here
+while the next replica takes it.
 
-After a power loss of all machines each target then has the version, at least as a pending one, with its bytes and its
-tag.  Such a version is completed, never taken back (write_path.py).  So the commit needs no flush of its own.
+After a power loss of all machines each target then has the version, at least as a pending one, with
+its bytes and its tag.  Such a version is completed, never taken back (write_path.py).  So the
+commit needs no flush of its own.
 
-The commit has to come after the flush, though.  Only then does the engine go back to this version, and not to the one
-before it, when the next one is torn (ledger.py).  The tail, which commits at once, flushes the commit.
+The commit has to come after the flush, though.  Only then does the engine go back to this
+version, and not to the one before it, when the next one is torn (ledger.py).  The tail, which
+commits at once, flushes the commit.
 
 Invariants:
     - A flush that says yes began after it was asked for, and on the engine that was there then.
     - Who asks for one while another runs shares the next with all others of its disk.
     - The event loop runs until all flushes under way have ended: a thread cannot be stopped.
 
-Does not: raise.  A flush that fails, or takes longer than somebody waits for it, has not happened.  Its disk tells of a
-failure by itself, and whoever needs the answer asks for a sync.
+Does not: raise.  A flush that fails, or takes longer than somebody waits for it, has not happened.
+Its disk tells of a failure by itself, and whoever needs the answer asks for a sync.
 """
 
 import logging
@@ -32,12 +35,15 @@ from .disk import Disk
 log = logging.getLogger(__name__)
 
 WAIT_S_MAX: Final = 2.0
-"""Nobody waits for a flush longer than that after he asked for it: the sender of the update waits, too.  The
-flushes of one update begin together, so all of a chain have had their time together."""
+"""Nobody waits for a flush longer than that after he asked for it: the sender of the update waits,
+too.  The flushes of one update begin together, so all of a chain have had their time together.
+"""
 
 
 class Flush:
-    """One flush of a disk, under way or about to begin; one task may wait for it, or a function be told."""
+    """One flush of a disk, under way or about to begin;
+    one task may wait for it, or a function be told.
+    """
 
     __slots__ = ("_on_end", "_task", "asked_s", "engine", "has_ended", "is_durable")
 
@@ -50,14 +56,18 @@ class Flush:
         self._on_end: Callable[[], None] | None = None
 
     def tell(self, on_end: Callable[[], None]) -> None:
-        """Have a function called when `wait` would return, at once if it would now; it does not raise."""
+        """Have a function called when `wait` would return, at once if it would now;
+        it does not raise.
+        """
         if self.has_ended:
             on_end()
         else:
             self._on_end = on_end
 
     async def wait(self) -> bool:
-        """Return whether what was there when it was asked for is durable; False WAIT_S_MAX later."""
+        """Return whether what was there when it was asked for is durable;
+        False WAIT_S_MAX later.
+        """
         if not self.has_ended:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -156,7 +166,9 @@ class Flusher:
             self._changed.set()
 
     async def _end_late(self) -> None:
-        """Have nobody wait for too long; one time limit for all of them costs less than one each."""
+        """Have nobody wait for too long; one time limit for all
+        of them costs less than one each.
+        """
         while True:
             flushes = [
                 f for asked in (self._under_way, self._waiting) for f in chain(*asked.values())

@@ -1,11 +1,13 @@
 """Passing an update on to the successor.
 
-Every attempt acts on the newest routing info, so an update follows its chain through changes: the successor may
-disappear (then we are the tail), be replaced, or be syncing (then it gets the whole chunk).
+Every attempt acts on the newest routing info, so an update follows its chain through
+changes: the successor may disappear (then we are the tail), be replaced, or be syncing
+(then it gets the whole chunk).
 
-Late copies: an attempt of unknown outcome may still be under way when the next one is made.  Each such
-outcome raises the target's epoch; the receiver, holding its chunk lock, refuses lower epochs of the same
-chain version.  So once a later attempt has been answered, no earlier copy can take effect.
+Late copies: an attempt of unknown outcome may still be under way when the next one is
+made.  Each such outcome raises the target's epoch; the receiver, holding its chunk lock,
+refuses lower epochs of the same chain version.  So once a later attempt has been
+answered, no earlier copy can take effect.
 
 Concurrency: the caller holds the chunk lock of the update's chunk on our target.
 """
@@ -53,7 +55,9 @@ _NO_ANSWER = {
 
 
 class NotSuccessorError(FsError):
-    """A call was given up because its callee is not our successor any more: nobody waits for its answer."""
+    """A call was given up because its callee is not our successor any more:
+    nobody waits for its answer.
+    """
 
     def __init__(self, target_id: TargetId) -> None:
         super().__init__(Status.RPC_CANCELLED, f"target {target_id} is no longer successor")
@@ -71,7 +75,9 @@ class Forwarded(msgspec.Struct, frozen=True):
     """None: there is no successor."""
 
     def is_durable_at(self, chain_version: int) -> bool:
-        """Return whether all others have flushed it, as the members that the chain has at this version."""
+        """Return whether all others have flushed it,
+        as the members that the chain has at this version.
+        """
         if self.chain_version != chain_version:
             return False
         return self.reply is None or self.reply.is_durable
@@ -105,12 +111,13 @@ async def forward(
         prepared: the chunk with the pending version here; None for the removal of what is not here.
         deadline_s: trio time after which to give up.
         only_version: if not 0, stop as soon as the chain has another version (resync).
-        failed: an attempt that has been made already; it counts as the first, if its callee is the successor still.
+        failed: an attempt that has been made already; it counts as the first, if its
+            callee is the successor still.
 
     Raises:
-        FsError: NO_SPACE: nobody below has the update or will get it; ROUTING_MISMATCH: `only_version` is over;
-            OUTCOME_UNKNOWN: gave up, or our target has left its chain; CHECKSUM_MISMATCH: the whole content was
-            needed, and is damaged here.
+        FsError: NO_SPACE: nobody below has the update or will get it; ROUTING_MISMATCH:
+            `only_version` is over; OUTCOME_UNKNOWN: gave up, or our target has left its chain;
+            CHECKSUM_MISMATCH: the whole content was needed, and is damaged here.
     """
     pause_s = context.section.forward_retry_s
     is_whole_wanted = False
@@ -170,8 +177,9 @@ async def commit(
 ) -> ChunkState | None:
     """Commit a pending version here, noting its result; the chunk is settled then.
 
-    A commit is one unsynced metadata batch, and quicker than the way to a thread.  Whoever calls this holds the chunk's lock.
-    If somebody `is_told` of it already, a thread waits where the event loop cannot: either the commit comes, or the disk fails.
+    A commit is one unsynced metadata batch, and quicker than the way to a thread.  Whoever calls
+    this holds the chunk's lock.  If somebody `is_told` of it already, a thread waits where the
+    event loop cannot: either the commit comes, or the disk fails.
     """
     chunk_id = result.chunk_id
     assert chunk_id is not None, result
@@ -194,7 +202,8 @@ async def commit(
 
 
 async def take_back(target: LocalTarget, chunk_id: ChunkId) -> None:
-    """Drop a pending version that was refused for lack of space below, so that no power loss brings it back.
+    """Drop a pending version that was refused for lack of space below,
+    so that no power loss brings it back.
 
     It may be durable: others have their updates flushed at any time.
     """
@@ -258,7 +267,9 @@ async def _attempt(
 
 
 def _knows_no_ranges_of(update: Outgoing, context: StorageContext, successor: ChainTarget) -> bool:
-    """Return whether an update has ranges, and the successor's release is known to take whole chunks only instead."""
+    """Return whether an update has ranges, and the successor's release is known
+    to take whole chunks only instead.
+    """
     return (
         bool(update.ranges)
         and bool(context.without_ranges)
@@ -267,7 +278,9 @@ def _knows_no_ranges_of(update: Outgoing, context: StorageContext, successor: Ch
 
 
 def _process_of(context: StorageContext, successor: ChainTarget) -> tuple[NodeId, str]:
-    """Return the node and incarnation of a successor; raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN)."""
+    """Return the node and incarnation of a successor;
+    raises FsError(TARGET_UNKNOWN or NODE_UNKNOWN).
+    """
     node = context.routing.info.node_of_target(successor.target_id)
     return node.node_id, node.incarnation
 
@@ -335,7 +348,9 @@ def note_begun(
 def note_end(
     target: LocalTarget, successor_id: TargetId, trouble: FsError | None, *, is_over: bool
 ) -> None:
-    """A call to our successor has ended, and is not under way any more; the epoch grows unless its outcome is known."""
+    """A call to our successor has ended, and is not under way any more;
+    the epoch grows unless its outcome is known.
+    """
     if not target.forwards.get(successor_id, True):
         del target.forwards[successor_id]
     if (
@@ -366,11 +381,12 @@ async def forward_together(
         chain_id: the chain to follow.
         updates: with their pending versions here; no chunk twice.
         deadline_s: trio time after which to give up.
-        only_version: not 0: these are whole chunks for a syncing successor, at this version of the chain.
+        only_version: not 0: these are whole chunks for a syncing successor,
+            at this version of the chain.
 
     Returns:
-        Of each in turn that everybody below has committed it, as `forward`; None: it is to be passed on by itself, which takes care
-        of whatever there is.
+        Of each in turn that everybody below has committed it, as `forward`; None: it is to be
+        passed on by itself, which takes care of whatever there is.
     """
     peer = None
     unable = context.without_replace_groups if only_version else context.without_groups
@@ -441,7 +457,9 @@ def _agrees(reply: storage_pb2.UpdateRsp, update: Outgoing, prepared: ChunkState
 
 
 async def evict(context: StorageContext, target_id: TargetId) -> None:
-    """Have a successor that contradicts us leave the chain and come back through resync; raises FsError."""
+    """Have a successor that contradicts us leave the chain and come back through resync;
+    raises FsError.
+    """
     await context.channel_to(target_id).call(
         services.STORAGE_OFFLINE_TARGET,
         storage_pb2.OfflineTargetReq(target_id=target_id, is_forced=True, is_for_resync=True),

@@ -1,7 +1,8 @@
 """Counts the updates inside one target by the chain version they came in under: the resync barrier.
 
-An update that came in before its chain had a syncing successor may end without having been forwarded to it.
-Resync therefore waits until all such updates have left before it lists chunks (resync.py).
+An update that came in before its chain had a syncing successor may end without
+having been forwarded to it. Resync therefore waits until all such updates have left
+before it lists chunks (resync.py).
 """
 
 import trio

@@ -1,11 +1,15 @@
-"""Completes pending versions that nobody else will: those whose client died, or gave up, with the outcome unknown.
+"""Completes pending versions that nobody else will:
+those whose client died, or gave up, with the outcome unknown.
 
-Whoever needs the chunk next completes a leftover anyway (write_path.py, read_path.py).  Without that, it would hold space, and make
-every read of the chunk ask the tail, for as long as nobody writes there.
+Whoever needs the chunk next completes a leftover anyway (write_path.py,
+read_path.py).  Without that, it would hold space, and make every read of the chunk
+ask the tail, for as long as nobody writes there.
 
 Invariants:
-    - Only under the chunk's lock, at a chain version under which our target serves, and with a valid lease.
-    - Only what was unsettled at two looks in a row: a repeat of a client that lives is usually quicker.
+    - Only under the chunk's lock, at a chain version under which our target
+      serves, and with a valid lease.
+    - Only what was unsettled at two looks in a row: a repeat of a client
+      that lives is usually quicker.
 """
 
 import logging
@@ -52,7 +56,9 @@ class Leftovers:
                     self._seen.add((place.target, chunk_id))
 
     async def _complete(self, place: Place, chunk_id: ChunkId) -> None:
-        """Complete what is left over of one chunk; what fails is tried again after the next two looks."""
+        """Complete what is left over of one chunk;
+        what fails is tried again after the next two looks.
+        """
         context, target, chain = self._context, place.target, place.chain
         target.inflight.enter(chain.chain_version)
         try:

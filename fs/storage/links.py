@@ -1,19 +1,24 @@
-"""Cut links between living nodes of a chain: whoever waits for a neighbour in vain leaves the chain himself.
+"""Cut links between living nodes of a chain:
+whoever waits for a neighbour in vain leaves the chain himself.
 
-The manager judges nodes, and two nodes that both reach it are alive to it although they do not reach each other; every
-update of their chain would wait until the link heals.  Nobody's word is taken for it that a link is cut: a target
-only ever takes itself out, so a broken or hostile node can harm nothing but its own targets.
+The manager judges nodes, and two nodes that both reach it are alive to it although they do not
+reach each other; every update of their chain would wait until the link heals.  Nobody's word is
+taken for it that a link is cut: a target only ever takes itself out, so a broken or hostile node
+can harm nothing but its own targets.
 
-Rules (`judge_link`), after `storage.link_failed_after_s` without any answer, and only if a new connection to the
-neighbour's node cannot be made either, since a slow or stopped neighbour is no cut link:
-    - A target that waits for its SERVING successor leaves: whoever is before it reaches the successor, perhaps, and
-      the successor has everything that was acknowledged.
-    - A SYNCING target that does not hear its predecessor leaves: the predecessor cannot, it may be the last serving.
+Rules (`judge_link`), after `storage.link_failed_after_s` without any answer, and only
+if a new connection to the neighbour's node cannot be made either, since a slow or
+stopped neighbour is no cut link:
+    - A target that waits for its SERVING successor leaves: whoever is before it reaches the
+      successor, perhaps, and the successor has everything that was acknowledged.
+    - A SYNCING target that does not hear its predecessor leaves: the predecessor
+      cannot, it may be the last serving.
     - The tail never leaves, so never the last one that serves.
-A target that left comes back once a connection to the last serving target can be made, which will resync it.
+A target that left comes back once a connection to the last serving target can
+be made, which will resync it.
 
-Why both cannot be wrong at once for long: each comes back by itself, and a node that the manager does not
-reach has no lease and is judged by the manager.
+Why both cannot be wrong at once for long: each comes back by itself, and a node that the manager
+does not reach has no lease and is judged by the manager.
 
 Concurrency: one task.
 """
@@ -145,7 +150,9 @@ class Links:
         return None
 
     async def _can_connect(self, target_id: TargetId) -> bool:
-        """Try a connection of its own to a target's node: only a free way carries one, both ways."""
+        """Try a connection of its own to a target's node:
+        only a free way carries one, both ways.
+        """
         try:
             node = self._context.routing.info.node_of_target(target_id)
             network = self._context.runtime.network

@@ -1,7 +1,8 @@
 """What a storage node says of its own target, and why.  Pure.
 
-Start-up: everything is OFFLINE until the manager has taken all of this node's targets out of service, so that
-each one comes back through resync (or as the last serving one, whose copy is the truth).
+Start-up: everything is OFFLINE until the manager has taken all of this node's targets
+out of service, so that each one comes back through resync (or as the last serving
+one, whose copy is the truth).
 
 Source: deepseek-ai/3FS design notes, "Data recovery", and src/storage/service/TargetMap.
 """
@@ -23,7 +24,8 @@ class Hold(Enum):
     BROKEN = "broken"  # its disk failed; until it is opened anew
     REQUESTED = "requested"  # an operator asked; until he releases it, also over restarts
     CUT_OFF = "cut off"  # it does not reach its neighbour in the chain; until it reaches the tail
-    UNFIT = "unfit"  # its disk was formatted otherwise than those of its chain; until its process starts anew
+    # its disk was formatted otherwise than those of its chain; until its process starts anew
+    UNFIT = "unfit"
     REMOVED = "removed"  # the manager has no use for it any more
 
 

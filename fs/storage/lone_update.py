@@ -1,20 +1,23 @@
-"""The commonest update by itself: one small write to one chunk, in a chain where nothing is unusual, without a task.
+"""The commonest update by itself: one small write to one chunk,
+in a chain where nothing is unusual, without a task.
 
-It does what write_path.py does, step by step and in that order, which says why; its invariants hold here.  No step
-waits but for the successor and for a flush, and whoever ends such a wait goes on.  No task is made, or woken, and no
-request is an object of protobuf's.
+It does what write_path.py does, step by step and in that order, which says why; its invariants hold
+here.  No step waits but for the successor and for a flush, and whoever ends such a wait goes on.
+No task is made, or woken, and no request is an object of protobuf's.
 
 What it leaves to others:
     - Whatever is not just so before anything has been done: to `run_update`.
-    - Whatever goes wrong later: to a task that goes on with the functions of write_path.py (`_go_on`).
+    - Whatever goes wrong later: to a task that goes on with the
+      functions of write_path.py (`_go_on`).
 
-An error of ours at any step, say no memory, is the answer, and lets go of the chunk: none reaches the event loop.  The
-version may be there and stay pending, which the next update settles.
+An error of ours at any step, say no memory, is the answer, and lets go of the chunk: none reaches
+the event loop.  The version may be there and stay pending, which the next update settles.
 
-Not ended early: an update that has begun goes on to its end, whether somebody still waits for it or not.
+Not ended early: an update that has begun goes on to its end, whether
+somebody still waits for it or not.
 
-Concurrency: one event loop; everything up to the request to the successor is done without a checkpoint, and everything
-after its reply.
+Concurrency: one event loop; everything up to the request to the successor is done without a
+checkpoint, and everything after its reply.
 """
 
 import logging
@@ -115,7 +118,8 @@ class LoneUpdates:
 def _usual(
     message: bytes, payload: memoryview, *, is_from_client: bool, deadline_s: float
 ) -> Update | None:
-    """Return a request for a write that is nothing but that; None: it is not, or something is wrong with it.
+    """Return a request for a write that is nothing but that;
+    None: it is not, or something is wrong with it.
 
     Each field is asked for once: that costs more than looking at it.
     """
@@ -174,7 +178,9 @@ def _is_ready(context: StorageContext, place: Place, update: Update) -> bool:
 
 
 def _found(context: StorageContext, place: Place, update: Update) -> "_Lone | None":
-    """Look at the chunk and the disk; None unless it is to be written at once; raises FsError as `Disk.run_inline`."""
+    """Look at the chunk and the disk; None unless it is to be written at once;
+    raises FsError as `Disk.run_inline`.
+    """
     target, chunk_id, request = place.target, update.chunk_id, update.request
     disk, size = target.disk, len(update.payload)
     if target.locks.is_held(chunk_id) or not disk.may_write_at_once(size):
@@ -204,7 +210,10 @@ def _found(context: StorageContext, place: Place, update: Update) -> "_Lone | No
 
 
 def _is_first(lone: "_Lone", now_s: float) -> bool:
-    """At the head, occupy the client's channel; False: it is a repeat.  Raises FsError as `ChannelTable.begin`."""
+    """At the head, occupy the client's channel; False: it is a repeat.
+
+    Raises FsError as `ChannelTable.begin`.
+    """
     update = lone.update
     assert update.tag is not None
     return not update.is_from_client or lone.place.target.channels.begin(update.tag, now_s) is None
@@ -258,7 +267,9 @@ class _Lone:
         self._has_left = False
 
     def begin(self, now_s: float) -> None:
-        """Prepare here, and pass it on or, at the tail, commit; raises nothing but what is a bug."""
+        """Prepare here, and pass it on or, at the tail, commit;
+        raises nothing but what is a bug.
+        """
         update, target = self.update, self.place.target
         request, chunk_id = update.request, update.chunk_id
         target.inflight.enter(request.chain_version)
@@ -284,7 +295,9 @@ class _Lone:
             self._try(self._pass_on, now_s)
 
     def _try(self, step: Callable[..., None], *args: object) -> None:
-        """Do what is next, unless it is over; an error is the answer: nobody else would let go of the chunk."""
+        """Do what is next, unless it is over; an error is the answer:
+        nobody else would let go of the chunk.
+        """
         if self._has_left or not self.owner.is_running:
             return
         try:
@@ -369,7 +382,9 @@ class _Lone:
             self._flush = context.flusher.begin(target.disk)
 
     def _message(self) -> bytes:
-        """Return what `request_of` would: the request that came says the same but for this, and is not asked for it again."""
+        """Return what `request_of` would: the request that came says the same but for this,
+        and is not asked for it again.
+        """
         target, request = self.place.target, self.update.request
         request.update_ver = self._version
         request.sender_epoch = target.epoch
@@ -379,7 +394,9 @@ class _Lone:
         return request.SerializeToString()
 
     def _answered(self, received: Received[Any] | None, error: FsError | None) -> None:
-        """The call to the successor has ended: it is noted also when this update is over already."""
+        """The call to the successor has ended: it is noted also when this update
+        is over already.
+        """
         self._is_asking = False
         if not self._has_left:
             self._try(self._replied, received, error)
@@ -473,7 +490,9 @@ class _Lone:
         self.reply(reply_of(self.place, self._result, is_durable=is_durable).SerializeToString())
 
     async def go_on(self, failed: Failed | None) -> None:
-        """Do what is left as `run_update` does, after an attempt to pass it on that failed, or none."""
+        """Do what is left as `run_update` does, after an attempt
+        to pass it on that failed, or none.
+        """
         context, place, update = self._context, self.place, self.update
         result: bytes | Exception
         try:

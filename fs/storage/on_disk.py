@@ -1,4 +1,5 @@
-"""What a target does with its disk as a whole when its service begins or ends; blocking, called off the event loop.
+"""What a target does with its disk as a whole when its service begins or ends;
+blocking, called off the event loop.
 
 Nobody is inside the target meanwhile: it neither serves nor is written.
 """
@@ -23,7 +24,9 @@ OFFLINE_KEY: Final = b"o"
 """Of the note that an operator wants the target offline."""
 
 FLUSHED_KEY: Final = b"f"
-"""Of the note with the incarnation of the process that stopped after it had made everything durable."""
+"""Of the note with the incarnation of the process that stopped
+after it had made everything durable.
+"""
 
 
 def keep_offline_if_asked(target: LocalTarget) -> None:
@@ -47,9 +50,9 @@ def note_offline(target: LocalTarget, *, is_wanted: bool) -> None:
 def note_flushed(engine: ChunkEngine, target_ids: Sequence[TargetId], incarnation: str) -> None:
     """Make everything durable, then note who did so; nothing is acknowledged any more.
 
-    The note is on the disk only if all that it speaks of is.  It is never taken away: it says something only as long as
-    that process is the last one that the manager has heard, since any later one has to be heard before it may
-    acknowledge anything.
+    The note is on the disk only if all that it speaks of is.  It is never taken away: it says
+    something only as long as that process is the last one that the manager has heard, since any
+    later one has to be heard before it may acknowledge anything.
     """
     engine.sync()
     for target_id in target_ids:
@@ -91,7 +94,9 @@ def commit_pending(target: LocalTarget, chain_version: int) -> int:
 
 
 def load_updates(target: LocalTarget) -> Sequence[UpdateNote]:
-    """Return the clients' updates that the disk knows to be executed; forgets what a power loss took back."""
+    """Return the clients' updates that the disk knows to be executed;
+    forgets what a power loss took back.
+    """
     engine, known, void = target.disk.engine, list[UpdateNote](), list[bytes]()
     for stored in engine.notes(target.target_id):
         note = read_note(stored)
@@ -105,9 +110,11 @@ def load_updates(target: LocalTarget) -> Sequence[UpdateNote]:
             void.append(stored.key)
     if void:
         log.info(
-            "target %d: forgets %d updates of clients: their chunks were removed since, or lost with the power",
-            target.target_id, len(void),
-        )  # fmt: skip
+            "target %d: forgets %d updates of clients: their chunks were removed since, or lost "
+            "with the power",
+            target.target_id,
+            len(void),
+        )
         engine.forget_notes(target.target_id, void)
     return known
 

@@ -1,4 +1,6 @@
-"""An update on its way to the successor, as a part of its chunk or as the chunk's whole new content."""
+"""An update on its way to the successor, as a part of its chunk
+or as the chunk's whole new content.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,5 @@
-"""Making the pending version of one update on our disk, step 8 of write_path.py, and what becomes of one that cannot be made.
+"""Making the pending version of one update on our disk, step 8 of write_path.py,
+and what becomes of one that cannot be made.
 
 Concurrency: the caller holds the chunk's lock on our target.
 """
@@ -25,7 +26,9 @@ from .update_request import Update
 def check_new_version(
     context: StorageContext, place: Place, update: Update, state: ChunkState | None
 ) -> None:
-    """Check what depends on the chunk that is there; raises FsError(INVALID_ARGUMENT, NO_SPACE or TARGET_OFFLINE)."""
+    """Check what depends on the chunk that is there;
+    raises FsError(INVALID_ARGUMENT, NO_SPACE or TARGET_OFFLINE).
+    """
     if update.kind is UpdateType.REMOVE:
         return
     is_syncing = place.public_state is PublicState.SYNCING
@@ -49,7 +52,9 @@ async def prepare(
     *,
     commits: bool = False,
 ) -> ChunkState:
-    """Make the pending version on our disk; with `commits`, commit it in the same blocking call, and written bytes in the same batch."""
+    """Make the pending version on our disk; with `commits`, commit it in the same blocking call,
+    and written bytes in the same batch.
+    """
     if decision.action is Action.RESUME:
         assert state is not None
         return state
@@ -81,7 +86,9 @@ async def prepare(
 def _prepare_blocking(
     target: LocalTarget, update: Update, version: int, *, is_syncing: bool, commit_at: int
 ) -> ChunkState:
-    """Return the state with the pending version, also if it was committed at once (`commit_at` not 0)."""
+    """Return the state with the pending version,
+    also if it was committed at once (`commit_at` not 0).
+    """
     engine, target_id, chunk_id = target.disk.engine, target.target_id, update.chunk_id
     request = update.request
     if request.is_damaged:
@@ -156,7 +163,8 @@ def refusal(
     state: ChunkState | None,
     error: FsError,
 ) -> FsError:
-    """Clean up after an update that could not be prepared here, so that nobody below has heard of it.
+    """Clean up after an update that could not be prepared here,
+    so that nobody below has heard of it.
 
     Returns:
         What the sender is told.

@@ -1,4 +1,5 @@
-"""What a storage node answers besides reads and updates: last chunks, removals of ranges, durability, space.
+"""What a storage node answers besides reads and updates:
+last chunks, removals of ranges, durability, space.
 
 Each chain or range of a request has its own status where the message has room for one.
 """
@@ -74,10 +75,11 @@ async def query_last_chunk(
 
 
 def _next_index(target: LocalTarget, inode_id: int, first_index: int) -> int:
-    """Return an index such that no chunk from `first_index` on and before it holds a byte; 0: none at all does.
+    """Return an index such that no chunk from `first_index` on and before it holds a byte;
+    0: none at all does.
 
-    It is that of the first chunk that does, or may: of a pending version the tail knows whether it is committed, and reading asks it.
-    Behind very many empty ones it is how far was looked.
+    It is that of the first chunk that does, or may: of a pending version the tail knows whether it
+    is committed, and reading asks it. Behind very many empty ones it is how far was looked.
     """
     next_index = first_index
     for _ in range(COUNTED_MAX // NEXT_PAGE_CHUNK_COUNT):
@@ -101,8 +103,8 @@ def _measure_file(
 ) -> tuple[ChunkState | None, int, int]:
     """Return (last chunk that is not empty, number of chunks, their bytes).
 
-    The last chunk is one seek.  Count and bytes are exact for up to `counted_max` chunks; the rest of a longer
-    file is taken to be like its beginning.
+    The last chunk is one seek.  Count and bytes are exact for up to `counted_max` chunks; the rest
+    of a longer file is taken to be like its beginning.
     """
     engine = target.disk.engine
     last = engine.last_chunk(target.target_id, inode_id)
@@ -129,7 +131,9 @@ async def remove_ranges(
     chunk_count_max: int,
     deadline_s: float,
 ) -> list[storage_pb2.RemoveResultPb]:
-    """Remove chunks of files, some files at a time: most removed files have a chunk or two on a chain."""
+    """Remove chunks of files, some files at a time:
+    most removed files have a chunk or two on a chain.
+    """
     results = [storage_pb2.RemoveResultPb() for _ in ranges]
     todo = iter(enumerate(ranges))
 
@@ -151,9 +155,9 @@ async def remove_range(
 ) -> storage_pb2.RemoveResultPb:
     """Remove chunks of one file on one chain, each as a replicated update; up to `chunk_count_max`.
 
-    One removal of a file at a time: a repeat begins after an earlier copy of the request has ended, so that
-    it cannot remove what is written after the repeat has been answered; a copy that comes even later is known by
-    its truncation's number (finished_cuts.py).
+    One removal of a file at a time: a repeat begins after an earlier copy of the request has ended,
+    so that it cannot remove what is written after the repeat has been answered; a copy that comes
+    even later is known by its truncation's number (finished_cuts.py).
     """
     removed: list[ChunkId] = []
     try:
@@ -293,12 +297,12 @@ async def list_chunks(
 ) -> storage_pb2.ListChunksRsp:
     """List chunks of one of our targets as they are, whatever its state, for checks.
 
-    A predecessor that names its chain gets what holds for good: no update that it sent before comes true later; and
-    if our target serves, what was left over of the chunk is settled first.
+    A predecessor that names its chain gets what holds for good: no update that it sent before comes
+    true later; and if our target serves, what was left over of the chunk is settled first.
 
     Raises:
-        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; to a predecessor also LEASE_EXPIRED, ROUTING_MISMATCH, NOT_SERVING,
-            SUPERSEDED_UPDATE, and as `settle`.
+        FsError: TARGET_UNKNOWN, RPC_BAD_REQUEST; to a predecessor also LEASE_EXPIRED,
+            ROUTING_MISMATCH, NOT_SERVING, SUPERSEDED_UPDATE, and as `settle`.
     """
     if not request.HasField("serving_in"):
         return await _list(context, request)

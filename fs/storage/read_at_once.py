@@ -1,11 +1,12 @@
-"""The usual part of a batch of reads: committed versions that nobody doubts, whole, out of the page cache or the disk.
+"""The usual part of a batch of reads: committed versions that nobody doubts, whole,
+out of the page cache or the disk.
 
-Most reads of a busy node are such.  They are done by columns, without an object for each.  Of those that are not such,
-or that fail, nothing is said here: read_path.py does them.
+Most reads of a busy node are such.  They are done by columns, without an object for each.  Of those
+that are not such, or that fail, nothing is said here: read_path.py does them.
 
-Concurrency: `find_rows` and `read_at_once` have no checkpoint: between the look at our place in the chain and the bytes
-nothing can come in.  `read_the_rest` waits for the disk.  An update that comes in meanwhile came after the read, which
-may return what was committed before it.
+Concurrency: `find_rows` and `read_at_once` have no checkpoint: between the look at our place in the
+chain and the bytes nothing can come in.  `read_the_rest` waits for the disk.  An update that comes
+in meanwhile came after the read, which may return what was committed before it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +64,9 @@ class RowsWanted:
 
 
 def find_rows(context: StorageContext, message: bytes) -> RowsWanted | None:
-    """Return what a request wants; None: it is not usual, or not right, or our place in a chain or the version of a chunk is in doubt."""
+    """Return what a request wants; None: it is not usual, or not right,
+    or our place in a chain or the version of a chunk is in doubt.
+    """
     taken = take_rows(message, COLUMNS, MANY_FLAGS, IO_COUNT_MAX, CHUNK_SIZE_BYTES_MAX)
     if taken is None:
         return None
@@ -147,7 +150,8 @@ async def read_the_rest(
     Args:
         wanted: what is read, and what has become of it.
         view: where the bytes of all rows lie.
-        may_pass_cache: the page cache is not to be filled, nor is it being filled since `read_at_once` was asked first.
+        may_pass_cache: the page cache is not to be filled, nor is it being filled since
+            `read_at_once` was asked first.
         leaves_matching: as of `ChunkEngine.read_rows`; all or none are matched here.
     """
     by_disk = wanted.by_disk(wanted.done.left)

@@ -1,8 +1,8 @@
 """Reads whose copy here is bad, served from another replica within the same request.
 
-The other target is asked with an ordinary read under the same chain version, so its answer is right by its own
-rules, whatever has been committed meanwhile.  Such a question carries `is_passed_on`: who gets one answers from its
-own copy or not at all, so no read goes round in circles.
+The other target is asked with an ordinary read under the same chain version, so its answer is right
+by its own rules, whatever has been committed meanwhile.  Such a question carries `is_passed_on`:
+who gets one answers from its own copy or not at all, so no read goes round in circles.
 
 Concurrency: one task per chain that has bad copies in the batch.
 """
@@ -28,7 +28,9 @@ from .targets import Place
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 3.0
-"""For one other replica, and never more than half of what is left: the client still hears of the result."""
+"""For one other replica, and never more than half of what is left:
+the client still hears of the result.
+"""
 
 DAMAGED: Final = frozenset({Status.CHECKSUM_MISMATCH, Status.IO_ERROR, Status.CHUNK_DAMAGED})
 """Of a single read: the copy is bad, the whole disk may be sound."""
@@ -48,8 +50,8 @@ async def read_elsewhere(
 ) -> None:
     """Read from the other serving targets; the bytes go to the same buffers.
 
-    A read stays as it is when somebody who may have the bytes did not answer; it becomes CHUNK_DAMAGED when every
-    serving target has answered and none has them.
+    A read stays as it is when somebody who may have the bytes did not answer; it becomes
+    CHUNK_DAMAGED when every serving target has answered and none has them.
     """
     by_chain: dict[ChainId, list[BadRead]] = {}
     for read in bad:
@@ -88,7 +90,9 @@ async def _read_chain(
 def _take(
     place: Place, other: TargetId, left: list[BadRead], answers: Sequence[ReadDone]
 ) -> tuple[list[BadRead], int]:
-    """Keep the good answers; return the reads that are still bad, and how many the other said nothing of."""
+    """Keep the good answers; return the reads that are still bad,
+    and how many the other said nothing of.
+    """
     still, unanswered, good = [], 0, 0
     for read, answer in zip(left, answers, strict=True):
         if answer.status in {Status.OK, Status.CHUNK_NOT_FOUND}:

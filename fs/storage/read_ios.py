@@ -1,6 +1,8 @@
-"""A batch of reads as one object for each: what is to be read where, what has become of it, and the reply.
+"""A batch of reads as one object for each:
+what is to be read where, what has become of it, and the reply.
 
-The ordinary way of read_path.py, for batches of which something is unusual; it alone says what is wrong with a read.
+The ordinary way of read_path.py, for batches of which something is unusual; it alone
+says what is wrong with a read.
 
 Concurrency: one task for each disk that is read from.
 """
@@ -37,7 +39,9 @@ Found = tuple[Place | None, ReadDone | None]
 
 @dataclass(slots=True)
 class Batch:
-    """The I/Os of a request on their way: `ios[i]` is None once `done[i]` is set without reading."""
+    """The I/Os of a request on their way: `ios[i]` is None once `done[i]` is set
+    without reading.
+    """
 
     places: list[Place | None] = field(default_factory=list)
     ios: list[ReadIo | None] = field(default_factory=list)
@@ -63,7 +67,9 @@ def begin(
     known: Mapping[tuple[int, int], Found],
     view: memoryview,
 ) -> tuple[Batch, list[int]]:
-    """Return what is to be read where, the bytes one after the other in `view`, and the I/Os whose version is in doubt."""
+    """Return what is to be read where, the bytes one after the other in `view`,
+    and the I/Os whose version is in doubt.
+    """
     chunks: dict[Key, _Chunk] = {}
     in_doubt: set[Key] = set()
     batch, has_trouble = Batch(), False
@@ -108,7 +114,9 @@ def take_read(batch: Batch, lengths: Sequence[int], read: RowsRead) -> None:
 
 
 async def read_disks(batch: Batch, *, may_be_cached: bool) -> None:
-    """Read what is not done yet, one blocking call for each disk; where `may_be_cached`, what needs no wait first, without one."""
+    """Read what is not done yet, one blocking call for each disk;
+    where `may_be_cached`, what needs no wait first, without one.
+    """
     rows = enumerate(zip(batch.ios, batch.done, strict=True))
     indexes = [n for n, (io, done) in rows if io is not None and done is None]
     if len(batch.disks) == 1:
@@ -175,7 +183,9 @@ def take_result(batch: Batch, index: int, done: ReadDone) -> None:
 def make_reply(
     batch: Batch, wanted: list[int], view: memoryview, *, want_checksums: bool
 ) -> tuple[storage_pb2.BatchReadRsp, list[memoryview]]:
-    """Return the reply and its payload: the fewest pieces of `view`, where each read has as many bytes as it wanted."""
+    """Return the reply and its payload: the fewest pieces of `view`,
+    where each read has as many bytes as it wanted.
+    """
     versions = [done.commit_ver for done in batch.done if done is not None]
     if [done.length for done in batch.done if done is not None] == wanted:  # mostly: all is there
         reply = storage_pb2.BatchReadRsp(lengths=wanted, commit_vers=versions)

@@ -1,16 +1,18 @@
-"""The usual part of a batch of large reads, lent: its caller reads what the page cache holds out of our data files.
+"""The usual part of a batch of large reads, lent:
+its caller reads what the page cache holds out of our data files.
 
-The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not match asks again, and
-wants nothing lent.  Then they are read here, and whatever is wrong with them is met by those who mend it
-(read_path.py).
+The reply has the checksums that the chunk engine keeps.  A caller that finds bytes which do not
+match asks again, and wants nothing lent.  Then they are read here, and whatever is wrong with them
+is met by those who mend it (read_path.py).
 
 Two cases besides:
-    - Large reads that nobody waits for yet come as ranges even where the disk has yet to read them, to a caller who
-      does that himself.
+    - Large reads that nobody waits for yet come as ranges even where the disk has yet to read them,
+      to a caller who does that himself.
     - Some of what is read here is matched by its caller, too, and asked for again in the same way
       (`may_leave_matching`).
 
-Concurrency: no checkpoint between the look at our places in the chains and the reply, so nothing can come in.
+Concurrency: no checkpoint between the look at our places in the chains and the
+reply, so nothing can come in.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,9 @@ ROW_BYTES_MIN: Final = 64 * 1024
 """Of a row, on average: each is a system call of the caller's, and a range of the reply."""
 
 NUMBERS_BYTES_MAX: Final = 64
-"""Of a reply's message for each row, beside checksums: a length and a version, and a share of what begins their columns."""
+"""Of a reply's message for each row, beside checksums:
+a length and a version, and a share of what begins their columns.
+"""
 
 
 def lend_rows(
@@ -73,9 +77,11 @@ def lend_rows(
 
 
 def may_leave_matching(call: Call, rows: RowsWanted) -> bool:
-    """Return whether rows that are all read past the page cache may come with their stored checksums, for their caller to match them.
+    """Return whether rows that are all read past the page cache may come
+    with their stored checksums, for their caller to match them.
 
-    So it is where ranges of them might be lent: then he knows such a reply, and it is no longer than a message may be.
+    So it is where ranges of them might be lent: then he knows such a reply, and it is no
+    longer than a message may be.
     """
     takes, count = call.takes_ranges, len(rows.chains)
     block_bytes = rows.targets[0].disk.engine.checksum_block_bytes  # 0 where the disk was refused
@@ -86,7 +92,9 @@ def may_leave_matching(call: Call, rows: RowsWanted) -> bool:
 
 
 def _lent(rows: RowsWanted, *, is_direct: bool = False) -> list[tuple[Sequence[int], LentRows]]:
-    """Return what each disk lends, and the positions that it is of; none: one of them lends nothing."""
+    """Return what each disk lends, and the positions that it is of;
+    none: one of them lends nothing.
+    """
     found: list[tuple[Sequence[int], LentRows]] = []
     block_bytes = 0
     for disk, positions in rows.by_disk(range(len(rows.chains))).items():

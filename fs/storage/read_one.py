@@ -1,9 +1,12 @@
-"""The commonest read of all by itself: one, small, of a committed version that nobody doubts, out of the page cache.
+"""The commonest read of all by itself: one, small, of a committed version that nobody doubts,
+out of the page cache.
 
-It does what read_at_once.py does for many, without a list, a row and a lease of a buffer, which cost more than such a read: a process that
-has slept does everything for the first time.  Whatever is not just so is left, and read_path.py does all of it anew.
+It does what read_at_once.py does for many, without a list, a row and a lease of a buffer, which
+cost more than such a read: a process that has slept does everything for the first time.  Whatever
+is not just so is left, and read_path.py does all of it anew.
 
-Concurrency: no checkpoint between the look at our place in the chain and the bytes, so nothing can come in.
+Concurrency: no checkpoint between the look at our place in the chain and the
+bytes, so nothing can come in.
 """
 
 from typing import Final
@@ -19,7 +22,9 @@ from ..schema.status import FsError
 from .context import StorageContext
 
 ONE_BYTES_MAX: Final = 4 * 1024
-"""Memory for so much is not counted, as that for messages is not: of a connection few requests are under way."""
+"""Memory for so much is not counted, as that for messages is not:
+of a connection few requests are under way.
+"""
 
 _PACKED: Final = 2
 """The wire type of a column."""
@@ -51,7 +56,8 @@ REPLY_COLUMNS: Final = _tags(
 
 
 def read_one(context: StorageContext, request: bytes) -> tuple[bytes, memoryview] | None:
-    """Return the reply to a request for one read, and its payload; None: it is to be done the ordinary way, and nothing is done.
+    """Return the reply to a request for one read, and its payload;
+    None: it is to be done the ordinary way, and nothing is done.
 
     Args:
         context: of the process.

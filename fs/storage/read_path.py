@@ -1,15 +1,17 @@
 """The way of one batch of reads through one replica, top to bottom (CRAQ reads).
 
-A read may return the committed version here unless an update of its chunk is inside (`LocalTarget.unsettled`).  Then
-the tail may already have committed, and shown, a newer one.  So:
-    - Not the tail: ask the tail which version is committed, and serve that one, committed or pending here.
-    - The tail: wait for the update inside.  A leftover pending version is completed before the read, since a former
-      tail may have shown it.
-If the version named by the tail is not here (updates went on meanwhile), the read is repeated under the chunk lock,
-where nothing moves.
+A read may return the committed version here unless an update of its chunk is inside
+(`LocalTarget.unsettled`).  Then the tail may already have committed, and shown, a newer one.  So:
+    - Not the tail: ask the tail which version is committed, and serve that
+      one, committed or pending here.
+    - The tail: wait for the update inside.  A leftover pending version is completed before the
+      read, since a former tail may have shown it.
+If the version named by the tail is not here (updates went on meanwhile), the read is repeated under
+the chunk lock, where nothing moves.
 
-Concurrency: no lock on the usual way.  What the page cache holds is read right here (read_at_once.py), since handing a
-small read to a thread costs more than the read.  For the rest there is one blocking call per disk and batch.
+Concurrency: no lock on the usual way.  What the page cache holds is read right here
+(read_at_once.py), since handing a small read to a thread costs more than the read.  For the rest
+there is one blocking call per disk and batch.
 """
 
 from collections.abc import Coroutine
@@ -42,7 +44,8 @@ def read_packed(
     | Later
     | None
 ):
-    """Read a batch as `read_batch` does, but without making an object of its message, if the batch is usual.
+    """Read a batch as `read_batch` does, but without making an object of its message,
+    if the batch is usual.
 
     Args:
         context: of the process.
@@ -51,8 +54,8 @@ def read_packed(
         is_cold: it has been tried without waiting, and the disk has to be waited for.
 
     Returns:
-        The reply, if nothing had to be waited for.  Else what waits for it, which has to be awaited, or LATER.  None:
-        nothing is done, and `read_batch` has to do it.
+        The reply, if nothing had to be waited for.  Else what waits for it, which has to be
+        awaited, or LATER.  None: nothing is done, and `read_batch` has to do it.
 
     Raises:
         FsError: LEASE_EXPIRED.
@@ -98,10 +101,11 @@ def read_packed(
 
 
 def _is_untried(call: Call, rows: RowsWanted, *, is_cold: bool) -> bool:
-    """Return whether the page cache is not asked for rows on the event loop, which would have it begin to read them.
+    """Return whether the page cache is not asked for rows on the event loop,
+    which would have it begin to read them.
 
-    It is not asked where the rows are many bytes.  Nor is it where a lone large read was to be lent and is not: mostly
-    it is not in there.
+    It is not asked where the rows are many bytes.  Nor is it where a lone large read was to be lent
+    and is not: mostly it is not in there.
     """
     size, (lengths, offsets) = rows.size, (rows.rows.lengths, rows.rows.offsets)
     if size != INLINE_BYTES_MAX or is_cold or call.takes_ranges is None:
@@ -112,7 +116,9 @@ def _is_untried(call: Call, rows: RowsWanted, *, is_cold: bool) -> bool:
 def _reply_of(
     context: StorageContext, rows: RowsWanted, lease: Lease
 ) -> Reply[storage_pb2.BatchReadRsp]:
-    """Return the reply when all has been read; `lease` is taken over unless this raises LEASE_EXPIRED."""
+    """Return the reply when all has been read;
+    `lease` is taken over unless this raises LEASE_EXPIRED.
+    """
     context.check_lease()
     rows.count_bytes()
     done, lengths = rows.done, rows.rows.lengths
@@ -164,7 +170,8 @@ def _is_begun(
                     is_given = True
                     return reply
             if error is None or isinstance(error, FsError):
-                # All of it anew: what is left cannot be read whole, or the disk refuses, which it says then.
+                # All of it anew: what is left cannot be read whole, or the disk
+                # refuses, which it says then.
                 request = storage_pb2.BatchReadReq.FromString(message)
                 return _read_batch(context, request, None, None, deadline_s=deadline_s)
         except Exception as failure:  # noqa: BLE001 - no task would end with it, but the event loop
@@ -192,8 +199,8 @@ async def _read_rows(
 ) -> Reply[storage_pb2.BatchReadRsp]:
     """Read what has to wait for the disk, and then what is unusual; `lease` is taken over.
 
-    With `leaves_matching` the caller compares bytes with the stored checksums, whichever way they come, and asks again
-    if they differ.
+    With `leaves_matching` the caller compares bytes with the stored checksums, whichever way they
+    come, and asks again if they differ.
     """
     is_given = False
     try:
@@ -218,7 +225,9 @@ async def _read_rows(
 def read_batch(
     context: StorageContext, request: storage_pb2.BatchReadReq, *, deadline_s: float
 ) -> Coroutine[Any, Any, Reply[storage_pb2.BatchReadRsp]]:
-    """Return what reads a batch.  Each I/O has its own status; the reply's payload holds the bytes of all in order.
+    """Return what reads a batch.
+
+    Each I/O has its own status; the reply's payload holds the bytes of all in order.
 
     Args:
         context: of the process.

@@ -1,6 +1,8 @@
-"""Which version of a chunk is the committed one, where an update inside leaves it in doubt: the tail says (read_path.py says why).
+"""Which version of a chunk is the committed one, where an update inside leaves it in doubt:
+the tail says (read_path.py says why).
 
-Concurrency: one task for each node that is asked; a question ends when the tail it was for is the tail no longer.
+Concurrency: one task for each node that is asked; a question ends when the tail it
+was for is the tail no longer.
 """
 
 from collections.abc import Sequence
@@ -27,8 +29,8 @@ async def committed_version(
 ) -> int:
     """Return the committed version of a chunk at the tail, 0 for none; `place` is the tail.
 
-    Waits for an update inside, and completes a leftover; only under the chain version of `place`, since by then
-    our target may be the syncing one, which nobody below contradicts.
+    Waits for an update inside, and completes a leftover; only under the chain version of `place`,
+    since by then our target may be the syncing one, which nobody below contradicts.
 
     Raises:
         FsError: ROUTING_MISMATCH when the chain has moved on; as `settle`.
@@ -159,5 +161,6 @@ async def read_locked(
         return ReadDone(error.status, 0, 0, error.detail)
     if done.status not in NOT_HERE:
         return done
-    # The chain is changing: what the tail has, has not come by here.  The client asks another replica.
+    # The chain is changing: what the tail has, has not come by here.
+    # The client asks another replica.
     return ReadDone(Status.NOT_SERVING, 0, 0, f"version {io.version} is not here: {done.detail}")

@@ -1,17 +1,21 @@
-"""Passes requests of clients on to other storage nodes, which those clients do not reach, and the replies back.
+"""Passes requests of clients on to other storage nodes, which those clients do not reach,
+and the replies back.
 
-A network may be cut between a client and one node that all others reach.  The client then sends what is for that node to us
-(fs/client/reach.py).  We call it as we call it for our own sake, on our own connection.
+A network may be cut between a client and one node that all others reach.  The client then
+sends what is for that node to us (fs/client/reach.py).  We call it as we call it for our
+own sake, on our own connection.
 
 Invariants:
-    - One hop: what is passed on is no Relay itself, and only what its rule says may be (`relayed`), to another storage node of the routing info.
-    - Nobody gets further than by himself: whom a method is for, and in whose name its request speaks, is judged here, since the other node takes
-      our word (`check_rights`).
-    - Memory is bounded: RELAYED_BYTES_MAX of payloads, of requests and replies together, and RELAYED_COUNT_MAX requests; one that is larger has
-      its turn when there is no other.
-    - A request is executed as often as the client sends it; its channel and sequence number say that it is the same.  It is sent once.
-    - A node that is not reached from here either is told as such within seconds, so that the client asks somebody else.  One that is slow is
-      waited for, for as long as the client says.
+    - One hop: what is passed on is no Relay itself, and only what its rule says may be (`relayed`),
+      to another storage node of the routing info.
+    - Nobody gets further than by himself: whom a method is for, and in whose name its request
+      speaks, is judged here, since the other node takes our word (`check_rights`).
+    - Memory is bounded: RELAYED_BYTES_MAX of payloads, of requests and replies together, and
+      RELAYED_COUNT_MAX requests; one that is larger has its turn when there is no other.
+    - A request is executed as often as the client sends it; its channel and sequence number say
+      that it is the same.  It is sent once.
+    - A node that is not reached from here either is told as such within seconds, so that the client
+      asks somebody else.  One that is slow is waited for, for as long as the client says.
 
 Concurrency: trio; any number at once.
 """
@@ -45,12 +49,16 @@ log = logging.getLogger(__name__)
 RELAYED_BYTES_MAX: Final = 64 * 1024 * 1024
 RELAYED_COUNT_MAX: Final = 256
 ANSWER_S: Final = 1.0
-"""A node that has not answered for so long is tried: less than clients wait, since they may have to ask another one after us."""
+"""A node that has not answered for so long is tried:
+less than clients wait, since they may have to ask another one after us.
+"""
 TRY_S: Final = 1.5
 TRY_AGAIN_S: Final = 5.0
 REPORT_TIMEOUT_S: Final = 2.0
 TOLD_S: Final = 60.0
-"""A link is told of in the log again, and counts as cut, until nothing has been passed on for so long."""
+"""A link is told of in the log again, and counts as cut,
+until nothing has been passed on for so long.
+"""
 LINKS_MAX: Final = 256
 """That are remembered."""
 CLIENT_ID_LENGTH_MAX: Final = 64
@@ -79,13 +87,18 @@ def check_rights(user: User, peer: Identity, request: pb.RelayReq) -> None:
         return
     access = Access.ADMIN if user.is_admin else Access.USER
     if access < method.access:
-        detail = f"{method}, passed on, is for {method.access.name.lower()}s, {user.name} is {access.name.lower()}"
+        detail = (
+            f"{method}, passed on, is for {method.access.name.lower()}s, {user.name} is "
+            f"{access.name.lower()}"
+        )
         raise FsError(Status.RPC_NOT_ALLOWED, detail)
     check_names(peer, _parsed(method, request))
 
 
 def check_names(peer: Identity, request: Message) -> None:
-    """Raise FsError(RPC_NOT_ALLOWED) when a user's client asks for updates in a channel that is not its own."""
+    """Raise FsError(RPC_NOT_ALLOWED) when a user's client asks for updates in a channel
+    that is not its own.
+    """
     if isinstance(request, pb.UpdateReq):
         check_client_id(request.tag.client_id, peer)
     elif isinstance(request, pb.UpdateGroupReq):
@@ -186,7 +199,9 @@ class Relays:
         payload: Sequence[Buffer],
         **options: Any,
     ) -> Received[Any]:
-        """Call a node; raises FsError, RPC_CONNECTION_LOST also when it turns out not to be reached."""
+        """Call a node; raises FsError, RPC_CONNECTION_LOST also
+        when it turns out not to be reached.
+        """
         # Whether it lives is asked beside what it is busy with.
         node_id = 0 if method is services.CORE_GET_INFO else node.node_id
         channel = self._context.channels.get(node.address, node_id=node_id)
@@ -268,13 +283,18 @@ class _Taken:
         """The payload of its reply."""
 
     def take(self, byte_count: int) -> None:
-        """Take its place, and so many bytes besides those that it has; raises FsError(RPC_OVERLOADED)."""
+        """Take its place, and so many bytes besides those that it has;
+        raises FsError(RPC_OVERLOADED).
+        """
         relays = self._relays
         others = relays.byte_count - self._bytes
         is_full = not self._is_counted and relays.request_count >= RELAYED_COUNT_MAX
         if is_full or (others and relays.byte_count + byte_count > RELAYED_BYTES_MAX):
             self.is_refused = True
-            detail = f"{relays.request_count} requests with {relays.byte_count} bytes are being passed on"
+            detail = (
+                f"{relays.request_count} requests with {relays.byte_count} bytes are being passed "
+                "on"
+            )
             raise FsError(Status.RPC_OVERLOADED, detail)
         relays.request_count += not self._is_counted
         self._is_counted = True
@@ -282,7 +302,9 @@ class _Taken:
         self._bytes += byte_count
 
     def take_for_reply(self, byte_count: int) -> memoryview:
-        """Return memory for the payload of the reply, which may be asked for more than once; raises as `take`."""
+        """Return memory for the payload of the reply, which may be asked for more than once;
+        raises as `take`.
+        """
         self.take(byte_count - len(self.reply))
         self.reply = memoryview(bytearray(byte_count))
         return self.reply

@@ -1,15 +1,18 @@
 """What one replica does with one update of one chunk: the rules of CRAQ, as a pure function.
 
-The caller holds the chunk lock, so a pending version found here is a leftover: nobody is working on it.
+The caller holds the chunk lock, so a pending version found here is a
+leftover: nobody is working on it.
 
 Invariants:
     - Versions of a chunk grow by one; the head assigns committed + 1; a removal ends the count.
-    - The tail commits first.  So a serving replica's committed version is never above its successor's, and a
-      pending version may already be committed, and read, further down: it is completed, never rolled back.
+    - The tail commits first.  So a serving replica's committed version is never above its
+      successor's, and a pending version may already be committed, and read, further down: it is
+      completed, never rolled back.
     - A syncing replica takes every version its predecessor gives: its own content is not trusted.
 
-Source: deepseek-ai/3FS src/storage/store/ChunkReplica.cc and the CRAQ paper, section 3; changed where a
-head finds a leftover pending version: 3FS refuses the update, here the leftover is completed first.
+Source: deepseek-ai/3FS src/storage/store/ChunkReplica.cc and the CRAQ paper, section
+3; changed where a head finds a leftover pending version: 3FS refuses the update, here
+the leftover is completed first.
 """
 
 from enum import Enum, IntEnum
@@ -73,14 +76,16 @@ def decide_update(state: ChunkState | None, facts: UpdateFacts, position: Positi
     """Decide what to do with an update, given what the engine knows of the chunk.
 
     Raises:
-        FsError: ROUTING_MISMATCH if the chunk was committed under a newer chain version; MISSING_UPDATE if
-            versions are missing in between; CHUNK_DIVERGED if the replicas contradict each other.
+        FsError: ROUTING_MISMATCH if the chunk was committed under a newer chain version;
+            MISSING_UPDATE if versions are missing in between; CHUNK_DIVERGED if the
+            replicas contradict each other.
     """
     committed = state.commit_ver if state else 0
     if state and facts.chain_version < state.chain_version:
         raise FsError(
             Status.ROUTING_MISMATCH,
-            f"chunk committed at chain version {state.chain_version}, update at {facts.chain_version}",
+            f"chunk committed at chain version {state.chain_version}, update at "
+            f"{facts.chain_version}",
         )
     if position is Position.HEAD:
         assert facts.version == 0 and not facts.is_full_replace, facts
@@ -144,6 +149,6 @@ def _decide_next(state: ChunkState | None, facts: UpdateFacts) -> Decision:
     is_pending = state is not None and state.pending_ver == facts.version
     if is_pending and facts.is_pending_request:
         return Decision(Action.RESUME, facts.version)
-    # A pending version of this number by another request was superseded by the predecessor, which only
-    # happens after nobody below could have it (write_path, step 9): it is replaced.
+    # A pending version of this number by another request was superseded by the predecessor, which
+    # only happens after nobody below could have it (write_path, step 9): it is replaced.
     return Decision(Action.EXECUTE, facts.version)

@@ -1,16 +1,18 @@
 """Bringing a syncing successor up to date, beside normal traffic.
 
 One attempt (`resync_successor`), made by the predecessor for one chain version:
-    1. Wait until every update that came in under an older chain version has left: it may have ended as the tail's,
-       without the successor.  Every later one is forwarded as a full-chunk-replace.
-    2. Walk both listings in chunk-id order, page by page (memory is bounded by two pages), and decide.
-    3. Bring each chunk over under its chunk lock.  Leftover pending versions are completed.  Present chunks are sent
-       whole, together where their way is plain (resync_groups.py).  Absent ones are removed there.
-    4. Nothing failed: SyncDone, with what we know of clients' last updates.  The successor makes itself durable and
-       reports UPTODATE.
+    1. Wait until every update that came in under an older chain version has left: it may have ended
+       as the tail's, without the successor.  Every later one is forwarded as a full-chunk-replace.
+    2. Walk both listings in chunk-id order, page by page (memory is
+       bounded by two pages), and decide.
+    3. Bring each chunk over under its chunk lock.  Leftover pending versions are completed.
+       Present chunks are sent whole, together where their way is plain (resync_groups.py).
+       Absent ones are removed there.
+    4. Nothing failed: SyncDone, with what we know of clients' last updates.  The successor makes
+       itself durable and reports UPTODATE.
 
-The attempt ends when the chain version changes, also while it waits for its turn by the rate limit.  The next one
-starts over, and skips what is equal.
+The attempt ends when the chain version changes, also while it waits for its turn by the rate limit.
+The next one starts over, and skips what is equal.
 
 Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_plan.py.
 """
@@ -82,7 +84,9 @@ class RateLimit:
         self._changed = trio.Event()
 
     def adopt(self, bytes_per_s_max: int) -> None:
-        """Spread bytes otherwise from now on, also those that wait: a limit that was far too low holds nothing up once it is raised."""
+        """Spread bytes otherwise from now on, also those that wait:
+        a limit that was far too low holds nothing up once it is raised.
+        """
         self._bytes_per_s_max = bytes_per_s_max
         self._taken_until_s = 0.0
         self._divide_anew(0.0)
@@ -94,11 +98,13 @@ class RateLimit:
         return min(GROUP_BYTES_MAX, limit // 8) if limit else GROUP_BYTES_MAX
 
     async def take(self, byte_count: int, is_wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Wait until `byte_count` more bytes are allowed: none are at once, as are any where the limit is 0.
+        """Wait until `byte_count` more bytes are allowed:
+        none are at once, as are any where the limit is 0.
 
         Args:
             byte_count: how many.
-            is_wanted: asked while it waits; who is not wanted any more gives its turn to those behind it.
+            is_wanted: asked while it waits; who is not wanted any more gives
+                its turn to those behind it.
 
         Returns:
             Whether they are allowed; False if they are not wanted any more.
@@ -139,7 +145,9 @@ class Resync:
         self._running: set[LocalTarget] = set()
 
     def disown_buffers(self) -> None:
-        """Use no memory again that chunks are being read into: a disk hangs, and may write into it yet."""
+        """Use no memory again that chunks are being read into:
+        a disk hangs, and may write into it yet.
+        """
         self._buffers.disown()
 
     def adopt(self, section: StorageSection) -> None:
@@ -288,7 +296,8 @@ class Resync:
         try:
             left = group.items
             byte_count = _bytes_now(place.target, left)
-            # Before any lock: no update waits for it.  Nor does the next attempt wait for the turns of one that is over.
+            # Before any lock: no update waits for it.  Nor does the next attempt wait for the
+            # turns of one that is over.
             if not await self._rate.take(byte_count, partial(self._is_current, place)):
                 self._context.place_now(place.chain.chain_id, place.chain.chain_version)
             if byte_count and left[0].need is Need.TRANSFER and not left[0].is_suspect:
@@ -316,7 +325,9 @@ class Resync:
     async def _bring_together(
         self, place: Place, items: Sequence[Item], byte_count: int
     ) -> Collection[ChunkId]:
-        """Bring those over whose way is plain, as many as are in `byte_count` bytes; return which of them are there."""
+        """Bring those over whose way is plain, as many as are in `byte_count` bytes;
+        return which of them are there.
+        """
         context, target, progress = self._context, place.target, place.target.progress
         if not takes_groups(context, place):
             return ()
@@ -378,7 +389,9 @@ class Resync:
                 progress.transferred_count += 1
 
     async def _transfer(self, place: Place, state: ChunkState, deadline_s: float) -> None:
-        """Send a chunk; one whose copy here is bad from another copy, or, if there is none, as damaged."""
+        """Send a chunk; one whose copy here is bad from another copy, or,
+        if there is none, as damaged.
+        """
         send = partial(
             transfer,
             self._context,

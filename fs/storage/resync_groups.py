@@ -1,16 +1,21 @@
-"""Whole chunks brought to a syncing successor together: one call to the disk, one request, one batch over there.
+"""Whole chunks brought to a syncing successor together:
+one call to the disk, one request, one batch over there.
 
-As with writes (update_group.py), what a chunk costs hardly depends on its size, and most of it is not the chunk's own.
-Here those go together whose way is plain: their lock free, committed, nothing left over, not damaged.  All others, and
-whatever fails, are brought one by one (resync.py), which takes care of whatever there is.
+As with writes (update_group.py), what a chunk costs hardly depends on its size, and most of it is
+not the chunk's own.  Here those go together whose way is plain: their lock free, committed, nothing
+left over, not damaged.  All others, and whatever fails, are brought one by one (resync.py), which
+takes care of whatever there is.
 
-Their bytes are read past the page cache, if they are not in it: nobody is likely to read them next, and what lies there
-is used by others.
+Their bytes are read past the page cache, if they are not in it: nobody is likely to read them next,
+and what lies there is used by others.
 
 Invariants:
-    - The lock of a chunk is held from before its version is looked at until the successor has answered.
-    - A group waits for no lock.  While it holds some, it waits for nothing that takes long, such as a rate or memory.
-    - Chunks under way take no more memory than the pool of buffers has, or one chunk if that is more.
+    - The lock of a chunk is held from before its version is looked at
+      until the successor has answered.
+    - A group waits for no lock.  While it holds some, it waits for nothing that takes
+      long, such as a rate or memory.
+    - Chunks under way take no more memory than the pool of buffers has,
+      or one chunk if that is more.
 
 Concurrency: trio; any number of groups, of chunks that no other has.
 """
@@ -56,7 +61,9 @@ class Group:
 def grouped(
     items: Iterator[tuple[Item, ChunkState | None]], bytes_max: int = GROUP_BYTES_MAX
 ) -> Iterator[Group]:
-    """Put items together, with their chunks as they were listed here; those that need anything but their bytes stay alone."""
+    """Put items together, with their chunks as they were listed here;
+    those that need anything but their bytes stay alone.
+    """
     waiting: list[Item] = []
     byte_count = 0
     for item, state in items:
@@ -74,7 +81,9 @@ def grouped(
 
 
 def takes_groups(context: StorageContext, place: Place) -> bool:
-    """Return whether the syncing successor is not known to be of a release that takes whole chunks one by one only."""
+    """Return whether the syncing successor is not known to be of a release
+    that takes whole chunks one by one only.
+    """
     assert place.successor is not None
     node = context.routing.info.node_of_target(place.successor.target_id)
     return (node.node_id, node.incarnation) not in context.without_replace_groups
@@ -141,7 +150,9 @@ async def transfer_together(
 
 
 def _plain(place: Place, chunk_ids: Sequence[ChunkId], size: int) -> list[ChunkState]:
-    """Return those chunks whose way is plain, as many as have room in `size` bytes; first those that lie well in memory."""
+    """Return those chunks whose way is plain, as many as have room in `size` bytes;
+    first those that lie well in memory.
+    """
     disk, target_id = place.target.disk, place.target.target_id
     states: list[ChunkState] = []
     for chunk_id in chunk_ids:

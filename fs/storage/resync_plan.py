@@ -3,16 +3,19 @@
 The predecessor is the truth.  Rules, in this order:
     - only remote -> remove there;
     - only local -> transfer;
-    - local or remote pending -> transfer (a local leftover is completed by it, a remote one abandoned);
+    - local or remote pending -> transfer (a local leftover is completed
+      by it, a remote one abandoned);
     - local chain version greater -> transfer;
     - equal, but known to be damaged remotely only -> transfer;
-    - differing version, length or checksum -> transfer, also when the remote chain version is greater: 3FS calls that
-      fatal since a serving target cannot have missed an update; here the remote copy is replaced and
-      counted as `suspect`, because stopping would leave the chain short of a replica for ever;
+    - differing version, length or checksum -> transfer, also when the remote chain version is
+      greater: 3FS calls that fatal since a serving target cannot have missed an update; here
+      the remote copy is replaced and counted as `suspect`, because stopping would leave the
+      chain short of a replica for ever;
     - else equal -> skip.
 
-Listings are read page by page while updates go on.  A stale entry costs a needless transfer, never a missed one:
-every update that came in after the listing began is forwarded to the successor by the write path.
+Listings are read page by page while updates go on.  A stale entry costs a needless
+transfer, never a missed one: every update that came in after the listing began is forwarded
+to the successor by the write path.
 
 Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; see also specs/craq.md.
 """
@@ -58,7 +61,9 @@ def decide_chunk(local: ChunkState, remote: ChunkState) -> Item:
 
 
 def merge(local: Iterable[ChunkState], remote: Iterable[ChunkState]) -> Iterator[Item]:
-    """Decide about every chunk of two listings, both strictly ascending by chunk id, in that order."""
+    """Decide about every chunk of two listings,
+    both strictly ascending by chunk id, in that order.
+    """
     local_left, remote_left = iter(local), iter(remote)
     here, there = next(local_left, None), next(remote_left, None)
     while here or there:

@@ -1,15 +1,19 @@
-"""Rereads everything slowly, and compares it with the successor: damage and differences that nobody's reads would meet.
+"""Rereads everything slowly, and compares it with the successor:
+damage and differences that nobody's reads would meet.
 
 A pass over a target goes page by page in chunk-id order:
-    1. The page is compared with the successor's listing of the same chunks: versions, lengths, digests.  What differs is
-       looked at again under the chunk lock, where nothing moves, with nothing pending on either side; then
-       somebody's disk has lost or changed a record, and whoever has less gets more (`judge`).
-    2. Each chunk is read and verified; a bad copy goes to repair (damage.py).  One that is marked as damaged is read as
-       well: its mark ends if the disk gives its bytes again.
-    3. The place is noted on the disk: the next process goes on there.  A loss of the power may set it back.
+    1. The page is compared with the successor's listing of the same chunks: versions, lengths,
+       digests.  What differs is looked at again under the chunk lock, where nothing moves, with
+       nothing pending on either side; then somebody's disk has lost or changed a record, and
+       whoever has less gets more (`judge`).
+    2. Each chunk is read and verified; a bad copy goes to repair (damage.py).  One that is marked
+       as damaged is read as well: its mark ends if the disk gives its bytes again.
+    3. The place is noted on the disk: the next process goes on there.  A loss
+       of the power may set it back.
 
-Of several targets the one with the fewest passes goes first, so that frequent restarts starve nobody.  Memory is
-bounded by two pages; the rate by `storage.scrub_bytes_per_s_max` for the whole process.
+Of several targets the one with the fewest passes goes first, so that frequent restarts
+starve nobody.  Memory is bounded by two pages; the rate by
+`storage.scrub_bytes_per_s_max` for the whole process.
 
 Concurrency: one task.
 """
@@ -67,9 +71,10 @@ class Verdict(Enum):
 def judge(here: ChunkState | None, there: ChunkState | None) -> Verdict:
     """Decide about one chunk, nothing moving on either side.  Pure.
 
-    A serving target commits no later than its predecessor, and no earlier than its successor has; so with nothing
-    under way, less than the neighbour has means that a disk forgot.  More is never taken for wrong: bringing a
-    removed chunk back is a nuisance, removing the last copy of one is a loss.
+    A serving target commits no later than its predecessor, and no earlier than its
+    successor has; so with nothing under way, less than the neighbour has means that a disk
+    forgot.  More is never taken for wrong: bringing a removed chunk back is a nuisance,
+    removing the last copy of one is a loss.
     """
     mine, theirs = (here.commit_ver if here else 0), (there.commit_ver if there else 0)
     if mine != theirs:

@@ -1,4 +1,5 @@
-"""The storage service as the RPC server sees it: one method per RPC, each a few lines around the paths.
+"""The storage service as the RPC server sees it:
+one method per RPC, each a few lines around the paths.
 
 What is refused here and nowhere else: requests beyond the counts below.
 """
@@ -36,7 +37,9 @@ from .write_path import run_update
 
 QUERY_COUNT_MAX = 4096
 GROUP_COUNT_MAX = 256
-"""Four times what clients send together: who is in a group is looked up among all of it, so its cost grows with the square."""
+"""Four times what clients send together: who is in a group is looked up among all of it,
+so its cost grows with the square.
+"""
 
 
 NOTE_BATCH_COUNT = 256
@@ -57,7 +60,9 @@ class StorageService:
         self.begin_update: Begin = partial(lone.begin, is_from_client=False)
 
     def admit(self, user: User, peer: Identity, request: Message) -> None:
-        """Let a user's client take no channel but its own, also by way of others; raises FsError(RPC_NOT_ALLOWED)."""
+        """Let a user's client take no channel but its own, also by way of others;
+        raises FsError(RPC_NOT_ALLOWED).
+        """
         if isinstance(request, storage_pb2.RelayReq):
             check_rights(user, peer, request)
         else:

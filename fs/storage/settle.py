@@ -1,21 +1,22 @@
 """Completing pending versions that were left over by a fault.
 
-When one may be dropped instead.  An update passes through every target from its head down before the tail commits it
-first, and a target comes to serve only with all that was committed.  So a successor that serves, and holds neither this
-version nor a newer one, proves two things:
+When one may be dropped instead.  An update passes through every target from its head down before
+the tail commits it first, and a target comes to serve only with all that was committed.  So a
+successor that serves, and holds neither this version nor a newer one, proves two things:
     - Nobody has committed it: nobody was shown it or told that it is done.
-    - It will not come true later: the successor answers under its chunk lock, and refuses what we sent it before
-      (epochs, forward.py).
+    - It will not come true later: the successor answers under its chunk lock, and refuses what we
+      sent it before (epochs, forward.py).
 
-Nothing of the kind holds for targets further down: the one between may be passing the version on at this moment.  When
-that one is asked, it first settles, by the same rules, what it has left over itself.  So the lowest that holds a
-version drops it first.
+Nothing of the kind holds for targets further down: the one between may be passing the version on at
+this moment.  When that one is asked, it first settles, by the same rules, what it has left over
+itself.  So the lowest that holds a version drops it first.
 
-The question comes before the search for bytes elsewhere: from the answer on, what is not found cannot arrive any more.
-For that it goes to a syncing successor, too, whose answer proves nothing.  Decision:
-specs/decisions/0048-rotten-leftovers.md.
+The question comes before the search for bytes elsewhere: from the answer on, what is not found
+cannot arrive any more.  For that it goes to a syncing successor, too, whose answer proves nothing.
+Decision: specs/decisions/0048-rotten-leftovers.md.
 
-Concurrency: the caller holds the chunk lock on our target, so we send nothing of this chunk meanwhile.
+Concurrency: the caller holds the chunk lock on our target, so we send
+nothing of this chunk meanwhile.
 """
 
 import logging
@@ -50,19 +51,22 @@ async def settle(
     deadline_s: float,
     only_version: int = 0,
 ) -> bool:
-    """Complete a leftover pending version down the chain, or drop it when NO_SPACE proves it absent below.
+    """Complete a leftover pending version down the chain,
+    or drop it when NO_SPACE proves it absent below.
 
-    Any replica may do it: everybody below gets it first, and predecessors that have it pending will be
-    answered "already committed".  If its bytes are damaged the successor is asked for the version: when it serves and
-    lacks it, it was never committed, and is dropped.  Otherwise it may have been shown: its bytes are fetched from
-    whoever has them; if nobody has, it is committed here as damaged.
+    Any replica may do it: everybody below gets it first, and predecessors that have it
+    pending will be answered "already committed".  If its bytes are damaged the successor is
+    asked for the version: when it serves and lacks it, it was never committed, and is
+    dropped.  Otherwise it may have been shown: its bytes are fetched from whoever has them;
+    if nobody has, it is committed here as damaged.
 
     Returns:
         Whether everybody below has it now.
 
     Raises:
-        FsError: as `forward`, except NO_SPACE; if the bytes are damaged, also as `state_there`, OUTCOME_UNKNOWN when
-            somebody who may have them does not answer, and ROUTING_MISMATCH when the chain changes meanwhile.
+        FsError: as `forward`, except NO_SPACE; if the bytes are damaged, also as `state_there`,
+            OUTCOME_UNKNOWN when somebody who may have them does not answer, and ROUTING_MISMATCH
+            when the chain changes meanwhile.
     """
     engine, chunk_id, version = target.disk.engine, state.chunk_id, state.pending_ver
     assert version > 0, state
@@ -108,7 +112,9 @@ async def settle(
 async def settle_if_left(
     context: StorageContext, target: LocalTarget, chain: Chain, chunk_id: ChunkId, deadline_s: float
 ) -> None:
-    """Settle what is left over of a chunk, if anything, under this version of the chain only; raises as `settle`."""
+    """Settle what is left over of a chunk, if anything, under this version of the chain only;
+    raises as `settle`.
+    """
     state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
     if state is None or not state.pending_ver:
         target.unsettled.pop(chunk_id, None)
@@ -130,7 +136,10 @@ async def _whole_or_found(
     update: Outgoing,
     state: ChunkState,
 ) -> Outgoing | None:
-    """As `whole`, of a leftover; damaged bytes are looked for elsewhere.  None: dropped, or committed as damaged."""
+    """As `whole`, of a leftover; damaged bytes are looked for elsewhere.
+
+    None: dropped, or committed as damaged.
+    """
     try:
         return await whole(target, update, state)
     except FsError as error:
@@ -160,7 +169,8 @@ async def _whole_or_found(
 
 async def _commit_as_damaged(target: LocalTarget, state: ChunkState, chain_version: int) -> None:
     log.error(
-        "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or remove it",
+        "target %d chunk %s version %d: no target of the chain has its bytes; write it anew or "
+        "remove it",
         target.target_id,
         state.chunk_id,
         state.pending_ver,
@@ -184,9 +194,11 @@ async def _commit_as_damaged(target: LocalTarget, state: ChunkState, chain_versi
 async def _was_never_committed(
     context: StorageContext, place: Place, chunk_id: ChunkId, version: int
 ) -> bool:
-    """Return whether the serving successor knows neither this version nor a newer one, and will not by our doing.
+    """Return whether the serving successor knows neither this version nor a newer one,
+    and will not by our doing.
 
-    A syncing successor is asked, too: it proves nothing, but what we sent it before is void after its answer.
+    A syncing successor is asked, too: it proves nothing, but what we sent it
+    before is void after its answer.
 
     Raises:
         FsError: it does not say so; ROUTING_MISMATCH: the chain has changed meanwhile.
@@ -207,7 +219,9 @@ async def _was_never_committed(
 
 
 def _check_unchanged(context: StorageContext, place: Place) -> None:
-    """Raise FsError(ROUTING_MISMATCH or LEASE_EXPIRED) unless the chain is as it was when the questions were asked."""
+    """Raise FsError(ROUTING_MISMATCH or LEASE_EXPIRED) unless the chain is as it was
+    when the questions were asked.
+    """
     context.check_lease()
     context.place_now(place.chain.chain_id, place.chain.chain_version)
 

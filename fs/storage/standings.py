@@ -1,10 +1,13 @@
-"""Notes on our disks of the chain versions under which our targets serve, for the manager of a restored cluster.
+"""Notes on our disks of the chain versions under which our targets serve,
+for the manager of a restored cluster.
 
 Invariants:
-    - An update is acknowledged by a serving target only after its disk says, durably, who is written with it,
-      as far as anybody has gone since (`is_noted`; write_path.py and forward.py wait for it).
+    - An update is acknowledged by a serving target only after its disk says, durably,
+      who is written with it, as far as anybody has gone since (`is_noted`;
+      write_path.py and forward.py wait for it).
     - A target is brought up to date only by one whose disk says that it is joining (resync.py).
-    - What was noted under chains of another store stays: the manager has to see it (fs/mgmtd/births.py).
+    - What was noted under chains of another store stays: the manager has
+      to see it (fs/mgmtd/births.py).
 
 Source: decisions 0059 and 0140; read by fs/mgmtd/restored.py and births.py.
 """

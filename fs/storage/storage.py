@@ -1,8 +1,8 @@
 """One storage process: its disks and targets, and the loops that run beside the requests.
 
 Loops: take in routing info; carry out local-state steps; measure space; flush; resync successors;
-repair damaged copies and look for more; complete leftovers; bring failed disks back; forget idle channels.
-Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
+repair damaged copies and look for more; complete leftovers; bring failed disks back; forget idle
+channels. Made and wired by `app`; nothing here opens a disk, a socket or a configuration file.
 """
 
 import logging
@@ -65,8 +65,10 @@ PACE_WINDOW_COUNT: Final = 5
 CHANNEL_SCAN_INTERVAL_S: Final = 60.0
 STEP_RETRY_S: Final = 1.0
 FLUSH_INTERVAL_S: Final = 10.0
-"""So much is lost at most with the power of all machines, of what nobody asked to be durable; it also bounds how
-long removed chunks hold their space, and how much an engine verifies after a power loss."""
+"""So much is lost at most with the power of all machines, of what nobody asked to be
+durable; it also bounds how long removed chunks hold their space, and how much an
+engine verifies after a power loss.
+"""
 
 COMPACT_INTERVAL_S: Final = 300.0
 COMPACT_PAUSE_S: Final = 1.0
@@ -103,14 +105,15 @@ class Storage:
             runtime: clock, network, blocking calls, randomness.
             config: its [storage] section lists the disks and their targets.
             identity: who this process is.
-            engines: one per configured disk, in that order; a refused one where it could not be opened.  They stay the
-                caller's.
+            engines: one per configured disk, in that order; a refused one where it could not be
+                opened.  They stay the caller's.
             routing: the newest routing info.
             lease: this node's right to serve.
             channels: to other nodes.
             mgmtd: to the primary manager.
             trigger_heartbeat: makes the next heartbeat go out at once; must not wait.
-            reopen: gives a disk a new engine after the old one has failed; that one, too, stays the caller's.
+            reopen: gives a disk a new engine after the old one has failed; that
+                one, too, stays the caller's.
             calls: of the disks, watched; None: nobody looks whether a disk hangs.
             shelf: where idle slabs of buffers for reads are kept; None: one that nobody shares.
 
@@ -212,9 +215,11 @@ class Storage:
             task_status.started()
 
     async def note_stop(self) -> None:
-        """Make everything durable and note that it is, where no disk has failed; after `run` and the server have ended.
+        """Make everything durable and note that it is, where no disk has failed;
+        after `run` and the server have ended.
 
-        The next process tells the manager, so that the start of the machine in between counts as no loss.
+        The next process tells the manager, so that the start of the machine
+        in between counts as no loss.
         """
         for disk in self._disks:
             if disk.has_failed:
@@ -242,7 +247,9 @@ class Storage:
             await self._context.routing.wait_newer(info.routing_version)
 
     async def _carry_out_steps(self) -> None:
-        """Start the wanted steps; one target waiting for its updates to end does not hold up the others."""
+        """Start the wanted steps; one target waiting for its updates
+        to end does not hold up the others.
+        """
         async with trio.open_nursery() as nursery:
             while True:
                 await self.targets.steps_wanted.wait()
@@ -277,7 +284,8 @@ class Storage:
         place = self._place_of(target)
         has_no_chains = not self._context.routing.info.chains  # a store that was lost, or is new
         if not has_no_chains and (place is None or not place.may_be_truth):
-            # What it knows of clients will come from its predecessor.  The last serving one is the truth.
+            # What it knows of clients will come from its predecessor.  The
+            # last serving one is the truth.
             await target.disk.run(forget_updates, target)
             if target.pending_step is not Step.RELOAD:
                 return
@@ -290,8 +298,8 @@ class Storage:
     async def _promote(self, target: LocalTarget) -> None:
         """The chain says SERVING: our copy is the truth, so what is pending here is committed.
 
-        Only a new chain's target and the last serving one come this way; a former tail may have committed, and
-        shown, what is pending here.
+        Only a new chain's target and the last serving one come this way; a former tail may have
+        committed, and shown, what is pending here.
         """
         place = self._place_of(target)
         target.pending_step = Step.STAY
@@ -372,7 +380,9 @@ class Storage:
                     nursery.start_soon(self._compact, disk)
 
     async def _compact(self, disk: Disk) -> None:
-        """Make one pass over a disk: about `compact_bytes_per_s_max` bytes moved in each second; ends when that is 0."""
+        """Make one pass over a disk: about `compact_bytes_per_s_max` bytes moved in each second;
+        ends when that is 0.
+        """
         try:
             while not disk.is_failed and (rate := self._context.section.compact_bytes_per_s_max):
                 done = await disk.run(disk.engine.compact, rate)
@@ -429,7 +439,9 @@ def _disks_of(
 
 
 def _targets_of(disks: Sequence[Disk], section: StorageSection) -> list[LocalTarget]:
-    """Return the targets of all disks; raises FsError(CONFLICTING_CHANGE) if two disks hold the same one."""
+    """Return the targets of all disks; raises FsError(CONFLICTING_CHANGE)
+    if two disks hold the same one.
+    """
     targets = [
         target
         for disk, its in zip(disks, section.disks, strict=True)
@@ -440,7 +452,9 @@ def _targets_of(disks: Sequence[Disk], section: StorageSection) -> list[LocalTar
 
 
 def _targets_on(disk: Disk, section: DiskSection) -> list[LocalTarget]:
-    """Return the targets of a disk by its own record; of one that could not be opened those that are configured, OFFLINE."""
+    """Return the targets of a disk by its own record;
+    of one that could not be opened those that are configured, OFFLINE.
+    """
     engine: object = disk.engine
     if isinstance(engine, RefusedEngine):
         disk.is_failed = True

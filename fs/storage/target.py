@@ -1,8 +1,9 @@
 """One target of a storage process: what is in memory about it.
 
-Invariant: `LocalTarget.unsettled` names every chunk with an update inside or a leftover pending version, from before
-the update is forwarded until it is committed or dropped here.  A read that finds its chunk not in it may
-return the committed version: whatever any reader saw of the chunk before, is committed here.
+Invariant: `LocalTarget.unsettled` names every chunk with an update inside or a leftover
+pending version, from before the update is forwarded until it is committed or dropped here.  A
+read that finds its chunk not in it may return the committed version: whatever any reader saw
+of the chunk before, is committed here.
 
 Which chain a target is in, and what its local state becomes, is decided in targets.py.
 """
@@ -47,7 +48,8 @@ class ResyncProgress:
     """Handed over without bytes, since nobody has them."""
 
     def report(self, total_bytes: int, now_s: float) -> common_pb2.ResyncProgressPb:
-        """Return what the heartbeat says of it; how long it takes is guessed from the bytes of our own target.
+        """Return what the heartbeat says of it; how long it takes is guessed from the bytes
+        of our own target.
 
         Args:
             total_bytes: that our target takes on its disk, blocks included.
@@ -79,17 +81,23 @@ class LocalTarget:
     trouble: str = ""
     """Why it is OFFLINE, for people."""
     flushed_by: str = ""
-    """Incarnation of the process that stopped in order before this one, having made everything durable."""
+    """Incarnation of the process that stopped in order before this one,
+    having made everything durable.
+    """
     disk_loss_count: int = 0
     """How often its disk, when it was opened, lacked what had been committed."""
     awaits_settling: bool = False
-    """It came back while its chain, which was restored, had no truth, or while another store was there, or none; it keeps all that it knows until then."""
+    """It came back while its chain, which was restored, had no truth,
+    or while another store was there, or none; it keeps all that it knows until then.
+    """
     standing: Standing | None = None
     """The last version of its chain under which it served, as its disk says durably."""
     watermark: int = 0
     """As its disk has it durably (watermarks.py); 0: not known."""
     told_watermark: int = 0
-    """What was told of it by a disk that had more than its own has, as far as the manager says; 0: by none."""
+    """What was told of it by a disk that had more than its own has,
+    as far as the manager says; 0: by none.
+    """
     locks: ChunkLocks = field(default_factory=ChunkLocks)
     channels: ChannelTable = field(default_factory=ChannelTable)
     inflight: InFlight = field(default_factory=InFlight)
@@ -108,11 +116,15 @@ class LocalTarget:
     epoch_seen: tuple[int, int] = (0, 0)
     """The highest (chain version, epoch) that the predecessor sent."""
     unanswered_since_s: float = 0.0
-    """Since when (trio time) calls to the successor have been waiting without any answer; 0: they are not."""
+    """Since when (trio time) calls to the successor have been waiting without any answer;
+    0: they are not.
+    """
     heard_s: float = 0.0
     """When the predecessor last said anything, in trio time."""
     forwards: dict[TargetId, set[UnderWay]] = field(default_factory=dict)
-    """Calls to successors in flight; they are given up when their callee stops being our successor."""
+    """Calls to successors in flight; they are given up
+    when their callee stops being our successor.
+    """
     cuts: FinishedCuts = field(default_factory=FinishedCuts)
     used_bytes: int = 0
     read_bytes: int = 0
@@ -131,7 +143,9 @@ class LocalTarget:
     read_elsewhere_count: int = 0
     """Reads of bad copies here that another replica answered."""
     damaged: dict[ChunkId, float] = field(default_factory=dict)
-    """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time; see UNTIL_FLUSHED."""
+    """Chunks whose copy here is to be repaired (damage.py), and when to try next, in trio time;
+    see UNTIL_FLUSHED.
+    """
     progress: ResyncProgress = field(default_factory=ResyncProgress)
 
     key_prefix: bytes = field(init=False)

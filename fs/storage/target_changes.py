@@ -2,16 +2,17 @@
 
 Invariants:
     - A target is in its disk's own record before anybody hears of it.
-    - A target that is a member of a chain by the newest routing info is neither removed nor made anew.  The one
-      exception: a target whose chain has put it OFFLINE may be made anew (a replaced disk), since it then comes back
-      through resync.
-    - A removed target leaves the heartbeats, with which its removal ends for the manager, once its disk remembers that
-      it is to go.
-    - Its number is not given again until its chunks are gone, also while its disk has failed.  When that disk is in use
-      again, they are dropped there.
+    - A target that is a member of a chain by the newest routing info is neither removed nor made
+      anew.  The one exception: a target whose chain has put it OFFLINE may be made anew (a replaced
+      disk), since it then comes back through resync.
+    - A removed target leaves the heartbeats, with which its removal ends for the manager, once its
+      disk remembers that it is to go.
+    - Its number is not given again until its chunks are gone, also while its disk has failed.  When
+      that disk is in use again, they are dropped there.
 
-Why routing info that is not the newest does no harm to a removal: a target holds what its chain needs only after this
-node has seen itself in that chain (it was resynced, or promoted, under that version).
+Why routing info that is not the newest does no harm to a removal: a target holds what its
+chain needs only after this node has seen itself in that chain (it was resynced, or
+promoted, under that version).
 """
 
 import logging
@@ -35,7 +36,9 @@ log = logging.getLogger(__name__)
 DROP_RETRY_S: Final = 5.0
 
 DROPPED_LOTS: Final = 16
-"""Of chunks in one call, some thousands: a disk counts as one that hangs when a call goes on for ever (disk_calls.py)."""
+"""Of chunks in one call, some thousands: a disk counts as one that hangs when a call goes
+on for ever (disk_calls.py).
+"""
 
 
 class TargetChanges:
@@ -51,9 +54,10 @@ class TargetChanges:
         """Make an empty target on a disk; return when it would survive a power loss.
 
         Raises:
-            FsError: INVALID_ARGUMENT for a number that names no target or a disk that the node has not got; CONFLICTING_CHANGE if the target exists
-                elsewhere or its chain counts on its chunks; BUSY while a former target of this
-                number is being removed; NO_SPACE; IO_ERROR.
+            FsError: INVALID_ARGUMENT for a number that names no target or a disk that the node
+                has not got; CONFLICTING_CHANGE if the target exists elsewhere or its chain
+                counts on its chunks; BUSY while a former target of this number is being
+                removed; NO_SPACE; IO_ERROR.
         """
         disk = self._disk(target_id, disk_index)
         targets = self._context.targets

@@ -1,8 +1,8 @@
 """All targets of one storage process, and where each stands in its chain.
 
 Invariants:
-    - A target changes its local state only in `Targets.look` and in the functions below; every change
-      triggers a heartbeat.
+    - A target changes its local state only in `Targets.look` and in the functions below;
+      every change triggers a heartbeat.
     - No request acts on routing info that `Targets.look` has not seen.
 
 Concurrency: one event loop; nothing here waits.
@@ -53,7 +53,9 @@ class Place:
 
     @property
     def awaits_settling(self) -> bool:
-        """Who has the newest data is not known yet: after a restore, for want of the right store, or while any of several may go on."""
+        """Who has the newest data is not known yet:
+        after a restore, for want of the right store, or while any of several may go on.
+        """
         return self.chain.restored is not None or self.is_of_other_store or self.is_of_several
 
     @property
@@ -63,7 +65,9 @@ class Place:
 
     @property
     def is_of_other_store(self) -> bool:
-        """Our disk served under chains of another store: it serves nobody under these, also before the manager has heard of that."""
+        """Our disk served under chains of another store:
+        it serves nobody under these, also before the manager has heard of that.
+        """
         noted = self.target.standing
         return noted is not None and noted.is_of_other_store(self.chain.birth_ns)
 
@@ -112,7 +116,9 @@ class Targets:
             disk.on_pace_change = self._on_pace_change
 
     def look(self) -> RoutingInfo:
-        """Take in the newest routing info and the local-state steps that follow from it; no checkpoint."""
+        """Take in the newest routing info and the local-state steps that follow
+        from it; no checkpoint.
+        """
         info = self._routing.info
         if info is not self._seen:
             self._seen = info
@@ -130,7 +136,9 @@ class Targets:
         return found
 
     def readable(self, chain_id: int, chain_version: int) -> LocalTarget | None:
-        """Return our target in a chain, if clients may read there at exactly this version; None: `place_at` says why not."""
+        """Return our target in a chain, if clients may read there at exactly this version;
+        None: `place_at` says why not.
+        """
         if self._routing.info is not self._seen:
             self.look()
         place = self._places.get(chain_id)  # type: ignore[call-overload]
@@ -196,15 +204,18 @@ class Targets:
         ]
 
     def decide_again(self) -> None:
-        """Have steps decided again that were begun and failed: otherwise nobody would before the routing info changes."""
+        """Have steps decided again that were begun and failed:
+        otherwise nobody would before the routing info changes.
+        """
         self._seen = None
         self.steps_wanted.set()
 
     def put_offline(self, target: LocalTarget, hold: Hold, reason: str) -> None:
         """Take a target out of service at once; `hold` says when it may come back.
 
-        A target that is kept offline for a stronger reason stays so; a start, above all, is over only when the manager
-        has taken the target out of its chain, whoever wants it to leave meanwhile.
+        A target that is kept offline for a stronger reason stays so; a start, above
+        all, is over only when the manager has taken the target out of its chain,
+        whoever wants it to leave meanwhile.
         """
         stronger = {Hold.BROKEN, Hold.REQUESTED, Hold.REMOVED, Hold.UNFIT}
         if target.hold in stronger | {Hold.STARTING} and hold not in stronger:
@@ -225,11 +236,13 @@ class Targets:
     def check_blocks(self, target: LocalTarget, told_bytes: int) -> None:
         """Put a target out of service whose disk has other checksum blocks than its predecessor's.
 
-        Digests of the same content would differ, and each would take the other's copies for damaged.
+        Digests of the same content would differ, and each would take
+        the other's copies for damaged.
 
         Args:
             target: ours, which the predecessor asks to take something.
-            told_bytes: the size of the predecessor's; 0: of a release that does not tell, and counts as agreeing.
+            told_bytes: the size of the predecessor's; 0: of a release that does not
+                tell, and counts as agreeing.
 
         Raises:
             FsError: CHECKSUM_BLOCKS_DIFFER naming both sizes; nothing has been taken.
@@ -238,8 +251,10 @@ class Targets:
         if told_bytes in {0, own_bytes} or not own_bytes:
             return
         reason = (
-            f"{target.disk.path} has checksum blocks of {own_bytes} bytes, its predecessor's disk of {told_bytes}: disks of a cluster"
-            " must have the same; the one that came last is to be drained, and formatted anew as the others are"
+            f"{target.disk.path} has checksum blocks of {own_bytes} bytes, its predecessor's disk "
+            f"of {told_bytes}: disks of a cluster"
+            " must have the same; the one that came last is to be drained, and formatted anew as "
+            "the others are"
         )
         self.put_offline(target, Hold.UNFIT, reason)
         raise FsError(Status.CHECKSUM_BLOCKS_DIFFER, f"target {target.target_id}: {reason}")
@@ -285,7 +300,9 @@ class Targets:
             target.hold = Hold.EVICTED
 
     def _end_waiting(self, target: LocalTarget, place: Place | None) -> None:
-        """Another copy turned out to be the newest: ours comes back through resync, with what that one knows."""
+        """Another copy turned out to be the newest:
+        ours comes back through resync, with what that one knows.
+        """
         if not target.awaits_settling or place is None or place.awaits_settling:
             return  # without a chain there is none
         target.awaits_settling = False

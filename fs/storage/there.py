@@ -29,10 +29,12 @@ async def list_there(
         limit: at least 1.
         inode_id: if not 0, of that file only.
         serving_in: the caller serves in this version of this chain, as the target's predecessor.
-        sender_epoch: then, the caller's epoch; its earlier updates of the first chunk are void after the answer.
+        sender_epoch: then, the caller's epoch; its earlier updates of the first
+            chunk are void after the answer.
 
     Raises:
-        FsError: the target does not answer; ROUTING_MISMATCH, NOT_SERVING, LEASE_EXPIRED: it is not in service there.
+        FsError: the target does not answer; ROUTING_MISMATCH, NOT_SERVING, LEASE_EXPIRED:
+            it is not in service there.
     """
     received = await context.channel_to(target_id).call(
         services.STORAGE_LIST_CHUNKS,

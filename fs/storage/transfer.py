@@ -26,7 +26,8 @@ async def transfer(
 ) -> int:
     """Send the committed content of a chunk to the syncing successor; return the number of bytes.
 
-    With `is_damaged` no bytes are sent: the successor takes the version as one whose bytes nobody has.
+    With `is_damaged` no bytes are sent: the successor takes the version
+    as one whose bytes nobody has.
 
     Raises:
         FsError: as `forward`; CHECKSUM_MISMATCH if our copy is damaged: it is no source.

@@ -1,19 +1,23 @@
 """Several writes of one chain that came in one request: what a replica does once for all of them.
 
-What the work of an update costs hardly depends on its size, and most of it is not the update's own: a request, a way
-into a thread and back, two batches of the metadata store, some turns of the event loop.
+What the work of an update costs hardly depends on its size, and most of it is not the
+update's own: a request, a way into a thread and back, two batches of the metadata
+store, some turns of the event loop.
 
-Here those go together whose way is plain, their chunk free and nothing left over: one call to the disk with one batch
-for all pending versions, one request to the successor, one batch with all commits.  All others, and whatever fails, go
-the way of single updates (write_path.py).  The invariants of write_path.py hold for each of them.
+Here those go together whose way is plain, their chunk free and nothing left over: one call to the
+disk with one batch for all pending versions, one request to the successor, one batch with all
+commits.  All others, and whatever fails, go the way of single updates (write_path.py).  The
+invariants of write_path.py hold for each of them.
 
 Invariants:
-    - Each update has its own tag, version, result and failure; nobody can tell from them that it came with others.
-    - A group waits for no lock of a chunk: it takes those that are free, and so do single updates.  Whoever is left
-      holds one lock, or waits for one.
-    - Together means all or none on each replica: one that cannot be prepared leaves nothing of the others, and nobody
-      below has heard of them.
-    - What the successor has not acknowledged is pending here, and is passed on by itself, as after any lost reply.
+    - Each update has its own tag, version, result and failure; nobody can tell from
+      them that it came with others.
+    - A group waits for no lock of a chunk: it takes those that are free, and so do single updates.
+      Whoever is left holds one lock, or waits for one.
+    - Together means all or none on each replica: one that cannot be prepared leaves nothing of the
+      others, and nobody below has heard of them.
+    - What the successor has not acknowledged is pending here, and is passed on by
+      itself, as after any lost reply.
 
 Concurrency: as write_path.py.
 """
@@ -61,7 +65,9 @@ PLAIN_COUNT_MIN: Final = 2
 """Fewer are no group."""
 
 WHOLE_BYTES_MAX: Final = 64 << 20
-"""Of chunks of one group whose updates are under way one by one: a syncing successor gets each as a whole, by way of our memory."""
+"""Of chunks of one group whose updates are under way one by one:
+a syncing successor gets each as a whole, by way of our memory.
+"""
 
 
 class _Member(msgspec.Struct, eq=False):
@@ -109,14 +115,17 @@ async def run_group(
     is_replacing: bool = False,
     deadline_s: float,
 ) -> storage_pb2.UpdateGroupRsp:
-    """Execute some writes here and below; return when each is committed on the whole rest of the chain, or has failed.
+    """Execute some writes here and below; return when each is committed on the whole rest
+    of the chain, or has failed.
 
     Args:
         context: ports, targets and limits of this process.
-        request: from a client (head only), or from the predecessor; all at one version of one chain.
+        request: from a client (head only), or from the predecessor; all
+            at one version of one chain.
         payload: the bytes of all, in their order; read until return, not kept.
         is_from_client: which of the two.
-        is_replacing: whole chunks for a syncing target, each with the chain version that it was committed under.
+        is_replacing: whole chunks for a syncing target, each with the chain version
+            that it was committed under.
         deadline_s: trio time at which the sender stops waiting.
 
     Raises:
@@ -190,7 +199,9 @@ def _begin(
     deadline_s: float,
     now_s: float,
 ) -> _Member | FsError:
-    """Check one update and occupy its channel, until `_end`; but not for a repeat whose result is known."""
+    """Check one update and occupy its channel, until `_end`;
+    but not for a repeat whose result is known.
+    """
     try:
         update = check(request, payload, is_from_client=is_from_client, deadline_s=deadline_s)
         if not is_from_client or update.tag is None:
@@ -269,7 +280,9 @@ async def _execute_alone(
     held: list[_Member],
     places: trio.Semaphore,
 ) -> None:
-    """Do one as if it had come by itself; its lock is released then, also if it is one of those that are `held`."""
+    """Do one as if it had come by itself; its lock is released then,
+    also if it is one of those that are `held`.
+    """
     chunk_id = member.update.chunk_id
     try:
         if member in held:
@@ -345,7 +358,8 @@ async def _execute_together(
 
 
 def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) -> list[_Plain]:
-    """Return those whose way is plain: a next version on top of a whole one, of which nobody here knows anything yet.
+    """Return those whose way is plain: a next version on top of a whole one,
+    of which nobody here knows anything yet.
 
     Raises:
         FsError: as step 5 of a single update does.
@@ -383,10 +397,11 @@ def _plain(context: StorageContext, place: Place, members: Sequence[_Member]) ->
 
 
 async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
-    """Make the pending versions on our disk, at the tail the committed ones, in one batch; raises FsError with nothing done.
+    """Make the pending versions on our disk, at the tail the committed ones, in one batch;
+    raises FsError with nothing done.
 
-    Whole chunks are as many batches as chain versions that they were committed under, and some may be there after an FsError:
-    each is what it would have been by itself, and may come again.
+    Whole chunks are as many batches as chain versions that they were committed under, and some may
+    be there after an FsError: each is what it would have been by itself, and may come again.
     """
     target = place.target
     tags = {one.member.update.chunk_id: one.member.update.tag for one in plain}
@@ -414,7 +429,9 @@ async def _prepare(place: Place, plain: Sequence[_Plain]) -> list[ChunkState]:
 
 
 def _by_chain_version(plain: Sequence[_Plain], commit_at: int) -> dict[int, list[ChunkWrite]]:
-    """Return what is to be prepared, by the chain version under which it is committed at once (0: it is not)."""
+    """Return what is to be prepared, by the chain version under which it is committed
+    at once (0: it is not).
+    """
     writes: dict[int, list[ChunkWrite]] = {}
     for one in plain:
         version = one.member.update.request.commit_chain_version or commit_at

@@ -1,14 +1,18 @@
-"""What the disk remembers of clients' updates, so that repeats are known after a restart of all replicas.  Pure.
+"""What the disk remembers of clients' updates,
+so that repeats are known after a restart of all replicas.  Pure.
 
-A pending version carries the tag of its update; the batch that commits it holds a note with the result, one per
-client channel.  So "executed" and "known to be executed" are one atomic fact on each replica.
+A pending version carries the tag of its update; the batch that commits it holds a note
+with the result, one per client channel.  So "executed" and "known to be executed" are
+one atomic fact on each replica.
 
-A note is believed only as long as the chunk bears it out (`is_borne_out`): opening a disk after a power loss may
-have gone back to an older version of the chunk, and its client has to repeat the update then.
+A note is believed only as long as the chunk bears it out (`is_borne_out`): opening a
+disk after a power loss may have gone back to an older version of the chunk, and its
+client has to repeat the update then.
 
 Keys and values (big-endian):
-    "c" channel u32, client id          -> 1 u8, flags u8 (1: removal), inode u64, index u32, version u64, length u32,
-                                           digest u64, sequence u64, request id
+    "c" channel u32, client id          -> 1 u8, flags u8 (1: removal), inode u64, index
+                                           u32, version u64, length u32, digest u64,
+                                           sequence u64, request id
 """
 
 import struct
@@ -93,7 +97,8 @@ def read_note(note: Note) -> UpdateNote | None:
 
 
 def is_borne_out(result: UpdateResult, state: ChunkState | None) -> bool:
-    """True unless the chunk shows that the version of this result has been taken back by a power loss.
+    """True unless the chunk shows that the version of this result has been taken back
+    by a power loss.
 
     Args:
         result: of the update, naming the chunk.

@@ -1,9 +1,9 @@
 """Writes of several ranges of one chunk, as they come and go on the wire.  Pure.
 
-The columns `range_offsets` and `range_lengths` say where the payload goes piece by piece.  `offset` and `length` span
-all of it, from the first byte of the first range to the last byte of the last.  So a receiver that knows no ranges
-never writes wrong bytes: it counts fewer than `length`, and refuses them.  Or there is nothing between the ranges, and
-it makes no difference.
+The columns `range_offsets` and `range_lengths` say where the payload goes piece by piece.  `offset`
+and `length` span all of it, from the first byte of the first range to the last byte of the last.
+So a receiver that knows no ranges never writes wrong bytes: it counts fewer than `length`, and
+refuses them.  Or there is nothing between the ranges, and it makes no difference.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ def ranges_of(request: storage_pb2.UpdateReq, byte_count: int) -> Sequence[Range
         byte_count: of its payload.
 
     Raises:
-        FsError: RPC_BAD_REQUEST: they are none, or not those of a write that keeps what is between them.
+        FsError: RPC_BAD_REQUEST: they are none, or not those of a write that
+            keeps what is between them.
     """
     if not (request.range_offsets or request.range_lengths):
         return ()

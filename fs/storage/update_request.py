@@ -41,7 +41,9 @@ class Update(msgspec.Struct, frozen=True):
 
     @property
     def first_end(self) -> int:
-        """End of the bytes that are written from the request's offset on without a gap, or of some of them."""
+        """End of the bytes that are written from the request's offset on without a gap,
+        or of some of them.
+        """
         return sum(self.ranges[0]) if self.ranges else self.request.offset + self.request.length
 
 
@@ -52,7 +54,9 @@ def check(
     is_from_client: bool,
     deadline_s: float,
 ) -> Update:
-    """Return the request, and its payload, as an update; raises FsError(RPC_BAD_REQUEST or CHECKSUM_MISMATCH)."""
+    """Return the request, and its payload, as an update;
+    raises FsError(RPC_BAD_REQUEST or CHECKSUM_MISMATCH).
+    """
     size, length = request.chunk_size_bytes, request.length
     where = f"inode {request.inode_id} chunk {request.chunk_index}"
     kind = _UPDATE_TYPES.get(request.type)

@@ -1,18 +1,19 @@
-"""Numbers on our disks that only rise, so that a disk that was put back to an earlier state is known by its lower one.
+"""Numbers on our disks that only rise, so that a disk that was put back to an earlier state
+is known by its lower one.
 
-The managers keep the highest that each target told them (fs/mgmtd/watermarks.py).  A watermark is the wall time in
-seconds, where that is higher than the last one, so that people see how old an image is.  A clock that was stepped back
-costs nothing but that.
+The managers keep the highest that each target told them (fs/mgmtd/watermarks.py).  A watermark is
+the wall time in seconds, where that is higher than the last one, so that people see how old an
+image is.  A clock that was stepped back costs nothing but that.
 
 Invariants:
     - A watermark is told only when it is durable.
-    - It rises only under a target that is whole: one that the manager has let serve, or that a resync has completed.
-      An older image that waits keeps its number.
-    - A target that becomes whole goes beyond all that was told of it before it says so.  Else its disk would count as
-      an older image of the one that it replaces.
+    - It rises only under a target that is whole: one that the manager has let serve, or that a
+      resync has completed. An older image that waits keeps its number.
+    - A target that becomes whole goes beyond all that was told of it before it says so.  Else its
+      disk would count as an older image of the one that it replaces.
 
-Not found: an image from after the last watermark that was told, so of the last INTERVAL_S before a process was killed.
-Decision: specs/decisions/0101-older-images-of-disks.md.
+Not found: an image from after the last watermark that was told, so of the last INTERVAL_S before a
+process was killed. Decision: specs/decisions/0101-older-images-of-disks.md.
 """
 
 import logging
@@ -78,7 +79,9 @@ class Watermarks:
     def __init__(
         self, targets: Targets, clock: Clock, lease: NodeLease, has_room: Callable[[Disk], bool]
     ) -> None:
-        """`has_room`: a full disk is not written for this alone; it would fail, and serves reads yet."""
+        """`has_room`: a full disk is not written for this alone;
+        it would fail, and serves reads yet.
+        """
         self._targets = targets
         self._clock = clock
         self._lease = lease
@@ -105,7 +108,8 @@ class Watermarks:
                 await trio.sleep(RETRY_S)
 
     async def raise_last(self, nursery: trio.Nursery) -> None:
-        """Raise them once more before the managers are told that this process stops; nobody waits for longer than LAST_S.
+        """Raise them once more before the managers are told that this process stops;
+        nobody waits for longer than LAST_S.
 
         Args:
             nursery: what waits for a disk that hangs.

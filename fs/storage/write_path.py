@@ -3,23 +3,23 @@
 `run_update` takes the steps 1 to 4, `execute` 5 to 8 and 11, `pass_on_and_commit` 9 and 10.
 
 Invariants:
-    - A version is forwarded only when it is pending here.  So whatever a reader is shown at the tail is held by every
-      target above it, and survives the death of any of them in any order.
+    - A version is forwarded only when it is pending here.  So whatever a reader is shown at the
+      tail is held by every target above it, and survives the death of any of them in any order.
     - It is committed here only after everybody below has committed it.
     - A client is told of success only under a valid lease, and at most one success per tag.
-    - NO_SPACE means that nobody has the update, neither here nor below.  Nor will anybody get it, not even from an
-      earlier copy of the same request that arrives late.
+    - NO_SPACE means that nobody has the update, neither here nor below.  Nor will anybody get it,
+      not even from an earlier copy of the same request that arrives late.
 
 Why a pending version may be dropped on NO_SPACE (step 9):
-    - The successor answers NO_SPACE only when it holds nothing of the version itself.  By the same rule nobody below it
-      holds anything of it.
-    - Earlier attempts at the same successor whose outcome stayed unknown are void since that answer (epochs,
-      forward.py).
-    - Earlier attempts at a former successor do not matter.  Suppose that one had got the version down to a replica
-      that still serves.  Then the present successor, which took the former one's place and is serving, would have the
-      version and would have answered success.
-    - A syncing successor never answers NO_SPACE.  It leaves the chain instead, because the former tail may have
-      committed the version, and shown it.
+    - The successor answers NO_SPACE only when it holds nothing of the version itself.  By the same
+      rule nobody below it holds anything of it.
+    - Earlier attempts at the same successor whose outcome stayed unknown are void since
+      that answer (epochs, forward.py).
+    - Earlier attempts at a former successor do not matter.  Suppose that one had got the version
+      down to a replica that still serves.  Then the present successor, which took the former one's
+      place and is serving, would have the version and would have answered success.
+    - A syncing successor never answers NO_SPACE.  It leaves the chain instead, because the former
+      tail may have committed the version, and shown it.
 
 Concurrency: any number of updates at once; those of one chunk one after the other.
 """
@@ -171,11 +171,13 @@ async def pass_on_and_commit(
     tell: Tell | None = None,
     failed: Failed | None = None,
 ) -> Flush | None:
-    """Bring a pending version to the rest of the chain, and commit it here; the caller holds the chunk's lock.
+    """Bring a pending version to the rest of the chain, and commit it here;
+    the caller holds the chunk's lock.
 
-    `tell` gives the reply right before the commit here, if nothing can come in between.  That is safe.  Until the
-    commit readers here ask the tail, which has committed.  A death leaves a pending version of which the rest of the
-    chain knows that it is committed, as after an unsynced commit.
+    `tell` gives the reply right before the commit here, if nothing can come in between.
+    That is safe.  Until the commit readers here ask the tail, which has committed.  A
+    death leaves a pending version of which the rest of the chain knows that it is
+    committed, as after an unsynced commit.
 
     Args:
         context: ports, targets and limits of this process.
@@ -187,8 +189,8 @@ async def pass_on_and_commit(
         failed: the first attempt to pass it on, if one has been made.
 
     Returns:
-        A flush that has ended well here, if one was asked for and everybody below has flushed the version, too.
-        Else None.
+        A flush that has ended well here, if one was asked for and everybody below has flushed
+        the version, too. Else None.
 
     Raises:
         FsError: as `forward`.
@@ -200,8 +202,8 @@ async def pass_on_and_commit(
     def begin_flush() -> None:
         begun.append(ours.run(context.flusher.begin, place.target.disk))
 
-    # 9. Pass it on; everybody below has committed it when this returns.  Our own flush begins when the request is on
-    #    its way: the successor waits for that, and nobody yet for the flush.
+    # 9. Pass it on; everybody below has committed it when this returns.  Our own flush begins when
+    #    the request is on its way: the successor waits for that, and nobody yet for the flush.
     passing = _pass_on(context, place, update, version, prepared, failed=failed)
     forwarded = await (until_wait(passing, begin_flush) if update.request.is_durable else passing)
     flush = begun[0] if begun else None
@@ -226,7 +228,8 @@ async def pass_on_and_commit(
 async def _decide(
     context: StorageContext, target: LocalTarget, update: Update, position: Position
 ) -> UpdateResult | tuple[ChunkState | None, Decision]:
-    """Return the chunk's state and what to do on top of it; or the result, where nothing is to be done.
+    """Return the chunk's state and what to do on top of it;
+    or the result, where nothing is to be done.
 
     A leftover pending version is completed first.
     """
@@ -234,7 +237,8 @@ async def _decide(
     while True:
         state = target.disk.run_inline(target.disk.engine.get, target.target_id, chunk_id)
         if update.is_from_client and update.tag is not None:
-            # Completing a leftover, or an update forwarded by a former head, may have been this one.
+            # Completing a leftover, or an update forwarded by a former
+            # head, may have been this one.
             known = target.channels.result_of(update.tag)
             if known is not None:
                 return known
@@ -261,7 +265,9 @@ def note_place(place: Place) -> None:
 
 
 def _note_cut(target: LocalTarget, update: Update) -> None:
-    """Remember that a truncation has cut or filled this chunk; what a client's write knows of it is noted before."""
+    """Remember that a truncation has cut or filled this chunk;
+    what a client's write knows of it is noted before.
+    """
     if update.kind is UpdateType.TRUNCATE or update.request.is_fill:
         chunk_id = update.chunk_id
         target.cuts.note(chunk_id.inode_id, chunk_id.index, update.request.truncate_ver)
@@ -302,11 +308,12 @@ async def _pass_on(
     *,
     failed: Failed | None,
 ) -> Forwarded:
-    """Bring the update to the rest of the chain; undo it here if it is certain that nobody there has it or gets it.
+    """Bring the update to the rest of the chain;
+    undo it here if it is certain that nobody there has it or gets it.
 
     Raises:
-        FsError: as `forward`.  Except for NO_SPACE the version stays pending: a repeat, the next update or resync
-            completes it.
+        FsError: as `forward`.  Except for NO_SPACE the version stays pending: a repeat, the next
+            update or resync completes it.
     """
     target, outgoing = place.target, outgoing_of(update, version)
     try:
@@ -326,7 +333,9 @@ async def _pass_on(
 
 
 def position_in(place: Place, is_from_client: bool, is_damaged: bool) -> Position:
-    """Return where in its chain an update finds us; raises FsError(NOT_SERVING, NOT_HEAD or SYNC_REFUSED)."""
+    """Return where in its chain an update finds us;
+    raises FsError(NOT_SERVING, NOT_HEAD or SYNC_REFUSED).
+    """
     if not place.can_write:
         raise FsError(
             Status.NOT_SERVING,

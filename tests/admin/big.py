@@ -1,4 +1,5 @@
-"""Backup, restore and check of a big namespace on the embedded engine: `python -m tests.admin.big --files 1000000`.
+"""Backup, restore and check of a big namespace on the embedded engine:
+`python -m tests.admin.big --files 1000000`.
 
 Prints rates and the largest memory of each step, each in a process of its own.
 """

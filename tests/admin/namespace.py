@@ -144,9 +144,12 @@ async def slash_in_a_name(p):
 
 @defect(Kind.BAD_NAME, repairable=False)
 async def dots_as_a_name(p):
-    await p.change({
-        records.dentry_key(p.deep, b"file"): None, records.dentry_key(p.deep, b".."): dentry(p.file),
-    })  # fmt: skip
+    await p.change(
+        {
+            records.dentry_key(p.deep, b"file"): None,
+            records.dentry_key(p.deep, b".."): dentry(p.file),
+        }
+    )
 
 
 @defect(Kind.WRONG_TYPE)

@@ -342,7 +342,9 @@ async def test_a_backup_while_others_write_shows_one_state(lab, memory):
 
 
 async def test_control_pages_of_many_states_are_no_backup(memory, monkeypatch):
-    """What the test above looks for is there to be found: without one state the namespace does not fit together."""
+    """What the test above looks for is there to be found:
+    without one state the namespace does not fit together.
+    """
 
     class Fuzzy:
         version = 0
@@ -372,7 +374,9 @@ async def test_control_pages_of_many_states_are_no_backup(memory, monkeypatch):
 
 
 async def test_bytes_that_are_moved_after_a_restore_have_a_number_that_storage_has_not_seen(memory):
-    """It may remember truncations that were made since the backup, and does nothing for those before."""
+    """It may remember truncations that were made since the backup,
+    and does nothing for those before.
+    """
     world = World(memory, inline_bytes_max=4096)
     await world.initialise()
     root = world.user()

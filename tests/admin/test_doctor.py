@@ -1,4 +1,6 @@
-"""What the doctor finds, and that it finds nothing else: each check on a cluster that is sound but for one thing."""
+"""What the doctor finds, and that it finds nothing else:
+each check on a cluster that is sound but for one thing.
+"""
 
 import json
 from dataclasses import replace
@@ -44,7 +46,9 @@ SERVING = (PublicState.SERVING,) * 3
 
 
 def routing(*, chains=(), nodes=(), targets=(), **changes):
-    """A sound cluster of two managers, two metadata services, three storage nodes, two chains; then what is given."""
+    """A sound cluster of two managers, two metadata services, three storage nodes, two chains;
+    then what is given.
+    """
     known = [
         *(node(n, Role.MGMTD, Role.META) for n in (1, 2)),
         *(node(n, Role.STORAGE) for n in STORAGE_IDS),
@@ -155,9 +159,17 @@ SICK = [
     (inline(most=0), {"inline-full"}),
     (snapshot(configs=drifting(mgmtd__node_lease_s=2.0)), {"config-drift"}),
     (snapshot(configs=drifting(storage__resync_bytes_per_s_max=5)), {"config-drift"}),
-    (snapshot(routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=7 * 10**9)]), wall_ns=10**9), {"maintenance"}),
+    (
+        snapshot(
+            routing(nodes=[node(13, Role.STORAGE, maintenance_until_ns=7 * 10**9)]), wall_ns=10**9
+        ),
+        {"maintenance"},
+    ),
     (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.FAILED)])), {"node-failed"}),
-    (snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.DISABLED)])), {"node-disabled"}),
+    (
+        snapshot(routing(nodes=[node(13, Role.STORAGE, state=NodeState.DISABLED)])),
+        {"node-disabled"},
+    ),
     (snapshot(silent={NodeId(12): "RPC_TIMEOUT"}), {"node-silent"}),
     (snapshot(routing(is_bootstrapping=True)), {"bootstrapping"}),
     (
@@ -165,36 +177,56 @@ SICK = [
         {"node-failed", "one-manager", "one-metadata"},
     ),
     (snapshot(routing(chains=[chain(2, S.LASTSRV, S.WAITING, S.OFFLINE)])), {"chain-unavailable"}),
-    (snapshot(routing(chains=[guarded(chain(2, S.SERVING, S.SERVING, S.OFFLINE), 9)])), {"chain-restored"}),
+    (
+        snapshot(routing(chains=[guarded(chain(2, S.SERVING, S.SERVING, S.OFFLINE), 9)])),
+        {"chain-restored"},
+    ),
     (snapshot(routing(chains=[chain(2, S.SERVING, S.SERVING, S.SYNCING)])), {"chain-degraded"}),
     (snapshot(routing(chains=[chain(2, *SERVING, loss_count=2)])), {"chain-losses"}),
     (snapshot(routing(chains=[chain(2, *SERVING, loss_count=RESTORED_LOSSES)])), set()),
     (
-        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(12), 0, LocalState.UPTODATE)])),
+        snapshot(
+            routing(
+                targets=[Target(TargetId(1301), ChainId(1), NodeId(12), 0, LocalState.UPTODATE)]
+            )
+        ),
         {"replicas-together"},
     ),
     (
-        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, is_slow=True)])),
+        snapshot(
+            routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, is_slow=True)])
+        ),
         {"disk-slow"},
     ),
     (
-        snapshot(routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, trouble="broken: EIO")])),
+        snapshot(
+            routing(
+                targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 0, trouble="broken: EIO")]
+            )
+        ),
         {"target-trouble"},
     ),
     (
         snapshot(  # its target is not told of once more
-            routing(targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 1, trouble="broken: EIO")]),
+            routing(
+                targets=[Target(TargetId(1301), ChainId(1), NodeId(13), 1, trouble="broken: EIO")]
+            ),
             configs={NodeId(13): settings(storage__disks=[{"path": "/d0"}, {"path": "/d1"}])},
         ),
         {"disk-out"},
     ),
-    (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 11, 12)}), set()),  # the manager's alone
-    (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 2)}), {"config-drift"}),
+    # the manager's alone
+    (snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 11, 12)}), set()),
+    (
+        snapshot(configs={NodeId(n): settings(mgmtd__replace_after_s=n) for n in (1, 2)}),
+        {"config-drift"},
+    ),
     (snapshot(spaces={NodeId(11): space(0.05, 0.09)}), {"disk-full"}),
     (snapshot(spaces={NodeId(11): space(0.9, 0.3)}), {"space-uneven"}),
     (snapshot(answers={NodeId(11): answer(skew_s=-1.5)}), {"clock-skew"}),
     (snapshot(answers={NodeId(11): answer(lease_margin_s=1.4)}), {"lease-short"}),
-    (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),  # an older release
+    # an older release
+    (snapshot(answers={NodeId(11): answer(lease_margin_s=0.0, lease_s=0.0)}), set()),
     (snapshot(answers={NodeId(11): passing(LINK)}), {"link-cut"}),
     (snapshot(answers={NodeId(11): answer(), NodeId(12): answer("2")}), {"release-mix"}),
     (snapshot(moves=MOVES), {"move-problem", "move-trouble", "drained"}),
@@ -202,10 +234,14 @@ SICK = [
     (snapshot(kept=kept(12)), {"config-drift"}),  # it has not heard of the newest
     (snapshot(kept=kept(12, state="SETTINGS_FAILED", problem="line 3")), {"config-failed"}),
     (snapshot(kept=kept(12, state="SETTINGS_DIRTY")), set()),  # its values differ, if they do
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("sick", "kinds"), SICK, ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("sick", "kinds"),
+    SICK,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "",
+)
 def test_each_illness_is_found_and_nothing_else(sick, kinds):
     findings = diagnose(sick)
     assert {f.kind for f in findings} == kinds
@@ -305,7 +341,9 @@ def test_maintenance_that_is_over_is_not_told():
 
 @pytest.mark.parametrize("states", [[S.LASTSRV, S.WAITING, S.OFFLINE], [S.LASTSRV]])
 def test_of_an_older_image_another_member_is_named_before_it_is_accepted(states):
-    """Who stopped together with the disk's node has all that was written; the image lacks it for certain."""
+    """Who stopped together with the disk's node has all that was written;
+    the image lacks it for certain.
+    """
     waiting = Chain(
         ChainId(2),
         5,

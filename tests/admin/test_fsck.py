@@ -1,4 +1,6 @@
-"""Every kind of defect of a namespace is found, and put right where that is possible; nothing else is said."""
+"""Every kind of defect of a namespace is found, and put right where that is possible;
+nothing else is said.
+"""
 
 import random
 

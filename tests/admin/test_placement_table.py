@@ -20,7 +20,9 @@ from placement.simulate import kinds
 
 
 def info_of(tags):
-    """Two targets on each of three nodes, in two chains; the first chain has turned since it was made."""
+    """Two targets on each of three nodes, in two chains;
+    the first chain has turned since it was made.
+    """
     nodes = {
         NodeId(n): Node(NodeId(n), frozenset({Role.STORAGE}), f"mem:{n}", "", tags=found)
         for n, found in tags.items()

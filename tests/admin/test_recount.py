@@ -1,4 +1,6 @@
-"""Recounting usage: planted errors are found and put right, all of them and nothing else, also while others work."""
+"""Recounting usage: planted errors are found and put right, all of them and nothing else,
+also while others work.
+"""
 
 import random
 

@@ -11,16 +11,27 @@ from .test_doctor import node
 
 def span(trace_id, span_id, parent_id="", began_ms=0, took_ms=1, *, name="x"):
     return {
-        "trace_id": trace_id, "span_id": span_id, "parent_id": parent_id, "name": name, "kind": "internal", "error": "",
-        "began_ns": began_ms * 10**6, "ended_ns": (began_ms + took_ms) * 10**6, "attributes": {},
-    }  # fmt: skip
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": name,
+        "kind": "internal",
+        "error": "",
+        "began_ns": began_ms * 10**6,
+        "ended_ns": (began_ms + took_ms) * 10**6,
+        "attributes": {},
+    }
 
 
 def test_spans_stand_below_what_caused_them_in_whichever_process():
     told = {
         "storage 11": [span("t", "3", "2", 12), span("u", "9", "8", 5, name="orphan")],
-        "mount": [span("t", "1", "", 10, 7, name="write"), span("t", "2", "1", 11), span("t", "4", "1", 15)],
-    }  # fmt: skip
+        "mount": [
+            span("t", "1", "", 10, 7, name="write"),
+            span("t", "2", "1", 11),
+            span("t", "4", "1", 15),
+        ],
+    }
     first, second = join(told)
     assert (first.trace_id, first.name) == ("u", "orphan")  # its cause is not told
     assert (second.trace_id, second.name, second.took_s) == ("t", "write", 0.007)

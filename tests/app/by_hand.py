@@ -1,6 +1,8 @@
-"""A cluster as systemd and containers run it: every process by itself, from the files of deploy/compose, over TCP.
+"""A cluster as systemd and containers run it:
+every process by itself, from the files of deploy/compose, over TCP.
 
-Commands, files, health checks and order are those of the compose file; only its addresses and paths are of this machine.
+Commands, files, health checks and order are those of the compose file; only its addresses
+and paths are of this machine.
 """
 
 import os
@@ -18,7 +20,9 @@ EMBER = Path(sys.executable).parent / "ember"
 
 
 PORTS = range(16_384, 32_768)
-"""Below those that Linux gives to connections: one of these may be taken by any program before a process listens there."""
+"""Below those that Linux gives to connections:
+one of these may be taken by any program before a process listens there.
+"""
 
 
 def free_ports(count):
@@ -104,14 +108,19 @@ class ByHand:
         return self.base / f"{name}.toml"
 
     def start(self, name, code=None):
-        """Start a process that ends with this one, from another checkout if one is named; return what tells that it serves."""
+        """Start a process that ends with this one, from another checkout if one is named;
+        return what tells that it serves.
+        """
         ready, told = os.pipe()
         chosen = {"PYTHONPATH": f"{code}:{code}/fs/client/user"} if code else {}
         with (self.base / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *self.command(name)],
-                stdout=log, stderr=log, pass_fds=[told], env={**os.environ, **chosen, "EMBERFS_READY_FD": str(told)},
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                pass_fds=[told],
+                env={**os.environ, **chosen, "EMBERFS_READY_FD": str(told)},
+            )
         os.close(told)
         return ready
 
@@ -153,7 +162,9 @@ class ByHand:
         return done.stdout
 
     def mount_with_the_key(self):
-        """Have the mount prove the cluster's key, as the compose file says, instead of a user's token."""
+        """Have the mount prove the cluster's key, as the compose file says,
+        instead of a user's token.
+        """
         text = self.file("mount").read_text().replace("token_file", "key_file")
         self.file("mount").write_text(text.replace(str(self.token_file), str(self.key_file)))
 

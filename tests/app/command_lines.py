@@ -8,7 +8,9 @@ from fs.app.main import app
 
 
 def parsed(arguments):
-    """Parse what follows `ember`, without running it; return the command's name and its parameters."""
+    """Parse what follows `ember`, without running it;
+    return the command's name and its parameters.
+    """
     words, command, name = list(arguments), typer.main.get_command(app), ""
     while isinstance(command, TyperGroup):
         name = words.pop(0)

@@ -25,9 +25,11 @@ async def main(path: str) -> None:
     runtime = real_runtime(SocketNetwork())
     async with (
         open_channels(runtime, new_identity(config, runtime), config.rpc) as channels,
-        open_local_store(Process(config, runtime, new_identity(config, runtime), channels, trio.Event())) as engine,
+        open_local_store(
+            Process(config, runtime, new_identity(config, runtime), channels, trio.Event())
+        ) as engine,
         trio.open_nursery() as nursery,
-    ):  # fmt: skip
+    ):
         assert engine.watch is not None
         engine.watch._judge._stat_paths = []  # others may use the device
         listeners = await nursery.start(trio.serve_tcp, serve, 0)

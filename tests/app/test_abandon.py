@@ -1,4 +1,6 @@
-"""A process whose store waits for a disk that does not answer ends, and says so; who is connected sees it at once."""
+"""A process whose store waits for a disk that does not answer ends, and says so;
+who is connected sees it at once.
+"""
 
 import os
 import socket
@@ -36,7 +38,8 @@ def test_a_process_whose_store_hangs_ends(tmp_path):
 SHUT = """
 import os, socket, sys
 from fs.app.abandon import shut_sockets
-inet, unix, idle = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX), socket.socket()
+inet, idle = socket.create_server(("127.0.0.1", 0)), socket.socket()
+unix = socket.socket(socket.AF_UNIX)
 unix.bind(sys.argv[1])
 unix.listen()
 peers = [socket.create_connection(inet.getsockname()), socket.socket(socket.AF_UNIX)]
@@ -52,7 +55,8 @@ for family, where in ((socket.AF_INET, address), (socket.AF_UNIX, sys.argv[1])):
         except ConnectionRefusedError:
             pass
 with open(__file__) as opened:
-    assert opened.fileno() not in [each.fileno() for each in (inet, unix, idle, *taken)], opened.fileno()
+    taken_ids = [each.fileno() for each in (inet, unix, idle, *taken)]
+    assert opened.fileno() not in taken_ids, opened.fileno()
     for each in (inet, unix, idle, *taken):
         each.close()
     assert opened.read()
@@ -60,12 +64,19 @@ with open(__file__) as opened:
 
 
 def test_numbers_of_sockets_go_to_no_file_before_the_end(tmp_path):
-    """They were closed: a file that the store opened next was closed, or written, as the socket that the event loop took it for."""
+    """They were closed: a file that the store opened next was closed, or written,
+    as the socket that the event loop took it for.
+    """
     (tmp_path / "shut.py").write_text(SHUT)
     ran = subprocess.run(
         [sys.executable, str(tmp_path / "shut.py"), str(tmp_path / "socket")],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert ran.returncode == 0, ran.stderr
 
 
@@ -85,7 +96,9 @@ with socket.socket(socket.AF_UNIX) as listener:
 
 
 def test_who_was_never_taken_in_sees_the_end_too(tmp_path):
-    """The event loop takes nobody in while it waits for the disk; what is shut down keeps its queue."""
+    """The event loop takes nobody in while it waits for the disk;
+    what is shut down keeps its queue.
+    """
     path = str(tmp_path / "socket")
     with subprocess.Popen(
         [sys.executable, "-c", WAITED_FOR, path],
@@ -118,6 +131,11 @@ finally:
 
 def test_a_process_that_cannot_even_say_why_ends():
     ran = subprocess.run(
-        [sys.executable, "-c", ABANDONED], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
-    )  # fmt: skip
+        [sys.executable, "-c", ABANDONED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert (ran.returncode, ran.stdout) == (1, "")

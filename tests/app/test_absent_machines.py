@@ -1,4 +1,6 @@
-"""Clusters whose processes are started one by one: without a machine that does not answer, and with a storage process that is too old."""
+"""Clusters whose processes are started one by one:
+without a machine that does not answer, and with a storage process that is too old.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Managers whose store is lost, beside names that are not: a person has their new chains take the disks."""
+"""Managers whose store is lost, beside names that are not:
+a person has their new chains take the disks.
+"""
 
 import os
 import shutil

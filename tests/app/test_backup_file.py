@@ -156,7 +156,9 @@ def test_a_restore_says_how_old_the_state_is():
 
 
 def test_a_restore_on_a_server_asks_where_to(tmp_path, monkeypatch):
-    """Was: `ember up` makes a cluster here, and --config FILE names one, which this command does not know."""
+    """Was: `ember up` makes a cluster here, and --config FILE names one,
+    which this command does not know.
+    """
     monkeypatch.setattr(store_commands, "directory_of", lambda _: ClusterDir(tmp_path))
     with pytest.raises(FsError, match="--kv rocksdb:PATH") as caught:
         store_commands.restore("meta.bak")

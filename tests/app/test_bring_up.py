@@ -39,7 +39,9 @@ def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
 def test_a_mount_that_would_hide_the_cluster_itself_is_refused_before_anything_starts(
     tmp_path, monkeypatch, below
 ):
-    """All was started, and its mount daemon failed; the cluster stayed, and its record with a mount point that never works."""
+    """All was started, and its mount daemon failed;
+    the cluster stayed, and its record with a mount point that never works.
+    """
     monkeypatch.setattr("fs.app.bring_up.check_fuse", lambda: None)
     directory = tmp_path / below
     directory.mkdir(parents=True, exist_ok=True)
@@ -50,7 +52,9 @@ def test_a_mount_that_would_hide_the_cluster_itself_is_refused_before_anything_s
 
 
 def test_what_the_mount_offers_stays_until_something_else_is_said(tmp_path):
-    """It was written anew by each start, so a cluster for a KV cache came back without the tree that its programs use."""
+    """It was written anew by each start, so a cluster for a KV cache came back without the tree
+    that its programs use.
+    """
     kept = []
     for asked in (None, True, None, False, None):
         options = UpOptions(tmp_path / "c", has_mount=False, has_hf3fs_tree=asked)

@@ -83,7 +83,9 @@ def check_health(by_hand):
 
 
 def replace_the_key(by_hand):
-    """New and old one, then the new one alone; processes read it when they are told, and go on serving."""
+    """New and old one, then the new one alone;
+    processes read it when they are told, and go on serving.
+    """
     old = by_hand.key_file.read_text()
     other = by_hand.base / "new.key"
     subprocess.run([EMBER, "key", "new", other], check=True, timeout=60)

@@ -128,7 +128,9 @@ SOMETIMES = {
 
 
 def what_is_wrong_with_metrics(status):
-    """Return what a process of a cluster should show and does not, or shows though no document knows it."""
+    """Return what a process of a cluster should show and does not,
+    or shows though no document knows it.
+    """
     documented, found = {m.name for m in METRICS}, set()
     for service in status["services"]:
         name, text = service["name"], fetch(service["metrics_address"].removeprefix("tcp:"))
@@ -275,7 +277,9 @@ def test_data_survives_a_restart(ember):
 @needs_fuse
 @pytest.mark.mount
 def test_services_may_become_more_and_fewer(ember):
-    """The same store, held by the control process or served to three managers and two metadata services."""
+    """The same store, held by the control process or served to three managers
+    and two metadata services.
+    """
     written = []
     for options, expected in (
         ((), ["control"]),
@@ -307,7 +311,9 @@ def test_services_may_become_more_and_fewer(ember):
 @needs_fuse
 @pytest.mark.mount
 def test_deaths_are_pauses(ember):
-    """Every kind of service is killed while a file is written, synced and read back again and again."""
+    """Every kind of service is killed while a file is written,
+    synced and read back again and again.
+    """
     ember.up("--mount", ember.mount)
     expected = {}
     for name in ("storage-1", "control", "storage-3"):
@@ -390,7 +396,9 @@ def test_two_mounts_and_the_death_of_the_supervisor(ember, tmp_path):
 @needs_fuse
 @pytest.mark.mount
 def test_up_after_a_reboot(ember):
-    """Nothing runs, but state file, sockets and a dead mount are there; the pids belong to others."""
+    """Nothing runs, but state file, sockets and a dead mount are there;
+    the pids belong to others.
+    """
     ember.up("--mount", ember.mount, "--nodes", 1)
     (ember.mount / "file").write_text("kept")
     for pid in [ember.status()["supervisor_pid"], *(s["pid"] for s in ember.status()["services"])]:
@@ -472,7 +480,9 @@ def test_clusters_side_by_side(tmp_path):
 
 
 def test_a_lock_held_by_somebody_else_is_no_crash(ember):
-    """The supervisor of another `ember up` that is just starting holds the lock but does not answer yet."""
+    """The supervisor of another `ember up` that is just starting holds the lock
+    but does not answer yet.
+    """
     ember.up("--no-mount", "--nodes", 1)
     ember.run("down")
     with (ember.directory / "run/supervisor.lock").open("r+") as lock:

@@ -54,7 +54,9 @@ def test_chains_use_distinct_nodes_evenly(record):
     ("nodes", "replicas"), [(2, 2), (3, 2), (3, 3), (4, 3), (5, 2), (5, 3), (6, 3), (7, 3), (9, 3)]
 )
 def test_by_default_all_others_feed_a_lost_node_equally(nodes, replicas):
-    """The survivors' load when any node of a usual local cluster is brought up to date: largest over mean 1.0."""
+    """The survivors' load when any node of a usual local cluster is brought up to date:
+    largest over mean 1.0.
+    """
     chains = default_chain_count(nodes, replicas)
     assert 2 * nodes <= chains <= 4 * nodes
     rows = node_rows(ClusterRecord("c", nodes, replicas, chains, ""), list(range(11, 11 + nodes)))

@@ -84,7 +84,9 @@ async def test_a_process_begins_with_the_newest_settings_that_it_could_take_over
     monkeypatch,
     autojump_clock,  # noqa: ARG001
 ):
-    """Of version 2 no process can make anything, which only processes know; nobody answers the third time."""
+    """Of version 2 no process can make anything, which only processes know;
+    nobody answers the third time.
+    """
     runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 7)
     monkeypatch.setattr("fs.app.kept_settings.ask_for_settings", nobody_answers)
     section = ProcessSection(directory=str(tmp_path), mgmtd_addresses=["unix:x"])

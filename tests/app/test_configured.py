@@ -1,4 +1,6 @@
-"""On a machine of a deployed cluster its files say which cluster is meant, unless somebody says otherwise."""
+"""On a machine of a deployed cluster its files say which cluster is meant,
+unless somebody says otherwise.
+"""
 
 from pathlib import Path
 

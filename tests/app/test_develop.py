@@ -1,4 +1,6 @@
-"""How `ember test` runs pytest: where its files are, what stays of them, and which environment it has."""
+"""How `ember test` runs pytest: where its files are, what stays of them,
+and which environment it has.
+"""
 
 import os
 from pathlib import Path

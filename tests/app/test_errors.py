@@ -159,7 +159,10 @@ print("\\u65e5\\udcff", file=sys.stderr)
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_no_fault(closed):
-    program = "from fs.app import main; from fs.app.cells import console, table; main.app = lambda: console().print(table('a')); main.main()"
+    program = (
+        "from fs.app import main; from fs.app.cells import console, table; main.app = lambda: "
+        "console().print(table('a')); main.main()"
+    )
     words = f'exec "{sys.executable}" -c "{program}" {closed}'
     done = subprocess.run(["sh", "-c", words], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

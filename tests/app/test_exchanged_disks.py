@@ -19,14 +19,18 @@ SPACES = {NodeId(n): space(0.5) for n in STORAGE_IDS}
 
 
 def test_it_is_said_when_rebalancing_can_do_nothing():
-    """Was: targets are moved, and then nothing moved: with as few nodes as copies a new disk stays empty."""
+    """Was: targets are moved, and then nothing moved:
+    with as few nodes as copies a new disk stays empty.
+    """
     _, why = spread_plan(routing())
     assert why.startswith("only 3 storage nodes are there for chains of 3: nothing can be moved")
     assert len(spread_plan(routing(nodes=[node(14, Role.STORAGE)]))) == 1
 
 
 def test_only_a_disk_that_is_in_use_is_used_again():
-    """Was: whatever stood there, a dead disk too, was said to be used again, and chains were spread over it."""
+    """Was: whatever stood there, a dead disk too, was said to be used again,
+    and chains were spread over it.
+    """
     configs = {NodeId(13): settings(storage__disks=[{"path": "/d0"}, {"path": "/d1"}])}
     where = SimpleNamespace(run=lambda _use: (routing(), SPACES, configs))
     check_used(where, 13, 0)

@@ -1,4 +1,6 @@
-"""`--kv foundationdb`: whole clusters of real processes, each with the fake client library, on one fake server."""
+"""`--kv foundationdb`: whole clusters of real processes, each with the fake client library,
+on one fake server.
+"""
 
 import json
 import os
@@ -165,7 +167,9 @@ def test_a_cluster_with_several_of_each_service(ember, server):
 @pytest.mark.timeout(500)
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
 def test_a_cluster_moves_to_foundationdb_and_back(ember, server, tmp_path):
-    """By backup and restore; each backup is made while the cluster works, or when it has stopped."""
+    """By backup and restore; each backup is made while the cluster works,
+    or when it has stopped.
+    """
     kv, file = f"foundationdb:{server.cluster_file}", tmp_path / "b"
     ember.up()
     work(ember.mount, "one")

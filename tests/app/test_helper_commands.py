@@ -1,4 +1,6 @@
-"""The programs that mount(8) and umount(8) look for are written, run this installation, and go again."""
+"""The programs that mount(8) and umount(8) look for are written,
+run this installation, and go again.
+"""
 
 import os
 import subprocess
@@ -63,7 +65,9 @@ def test_a_path_with_blanks_is_one_word():
 
 @pytest.mark.parametrize("interpreter", ["/gone/python", sys.executable])
 def test_what_is_mounted_can_be_unmounted_where_emberfs_is_gone(tmp_path, interpreter):
-    """umount(8) runs the helper and nothing else: without a program or its packages everything stayed mounted."""
+    """umount(8) runs the helper and nothing else:
+    without a program or its packages everything stayed mounted.
+    """
     tools = {"umount": '#!/bin/sh\necho "without a helper: $*"\n'}
     tools["umount.fuse.ember"] = helper_text("umount", interpreter)
     for name, text in tools.items():

@@ -1,7 +1,9 @@
-"""Every setting that a running process takes over is really seen by what uses it, and the one before it no more.
+"""Every setting that a running process takes over is really seen by what uses it,
+and the one before it no more.
 
-Each test lets a part of a process do its ordinary work with a section that notes which of its settings are asked for, after the
-part was given it in the place of an earlier one.  What a part makes something of at once (limits, rates) is looked at, too.
+Each test lets a part of a process do its ordinary work with a section that notes which of its
+settings are asked for, after the part was given it in the place of an earlier one.  What a part
+makes something of at once (limits, rates) is looked at, too.
 """
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
@@ -53,25 +55,52 @@ from tests.mgmtd.test_mover import add_node
 from tests.storage.cluster import open_caller, open_cluster
 
 OF_STORAGE = (
-    "forward_timeout_s", "forward_retry_s", "link_failed_after_s", "resync_interval_s", "scrub_bytes_per_s_max",
-    "compact_bytes_per_s_max", "low_space_fraction",
-)  # fmt: skip
-LIMITS_OF_STORAGE = ("read_concurrency", "write_concurrency", "resync_concurrency", "resync_bytes_per_s_max")  # fmt: skip
+    "forward_timeout_s",
+    "forward_retry_s",
+    "link_failed_after_s",
+    "resync_interval_s",
+    "scrub_bytes_per_s_max",
+    "compact_bytes_per_s_max",
+    "low_space_fraction",
+)
+LIMITS_OF_STORAGE = (
+    "read_concurrency",
+    "write_concurrency",
+    "resync_concurrency",
+    "resync_bytes_per_s_max",
+)
 RETRIES = ("retry_time_s_max", "retry_pause_s", "retry_pause_s_max")
 OF_CALLS = (*RETRIES, "call_timeout_s", "requests_per_node_max")
 OF_READS = ("batch_count_max", "batch_bytes_max", "verify_reads")
 OF_MOUNTS = (
-    "write_buffer_bytes", "dirty_bytes_max", "write_back_interval_s", "unmount_time_s_max", "readahead_bytes_max",
-    "readahead_total_bytes_max", "leased_names_max",
-)  # fmt: skip
+    "write_buffer_bytes",
+    "dirty_bytes_max",
+    "write_back_interval_s",
+    "unmount_time_s_max",
+    "readahead_bytes_max",
+    "readahead_total_bytes_max",
+    "leased_names_max",
+)
 OF_META = (
-    "gc_delay_s", "gc_interval_s", "gc_batch_count", "session_scan_interval_s", "session_grace_s", "trash_expiry_s",
-    "trash_scan_interval_s", "trash_free_fraction_min",
-)  # fmt: skip
+    "gc_delay_s",
+    "gc_interval_s",
+    "gc_batch_count",
+    "session_scan_interval_s",
+    "session_grace_s",
+    "trash_expiry_s",
+    "trash_scan_interval_s",
+    "trash_free_fraction_min",
+)
 OF_MANAGERS = (
-    "probe_timeout_s", "replace_after_s", "move_stall_s", "moves_max", "moves_per_node_max", "move_free_fraction_min",
-    "rotate_after_s", "rotations_max",
-)  # fmt: skip
+    "probe_timeout_s",
+    "replace_after_s",
+    "move_stall_s",
+    "moves_max",
+    "moves_per_node_max",
+    "move_free_fraction_min",
+    "rotate_after_s",
+    "rotations_max",
+)
 OF_EVERY_PROCESS = {"process.log_level", "process.slow_request_s", "trace.sample_rate"}
 
 
@@ -282,7 +311,12 @@ async def test_of_mounts(autojump_clock):
     caller, cluster = Caller(0, 0), FakeCluster(FakeClock())
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
     vfs = Vfs(cluster.meta("c"), cluster.store(), runtime, ClientSection())
-    section = ClientSection(write_buffer_bytes=65536, dirty_bytes_max=1 << 20, write_back_interval_s=1.0, leased_names_max=0)  # fmt: skip
+    section = ClientSection(
+        write_buffer_bytes=65536,
+        dirty_bytes_max=1 << 20,
+        write_back_interval_s=1.0,
+        leased_names_max=0,
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(vfs.run)
         assert vfs._core.leased.is_wanted
@@ -311,7 +345,9 @@ async def test_of_mounts(autojump_clock):
 
 
 def test_what_covers_operations_under_way_never_shrinks():
-    """As many bytes as the margin was may be buffered already, and attributes from before a change may still be asked for."""
+    """As many bytes as the margin was may be buffered already,
+    and attributes from before a change may still be asked for.
+    """
     cluster = FakeCluster(FakeClock())
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
     long, longer = (ClientSection(dirty_bytes_max=1 << 28, retry_time_s_max=t) for t in (2e3, 3e3))

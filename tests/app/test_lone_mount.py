@@ -1,4 +1,6 @@
-"""A mount daemon without a supervisor: how it is configured, and that one which does not come to serve is ended."""
+"""A mount daemon without a supervisor: how it is configured,
+and that one which does not come to serve is ended.
+"""
 
 import signal
 import subprocess

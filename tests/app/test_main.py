@@ -40,7 +40,9 @@ def test_the_list_of_commands_tells_whole_lines(capsys):
 
 @pytest.mark.parametrize("name", [*GROUPS])
 def test_groups_look_like_the_rest_and_tell_whole_lines(name, capsys):
-    """A wrong word is told in lines without frames, and no line of a list of commands ends in dots."""
+    """A wrong word is told in lines without frames,
+    and no line of a list of commands ends in dots.
+    """
     load = GROUPS[name]
     told = []
     for words in (["--help"], ["--no-such-option"]):

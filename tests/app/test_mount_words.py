@@ -15,7 +15,10 @@ FROM_FSTAB = (
     "rw,noexec,_netdev,nofail,noauto,user,user=alice,x-systemd.automount,x-systemd.requires=a.service"
     ",X-mount.mkdir,comment=ours,defaults,uhelper=x"
 )
-FROM_THE_LIST = "remount,ro,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576"
+FROM_THE_LIST = (
+    "remount,ro,nosuid,nodev,relatime,user_id=0,group_id=0,"
+    "default_permissions,allow_other,max_read=1048576"
+)
 
 
 def test_what_is_for_others_is_passed_over():

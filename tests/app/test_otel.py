@@ -1,4 +1,6 @@
-"""Spans in OpenTelemetry's form, by its own SDK: as its exporters see them, and as a collector gets them."""
+"""Spans in OpenTelemetry's form, by its own SDK:
+as its exporters see them, and as a collector gets them.
+"""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -68,7 +68,9 @@ def test_what_is_on_no_mount_is_a_path_of_the_file_system(path):
 
 
 def test_links(mounts):
-    """Absolute ones mean something to this machine only; the last one is meant itself, unless it is to be followed."""
+    """Absolute ones mean something to this machine only;
+    the last one is meant itself, unless it is to be followed.
+    """
     (mounts / "outer").symlink_to(mounts / "one" / "d")
     (mounts / "one" / "up").symlink_to(mounts / "one" / "d")
     (mounts / "one" / "other").symlink_to(mounts / "two" / "d")
@@ -102,7 +104,9 @@ def recorded(path, cluster_id):
 
 
 def test_the_cluster_is_the_one_that_is_mounted_there(mounts, monkeypatch):
-    """However many run here; one that is named must be that one, or its files of the same names would be meant."""
+    """However many run here; one that is named must be that one,
+    or its files of the same names would be meant.
+    """
     one, two = (recorded(mounts / f"c-{name}", f"ember-{name}") for name in ("one", "two"))
     monkeypatch.setattr(which_cluster, "default_directory", lambda: one.path)
     monkeypatch.setattr(which_cluster, "cluster_directories", lambda: [one.path, two.path])

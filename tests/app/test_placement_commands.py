@@ -1,4 +1,6 @@
-"""`ember placement`: from a table made to one that is checked, grown, simulated and drawn, through files."""
+"""`ember placement`: from a table made to one that is checked, grown,
+simulated and drawn, through files.
+"""
 
 import json
 

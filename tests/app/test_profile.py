@@ -47,11 +47,13 @@ def test_what_happened_in_between_is_shown_per_second_the_busiest_first():
     after = reading(
         12.0,
         processes=[
-            process(5, read=operation(30, 2100, up_to_1=28, up_to_100=2), open=operation(1, up_to_1=1)),
+            process(
+                5, read=operation(30, 2100, up_to_1=28, up_to_100=2), open=operation(1, up_to_1=1)
+            ),
             process(6, write=operation(100, 8, up_to_10=100)),
         ],
         files=[file(7, 30, 2100), file(8, 100, 8)],
-    )  # fmt: skip
+    )
     view = view_between(before, after, HERE)
     assert [(row.pid, row.operation) for row in view.rows] == [
         (6, "write"),
@@ -63,7 +65,10 @@ def test_what_happened_in_between_is_shown_per_second_the_busiest_first():
     assert read.mean_s == pytest.approx(0.01)
     assert (read.p50_s, read.p99_s, write.p50_s) == (0.001, 0.1, 0.01)
     assert write.share == pytest.approx(0.5)
-    assert [(f.inode_id, f.calls_per_s, f.bytes_per_s) for f in view.files] == [(8, 50, 4), (7, 10, 1000)]  # fmt: skip
+    assert [(f.inode_id, f.calls_per_s, f.bytes_per_s) for f in view.files] == [
+        (8, 50, 4),
+        (7, 10, 1000),
+    ]
     assert tables_of(view)
 
 

@@ -1,4 +1,6 @@
-"""A real Prometheus reads a process that shows every metric, and answers every question of dashboard and alerts."""
+"""A real Prometheus reads a process that shows every metric,
+and answers every question of dashboard and alerts.
+"""
 
 import json
 import re
@@ -103,8 +105,11 @@ def question_all(port):
 @contextmanager
 def prometheus(folder, port):
     command = [
-        PROMETHEUS, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
+        PROMETHEUS,
+        "--config.file=prometheus.yml",
+        "--storage.tsdb.path=data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as child,

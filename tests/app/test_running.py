@@ -13,7 +13,10 @@ from fs.app.running import Command, mount_daemon_at, parse_command
     ("line", "expected"),
     [
         ("python -P -m fs.app.supervisor /data --no-restart", ("supervisor", "/data")),
-        ("python -P -m fs.app.storage /d/config/storage-1.toml", ("storage", "/d/config/storage-1.toml")),
+        (
+            "python -P -m fs.app.storage /d/config/storage-1.toml",
+            ("storage", "/d/config/storage-1.toml"),
+        ),
         ("python /usr/bin/ember mountd --config /etc/m.toml", ("mountd", "/etc/m.toml")),
         ("python /usr/bin/ember meta --config=m.toml", ("meta", "m.toml")),
         ("python /usr/bin/ember status --dir /data", None),
@@ -23,7 +26,7 @@ from fs.app.running import Command, mount_daemon_at, parse_command
         ("grep fs.app.main /data", None),
         ("", None),
     ],
-)  # fmt: skip
+)
 def test_command_lines(line, expected):
     assert parse_command(line.split(" ")) == expected
 

@@ -16,7 +16,9 @@ from fs.schema import metrics
 
 
 def reading(at_s, numbers=(), histograms=()):
-    """Return what a process shows that noted these, by way of the text that Prometheus would get."""
+    """Return what a process shows that noted these,
+    by way of the text that Prometheus would get.
+    """
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
 
     figures = Figures()
@@ -101,9 +103,18 @@ def test_a_line_of_a_mount():
     )
     line = dict(zip(HEAD, cells(Span(before, after)), strict=True))
     assert line == {
-        "ops/s": "5", "mean": "10.0ms", "p99": "10.0ms", "read/s": "3.0 MiB", "written/s": "1.0 KiB",
-        "dirty": "5 B", "lookup": "3", "open": "2", "read": "0", "write": "0", "err/s": "2.0",
-    }  # fmt: skip
+        "ops/s": "5",
+        "mean": "10.0ms",
+        "p99": "10.0ms",
+        "read/s": "3.0 MiB",
+        "written/s": "1.0 KiB",
+        "dirty": "5 B",
+        "lookup": "3",
+        "open": "2",
+        "read": "0",
+        "write": "0",
+        "err/s": "2.0",
+    }
 
 
 @given(st.lists(st.floats(0.0, 50.0), min_size=1), st.floats(0.01, 1.0))

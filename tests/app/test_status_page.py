@@ -52,7 +52,13 @@ def test_the_page_reads_only_what_is_told():
     """Names after `status.`, `facts.` and of rows that the script uses are keys of the document."""
     page = PAGE_PATH.read_text()
     told = status_document(taken(routing(), moves=MOVES))
-    keys = {"status": set(told), "facts": set(told["cluster"]), "node": set(told["nodes"][0]), "chain": set(told["chains"][0]), "move": set(told["moves"][0])}  # fmt: skip
+    keys = {
+        "status": set(told),
+        "facts": set(told["cluster"]),
+        "node": set(told["nodes"][0]),
+        "chain": set(told["chains"][0]),
+        "move": set(told["moves"][0]),
+    }
     for owner, known in keys.items():
         assert set(re.findall(rf"\b{owner}\.([a-z_]+)", page)) <= known | {"length", "json"}, owner
 

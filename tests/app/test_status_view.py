@@ -77,8 +77,13 @@ def test_only_chains_that_lost_something_are_told():
 
 @pytest.mark.parametrize(
     ("is_mounted", "pid", "state"),
-    [(True, 7, "mounted"), (True, None, "dead"), (False, 7, "not mounted"), (False, None, "not mounted")],
-)  # fmt: skip
+    [
+        (True, 7, "mounted"),
+        (True, None, "dead"),
+        (False, 7, "not mounted"),
+        (False, None, "not mounted"),
+    ],
+)
 def test_a_mount_is_judged_without_being_asked(monkeypatch, is_mounted, pid, state):
     """It answers nothing while metadata is away, which is when somebody looks."""
 

@@ -1,4 +1,6 @@
-"""Mount daemons that were killed and cannot end: who is one, and which connection is ended for it."""
+"""Mount daemons that were killed and cannot end:
+who is one, and which connection is ended for it.
+"""
 
 import signal
 import subprocess

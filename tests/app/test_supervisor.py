@@ -1,4 +1,6 @@
-"""The supervisor with small stand-in programs instead of services: restarts, order, adoption, back-off."""
+"""The supervisor with small stand-in programs instead of services:
+restarts, order, adoption, back-off.
+"""
 
 import errno
 import json
@@ -51,7 +53,9 @@ os.write(int(os.environ["EMBERFS_READY_FD"]), b"\\n")
 while True:
     signal.pause()
 """
-"""Its main thread ends when it is asked to; another one goes on, as if the kernel kept it waiting."""
+"""Its main thread ends when it is asked to;
+another one goes on, as if the kernel kept it waiting.
+"""
 FAILS_AND_LEAVES_A_THREAD = LEAVES_A_THREAD.replace(".pthread_exit", "").replace(
     "end(None)", "end.syscall(SYS_EXIT, 1)"
 )
@@ -114,7 +118,9 @@ async def test_without_restarts_a_dead_service_stays_dead(directory):
 
 @pytest.fixture
 def left(monkeypatch):
-    """The processes that cannot be killed: a signal would not reach a thread that waits for a disk."""
+    """The processes that cannot be killed: a signal would not reach a thread
+    that waits for a disk.
+    """
     monkeypatch.setattr(stuck_daemon, "LOOK_S", 0.05)
     monkeypatch.setattr(stuck_daemon, "LEFT_AFTER_S", 0.2)
     monkeypatch.setattr(module, "MOUNT_STOP_TIMEOUT_S", 30.0)
@@ -219,7 +225,8 @@ async def test_stop_goes_from_mounts_to_control(directory):
     ]  # fmt: skip
 
 
-# The "killed" supervisor lives in this very process, whose subprocess module notices the abandoned child.
+# The "killed" supervisor lives in this very process, whose subprocess
+# module notices the abandoned child.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_new_supervisor_adopts_what_the_old_one_left(directory):
     old = Supervisor(directory, command=command(SERVES))
@@ -346,7 +353,9 @@ async def test_the_end_of_a_watched_process_stops_everything(directory):
 
 @pytest.mark.parametrize("refused", ["pidfd_open", "read_text"])
 async def test_a_process_that_cannot_be_looked_at_has_not_ended(directory, monkeypatch, refused):
-    """It had, where there was no descriptor to look: the supervisor waited for its exit, and heard nobody until that came."""
+    """It had, where there was no descriptor to look:
+    the supervisor waited for its exit, and heard nobody until that came.
+    """
     owner = Path if refused == "read_text" else os
     real, refusals, others = getattr(owner, refused), [], set(os.listdir("/proc"))
 

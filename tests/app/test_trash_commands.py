@@ -24,7 +24,9 @@ def test_a_name_that_is_there_again_is_told_with_a_way_out(monkeypatch):
 
 
 def test_a_path_of_the_machine_is_none_of_a_cluster_that_nobody_named(tmp_path, monkeypatch):
-    """`ember rm /home/x` on a server means that machine's /home/x, not what the file system calls so."""
+    """`ember rm /home/x` on a server means that machine's /home/x,
+    not what the file system calls so.
+    """
     monkeypatch.setattr(quota_commands, "configured_file", lambda: tmp_path / "mgmtd.toml")
     monkeypatch.setattr(quota_commands, "_connected_elsewhere", lambda where: where)
     (tmp_path / "file").touch()

@@ -22,7 +22,9 @@ class Manager:
         if method is services.MGMTD_SET_USER:
             self.users[request.user.uid] = request.user
         elif method is services.MGMTD_LIST_USERS:
-            return pb.ListUsersRsp(users=[u for uid, u in sorted(self.users.items()) if uid >= request.first_uid])  # fmt: skip
+            return pb.ListUsersRsp(
+                users=[u for uid, u in sorted(self.users.items()) if uid >= request.first_uid]
+            )
         elif method is services.MGMTD_REMOVE_USER:
             del self.users[request.uid]
         elif method is services.MGMTD_REVOKE_TOKEN:
@@ -47,7 +49,9 @@ def run(*words):
 
 @pytest.mark.usefixtures("manager")
 def test_what_is_not_said_of_a_user_stays():
-    """Was: a mount daemon lost its root flag, and a user all groups, by another `user add` without them."""
+    """Was: a mount daemon lost its root flag, and a user all groups,
+    by another `user add` without them.
+    """
     assert run("add", "1000", "alice") == "user 1000 alice: groups 1000; flags: none"
     said = run("add", "1000", "alice", "--gid", "7", "--groups", "10,20", "--root", "--admin")
     assert said == "user 1000 alice: groups 7,10,20; flags: root admin"

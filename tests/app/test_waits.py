@@ -6,12 +6,17 @@ from fs.app import waits
 from fs.app.cluster_dir import ClusterDir, ClusterRecord, storage_names
 from fs.schema.status import FsError, Status
 
-REFUSED = "2026-11-23T12:33:02.778Z error   fs.app.compose: FOREIGN_DISK: the disk belongs to another node"
+REFUSED = (
+    "2026-11-23T12:33:02.778Z error   fs.app.compose: FOREIGN_DISK: the disk belongs to another "
+    "node"
+)
 AT_WORK = "2026-11-23T12:33:02.759Z info    __main__: opening disk /data/storage-2/disk-0"
 
 
 class Services:
-    """A supervisor of storage processes, each of which goes through states, one at each question: its state, and the last line of its log."""
+    """A supervisor of storage processes, each of which goes through states, one at each question:
+    its state, and the last line of its log.
+    """
 
     def __init__(self, directory, record, courses):
         self._directory = directory

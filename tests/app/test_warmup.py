@@ -1,4 +1,6 @@
-"""Interrupting `ember warmup`: it ends cleanly, says how far it came, and the next run goes on there."""
+"""Interrupting `ember warmup`: it ends cleanly, says how far it came,
+and the next run goes on there.
+"""
 
 import json
 import signal
@@ -19,7 +21,9 @@ NAMES = ("/d/a", "/d/b", "/d/c", "/d/e")
 
 
 class FakeFs:
-    """Files of two steps and a bit; `before_piece` is called with path and offset before each is read."""
+    """Files of two steps and a bit; `before_piece` is called with path and offset
+    before each is read.
+    """
 
     length = 2 * PIECE_BYTES + 5
 

@@ -2,8 +2,9 @@
 
     python -m tests.chunkengine.astray [--count N] [--seed S]
 
-On a real disk, one write of a workload is lost, or goes to the block of another chunk.  Then every chunk is read: as it should
-be, or CHECKSUM_MISMATCH, never anything else; and the check of the disk names each one that cannot be read.
+On a real disk, one write of a workload is lost, or goes to the block of another chunk.  Then every
+chunk is read: as it should be, or CHECKSUM_MISMATCH, never anything else; and the check of the disk
+names each one that cannot be read.
 """
 
 import argparse

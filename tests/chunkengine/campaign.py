@@ -1,4 +1,6 @@
-"""Runs many seeds of a trial in several processes, with a progress bar, and adds up what came out."""
+"""Runs many seeds of a trial in several processes, with a progress bar,
+and adds up what came out.
+"""
 
 import logging
 import shutil
@@ -18,14 +20,17 @@ Trial = Callable[[int, Path], Counter[str]]
 """Takes a seed and an empty directory; returns counts; raises if something is wrong."""
 
 CHUNK = 200
-"""Seeds that a process runs before a fresh one takes over, with a new pool: one that replaces its processes may wait
-for ever for a replacement (CPython issue 115634)."""
+"""Seeds that a process runs before a fresh one takes over, with a new pool:
+one that replaces its processes may wait for ever for a replacement (CPython issue 115634).
+"""
 
 
 def run_campaign(
     trial: Trial, first: int, count: int, jobs: int, what: str, *, place: Path | None = None
 ) -> Counter[str]:
-    """Run seeds first .. first + count - 1; print failures and the sums; the count `FAILED` tells."""
+    """Run seeds first .. first + count - 1; print failures and the sums;
+    the count `FAILED` tells.
+    """
     total: Counter[str] = Counter()
     began = time.perf_counter()
     seeds = range(first, first + count)

@@ -2,14 +2,17 @@
 
     python -m tests.chunkengine.corrupt [--count N] [--seed S] [--jobs J]
 
-One trial changes one to four neighbouring bytes of one file, checks the disk, and puts them back.  What counts as corruption:
+One trial changes one to four neighbouring bytes of one file, checks the disk, and puts them
+back.  What counts as corruption:
 
 - bytes of a version (committed or pending) of a chunk, within its length;
-- any byte of RocksDB's live tables (`*.sst`), its `MANIFEST`, its `CURRENT`, its write-ahead log, and our `SYNCED`.
+- any byte of RocksDB's live tables (`*.sst`), its `MANIFEST`, its `CURRENT`, its
+  write-ahead log, and our `SYNCED`.
 
-What does not, because no reader of the disk ever uses it: free blocks, bytes of a block behind the version's length, RocksDB's
-`LOG` text, `OPTIONS`, `IDENTITY` and `LOCK`.  Nor the Bloom filter inside a table: RocksDB goes without a damaged one.  So a change
-of a table that was not found is counted as one without effect if every record still reads the same, by scan and by key.
+What does not, because no reader of the disk ever uses it: free blocks, bytes of a block behind the
+version's length, RocksDB's `LOG` text, `OPTIONS`, `IDENTITY` and `LOCK`.  Nor the Bloom filter
+inside a table: RocksDB goes without a damaged one.  So a change of a table that was not found is
+counted as one without effect if every record still reads the same, by scan and by key.
 """
 
 import argparse
@@ -95,7 +98,9 @@ def records_of(path: Path) -> list[ChunkRecord]:
 
 
 def all_records(path: Path) -> list[tuple[bytes, bytes, bytes | None, bytes | None]]:
-    """Return every record as a scan and as a look-up by key gives it, and what lies behind each key: nothing."""
+    """Return every record as a scan and as a look-up by key gives it,
+    and what lies behind each key: nothing.
+    """
     meta = RocksMetaStore(path / "meta", is_read_only=True)
     try:
         scanned = list(meta.scan(b"", b"\xff" * 40))

@@ -1,11 +1,12 @@
-"""Lives of a simulated disk, each ended by a process kill or a power loss at a random disk operation.
+"""Lives of a simulated disk, each ended by a process kill or a power loss
+at a random disk operation.
 
     python -m tests.chunkengine.crash [--count CASES] [--seed S] [--jobs J]
 
-A case is one end and what follows: the disk is checked as it lies there (`fs/chunkengine/fsck.py`), opened, checked
-again, and every chunk must hold its last synced content or one acknowledged later (after a kill: the last one).
-The work is all that an engine can do: updates, removals, removed targets, notes, marks of damage, repairs,
-compaction, syncs; a part of it runs inside flushes.
+A case is one end and what follows: the disk is checked as it lies there (`fs/chunkengine/fsck.py`),
+opened, checked again, and every chunk must hold its last synced content or one acknowledged later
+(after a kill: the last one). The work is all that an engine can do: updates, removals, removed
+targets, notes, marks of damage, repairs, compaction, syncs; a part of it runs inside flushes.
 """
 
 import argparse
@@ -42,7 +43,9 @@ SECTION = StorageSection(
     checksum_block_bytes=4096, direct_write_bytes_min=4096, space_at_hand_bytes_max=0
 )
 KEEPING = StorageSection(checksum_block_bytes=4096, direct_write_bytes_min=4096)
-"""With space at hand, as half of the runs have it; without, groups that ran empty go, and compactions move more."""
+"""With space at hand, as half of the runs have it;
+without, groups that ran empty go, and compactions move more.
+"""
 LIVES = 10
 SMALL_GROUP = 4
 """Blocks per group in every other run: so few chunks make sparse groups, too."""
@@ -176,7 +179,9 @@ class FullWorkload(Workload):
 
 
 class CrashPlan:
-    """Stops the process at the n-th disk operation; runs a few operations inside a flush now and then."""
+    """Stops the process at the n-th disk operation;
+    runs a few operations inside a flush now and then.
+    """
 
     def __init__(self, rng: random.Random, workload: Workload, operations_max: int = 160) -> None:
         self.left = rng.randint(1, operations_max)

@@ -2,10 +2,11 @@
 
     python -m tests.chunkengine.exhaustive [--triples N] [--seed S] [--jobs J]
 
-All sequences of one and two operations, from a disk that is synced and from one that is not, and N sampled ones of three.
-Each is run again and again, cut at the first, second, third ... disk operation until it runs through; each
-cut is a process kill, a power loss that keeps nothing unsynced, one that keeps everything, and one in between.
-Afterwards everything that `crash.py` checks holds.  A workload is one sequence from one beginning.
+All sequences of one and two operations, from a disk that is synced and from one that is not, and N
+sampled ones of three.  Each is run again and again, cut at the first, second, third ... disk
+operation until it runs through; each cut is a process kill, a power loss that keeps nothing
+unsynced, one that keeps everything, and one in between.  Afterwards everything that `crash.py`
+checks holds.  A workload is one sequence from one beginning.
 """
 
 import argparse
@@ -119,11 +120,32 @@ NEEDS_BYTES = (
     "prepare append", "mark damaged", "scatter", "scatter at once", "prepare scatter",
 )  # fmt: skip
 NAMES = (
-    "create", "replace", "rewrite", "overwrite", "append", "grow", "cut", "stretch", "remove",
-    "prepare rewrite", "prepare append", "prepare remove", "commit", "drop", "mark damaged", "repair",
-    "put damaged", "remove target", "compact", "sync", "replace at once", "append at once",
-    "scatter", "scatter at once", "prepare scatter",
-)  # fmt: skip
+    "create",
+    "replace",
+    "rewrite",
+    "overwrite",
+    "append",
+    "grow",
+    "cut",
+    "stretch",
+    "remove",
+    "prepare rewrite",
+    "prepare append",
+    "prepare remove",
+    "commit",
+    "drop",
+    "mark damaged",
+    "repair",
+    "put damaged",
+    "remove target",
+    "compact",
+    "sync",
+    "replace at once",
+    "append at once",
+    "scatter",
+    "scatter at once",
+    "prepare scatter",
+)
 
 
 class Cut:
@@ -139,7 +161,9 @@ class Cut:
 
 
 def keep(choice: float) -> random.Random:
-    """Return a random source for a power loss that keeps all of the unsynced (1.0), or nothing (0.0)."""
+    """Return a random source for a power loss that keeps all of the unsynced (1.0),
+    or nothing (0.0).
+    """
     rng = random.Random(0)
     rng.choice = lambda _: choice
     rng.randint = lambda low, high: high if choice else low

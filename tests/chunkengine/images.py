@@ -1,8 +1,8 @@
 """Small file systems in files, mounted by a loop device, whose power can be cut.
 
-A cut is the file system's own shutdown call (what xfstests' `godown` makes): from then on it writes nothing any more;
-what it had not written is lost when it is unmounted, and its journal is replayed at the next mount.
-Needs root, loop devices and mkfs; `missing` says what is not there.
+A cut is the file system's own shutdown call (what xfstests' `godown` makes): from then on it writes
+nothing any more; what it had not written is lost when it is unmounted, and its journal is replayed
+at the next mount. Needs root, loop devices and mkfs; `missing` says what is not there.
 """
 
 import fcntl

@@ -1,4 +1,5 @@
-"""How long other threads stand still while one waits for a slow disk; run with slow_calls.c preloaded, prints a line for each call.
+"""How long other threads stand still while one waits for a slow disk;
+run with slow_calls.c preloaded, prints a line for each call.
 
 LD_PRELOAD=slow_calls.so python -m tests.chunkengine.interpreter_lock DIRECTORY
 """

@@ -1,9 +1,10 @@
-"""SIGKILL of a process that works on a real disk, or on a key-value store (tests.kv.kills), again and again.
+"""SIGKILL of a process that works on a real disk, or on a key-value store (tests.kv.kills),
+again and again.
 
     python -m tests.chunkengine.kills [--count N] [--seed S] [--jobs J]
 
-After each kill the disk is checked as it lies there, opened, and every chunk must hold the last acknowledged content
-or the one that was being committed.
+After each kill the disk is checked as it lies there, opened, and every chunk must hold the last
+acknowledged content or the one that was being committed.
 """
 
 import argparse

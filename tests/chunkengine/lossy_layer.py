@@ -1,19 +1,21 @@
-"""A file system that keeps unsynced writes in memory, and can lose or tear them: what a power cut does, call by call.
+"""A file system that keeps unsynced writes in memory, and can lose or tear them:
+what a power cut does, call by call.
 
     python -m tests.chunkengine.lossy_layer BACKING MOUNT_POINT
 
-Names (create, rename, unlink ...) reach the backing directory at once; bytes reach it by fsync of their file.  Commands are
-written into the file `.control`:
+Names (create, rename, unlink ...) reach the backing directory at once; bytes reach it by fsync of
+their file.  Commands are written into the file `.control`:
 
     arm KIND N WHEN    cut the power before or after the N-th call of a kind from now on
     fail KIND N ERRNO  let the N-th call of a kind from now on fail, once; nothing of it is done
     cut                cut it now
-    recover SEED       what is unsynced falls into parts, 2 to 8 of each write; of each part none, some first or all writes
-                       are kept; power is back
+    recover SEED       what is unsynced falls into parts, 2 to 8 of each write; of each part none,
+                       some first or all writes are kept; power is back
 
-Parts begin and end at sectors, which a disk writes as a whole, and a part never has a later write without the earlier ones, as
-the kernel writes what its pages hold.  While the power is cut every call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the power is
-cut or a call has failed.
+Parts begin and end at sectors, which a disk writes as a whole, and a part never has a later write
+without the earlier ones, as the kernel writes what its pages hold.  While the power is cut every
+call fails with EIO.  Reading `.control` gives the calls counted since `arm`, and whether the
+power is cut or a call has failed.
 """
 
 import errno
@@ -35,7 +37,9 @@ SECTOR_BYTES = 512
 
 
 def sector_edges(offset: int, length: int, rng: random.Random) -> list[int]:
-    """Return where the parts of a write begin and end: at sectors, the first at or before it, the last at or behind it."""
+    """Return where the parts of a write begin and end:
+    at sectors, the first at or before it, the last at or behind it.
+    """
     first, last = offset // SECTOR_BYTES, -(-(offset + length) // SECTOR_BYTES)
     parts = min(rng.randint(*PARTS), last - first)
     inner = rng.sample(range(first + 1, last), parts - 1) if parts > 1 else []

@@ -2,9 +2,10 @@
 
     python -m tests.chunkengine.nth_call [--disk simulated|real] [--seeds N] [--steps N] [--jobs J]
 
-Errors: EIO, ENOSPC, a short write, a failed flush.  The work goes on after the error as long as the engine lets it.  A failed
-flush or metadata write must end the use of the disk, nothing may be acknowledged after it; any other error must leave
-everything as it was.  Then the disk is checked, opened again (the simulated one after a power loss, too), and every
+Errors: EIO, ENOSPC, a short write, a failed flush.  The work goes on after the error as
+long as the engine lets it.  A failed flush or metadata write must end the use of the disk,
+nothing may be acknowledged after it; any other error must leave everything as it was.  Then
+the disk is checked, opened again (the simulated one after a power loss, too), and every
 chunk must hold what was acknowledged.
 """
 
@@ -129,7 +130,8 @@ def simulated(seed: int, number: int, error: str, steps: int, *, is_power: bool)
         disk.crash()
     check_disk_of(disk)
     again = open_on(disk)
-    # The kernel may drop what it could not write: a failed flush loses what was not durable, without a power loss, too.
+    # The kernel may drop what it could not write: a failed flush loses what was not
+    # durable, without a power loss, too.
     workload.check_after_crash(again, is_power_loss=is_power or fault.hit == "flush")
     check_disk_of(disk)
     return fault

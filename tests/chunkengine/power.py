@@ -1,10 +1,12 @@
-"""Power cuts of a real file system under a working engine, or key-value store (tests.kv.power), again and again.
+"""Power cuts of a real file system under a working engine, or key-value store (tests.kv.power),
+again and again.
 
     python -m tests.chunkengine.power [--kind ext4|xfs] [--count N] [--seed S]
 
-Three threads write and sync on a loop-mounted image; its file system is shut down at a random instant, with or without
-its journal written first, unmounted and mounted again.  Then the disk is checked as it lies there, opened, and every
-chunk must hold what the last sync covered, or something acknowledged (or being committed) later.
+Three threads write and sync on a loop-mounted image; its file system is shut down at a random
+instant, with or without its journal written first, unmounted and mounted again.  Then the disk is
+checked as it lies there, opened, and every chunk must hold what the last sync covered, or something
+acknowledged (or being committed) later.
 """
 
 import argparse

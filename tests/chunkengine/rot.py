@@ -1,10 +1,12 @@
-"""Rot in each file of the engine's RocksDB: the disk opens with everything, refuses, or says so; it never loses silently.
+"""Rot in each file of the engine's RocksDB: the disk opens with everything, refuses, or says so;
+it never loses silently.
 
     python -m tests.chunkengine.rot [--places N] [--seeds N] [--jobs J]
 
-Of a disk that was closed and of one whose process was killed, one byte at a time is changed in every file beside the data
-(also in those that RocksDB does not need), at N places each; then each file is cut in half, and then removed.
-Every chunk must then be read as it was, or with a definite error.
+Of a disk that was closed and of one whose process was killed, one byte at a time is
+changed in every file beside the data (also in those that RocksDB does not need), at N
+places each; then each file is cut in half, and then removed. Every chunk must then be
+read as it was, or with a definite error.
 """
 
 import argparse
@@ -84,7 +86,8 @@ def remove(path: Path, _rng: random.Random) -> None:
 def harm_each(
     saved: Path, path: Path, folder: str, judge: Callable[[], str], *, places: int, seed: int
 ) -> Counter[str]:
-    """Harm each file in a folder of what is saved, in each way, in a copy at `path`; count what is said of the copies.
+    """Harm each file in a folder of what is saved, in each way, in a copy at `path`;
+    count what is said of the copies.
 
     Args:
         places: how many bits of each file are flipped, each in a copy of its own.

@@ -1,9 +1,11 @@
-"""Random sequences of 200 operations with restarts: the engine against a model that is a plain dictionary.
+"""Random sequences of 200 operations with restarts:
+the engine against a model that is a plain dictionary.
 
     python -m tests.chunkengine.sequences [--count N] [--seed S] [--jobs J]
 
-After every operation one chunk is compared, every twenty and after each restart all of them: content, ranges, versions,
-lists, the last chunk of a file, used bytes.  A restart is a clean one or a process kill.
+After every operation one chunk is compared, every twenty and after each restart all of
+them: content, ranges, versions, lists, the last chunk of a file, used bytes.  A restart is
+a clean one or a process kill.
 """
 
 import argparse

@@ -194,7 +194,9 @@ def test_idle_runs_are_all_that_is_not_busy():
 
 
 def test_what_is_asked_with_each_removal_walks_no_groups(monkeypatch) -> None:
-    """A disk of chunks of 64 KiB has a group for each 16 MiB, and whoever asks holds the lock of its books."""
+    """A disk of chunks of 64 KiB has a group for each 16 MiB,
+    and whoever asks holds the lock of its books.
+    """
     allocator = Allocator()
     positions = [allocator.allocate(0)[0] for _ in range(600)]
     for position in positions[:300]:

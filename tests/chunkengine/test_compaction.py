@@ -1,4 +1,6 @@
-"""Compaction: what it chooses, that it moves chunks unharmed and beside everything else, and any crash in it."""
+"""Compaction: what it chooses, that it moves chunks unharmed and beside everything else,
+and any crash in it.
+"""
 
 import os
 import random
@@ -82,7 +84,7 @@ def test_runs_cover_exactly_their_blocks_and_stay_in_a_group(parts) -> None:
         assert first + count not in positions or (first + count) & 0xFF == 0
 
 
-# ---- engine ---------------------------------------------------------------------------------------
+# ---- engine --------------------------------------------------------------------------------------
 
 
 def chunk(index: int) -> tuple[TargetId, ChunkId]:
@@ -378,7 +380,7 @@ def test_threads_update_and_read_while_chunks_move(lab, monkeypatch) -> None:
     check_books(engine._meta)
 
 
-# ---- crashes --------------------------------------------------------------------------------------
+# ---- crashes -------------------------------------------------------------------------------------
 
 
 class CompactingWorkload(Workload):

@@ -1,4 +1,6 @@
-"""Process kills and power losses at every kind of disk operation: nothing synced is lost, nothing is torn."""
+"""Process kills and power losses at every kind of disk operation:
+nothing synced is lost, nothing is torn.
+"""
 
 import random
 from collections import Counter

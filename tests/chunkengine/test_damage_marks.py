@@ -1,4 +1,6 @@
-"""Versions whose bytes are known to be bad: never served, never built upon, replaced or repaired."""
+"""Versions whose bytes are known to be bad:
+never served, never built upon, replaced or repaired.
+"""
 
 import random
 

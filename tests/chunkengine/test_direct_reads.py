@@ -1,4 +1,6 @@
-"""Large reads past the page cache: which go there, that they return what the others return, what falls back."""
+"""Large reads past the page cache: which go there, that they return what the others return,
+what falls back.
+"""
 
 import ctypes
 import errno
@@ -39,7 +41,9 @@ LIBC.mmap.restype = ctypes.c_void_p
 
 
 def cached_pages(fd, start, length) -> int:
-    """Return how many pages of a part of a file are in the page cache, without bringing any there, as reads may."""
+    """Return how many pages of a part of a file are in the page cache,
+    without bringing any there, as reads may.
+    """
     begin = start - start % mmap.PAGESIZE
     size = start + length - begin
     address = LIBC.mmap(
@@ -55,7 +59,9 @@ def cached_pages(fd, start, length) -> int:
 
 
 class Watched(Lab):
-    """A disk on which is noted what is opened for reading past the page cache; nothing is in it when it is opened."""
+    """A disk on which is noted what is opened for reading past the page cache;
+    nothing is in it when it is opened.
+    """
 
     def __init__(self, kind: str, path, bytes_min: int) -> None:
         super().__init__(kind, path)
@@ -77,7 +83,9 @@ class Watched(Lab):
         self.files.lend_past_cache = self._lend
 
     def _read_cached_at(self, file_id, offset, buffers) -> bool:
-        """Do so only where the pages are there: Linux begins to read the others, and a disk may have them in that moment."""
+        """Do so only where the pages are there: Linux begins to read the others,
+        and a disk may have them in that moment.
+        """
         with self.files._files.using(file_id) as file:
             is_there = cached_pages(file.fd, offset, sum(map(len, buffers))) > 0
         return is_there and self.read_cached_at(file_id, offset, buffers)
@@ -107,7 +115,9 @@ class Watched(Lab):
         pytest.fail("the page cache does not let go of the file")
 
     def read(self, wanted, *, may_pass_cache=True, askew=0) -> int:
-        """Read (chunk, offset, length), which have to be right; return how many rows went past the page cache."""
+        """Read (chunk, offset, length), which have to be right;
+        return how many rows went past the page cache.
+        """
         numbers, offsets, lengths = map(list, zip(*wanted, strict=True))
         rows = ReadRows(numbers, offsets, lengths, list(accumulate(lengths)))
         view = in_pages(bytes(sum(lengths) + askew))[askew:]

@@ -1,4 +1,6 @@
-"""Large versions past the page cache: what is written so, what falls back, what a crash leaves of it."""
+"""Large versions past the page cache: what is written so, what falls back,
+what a crash leaves of it.
+"""
 
 import ctypes
 import errno

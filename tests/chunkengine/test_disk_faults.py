@@ -21,7 +21,9 @@ def test_any_call_to_a_simulated_disk_may_fail(tmp_path) -> None:
 
 @pytest.mark.thorough
 def test_a_failed_flush_may_lose_what_was_not_durable() -> None:
-    """As the kernel does: the process is killed, and what it could not write is gone without a power loss."""
+    """As the kernel does: the process is killed,
+    and what it could not write is gone without a power loss.
+    """
     hits = [
         nth_call.simulated(0, number, "IO_ERROR", 40, is_power=False).hit for number in range(70)
     ]

@@ -1,4 +1,6 @@
-"""Every call on a disk that refuses: what fails, what the disk is worth afterwards, and that nothing synced is lost."""
+"""Every call on a disk that refuses: what fails, what the disk is worth afterwards,
+and that nothing synced is lost.
+"""
 
 import os
 import random
@@ -249,7 +251,9 @@ def test_reading_makes_no_files(tmp_path) -> None:
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request, tmp_path):
-    """A small file system of its own; ext4 claims space ahead of RocksDB's log, and frees it late."""
+    """A small file system of its own; ext4 claims space ahead of RocksDB's log,
+    and frees it late.
+    """
     where, image = tmp_path / "small", tmp_path / "image"
     where.mkdir()
     commands = [["mount", "-t", "tmpfs", "-o", "size=192m", "tmpfs", where]]
@@ -337,7 +341,9 @@ def test_a_disk_filled_by_others_in_an_instant_is_opened_anew_with_room(small_di
 
 
 def fill_and_write(filler, engine) -> int:
-    """Take all space, and write metadata until some is refused; return how many notes were taken."""
+    """Take all space, and write metadata until some is refused;
+    return how many notes were taken.
+    """
     fill_up(filler)
     for count in range(0, 100_000, 16):
         notes = [

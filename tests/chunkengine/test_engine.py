@@ -592,7 +592,9 @@ def test_all_reads_of_a_batch_are_begun_before_the_first_is_waited_for(lab, monk
 def test_an_event_loop_whose_write_loses_the_books_waits_no_longer_than_once(
     lab, monkeypatch, when
 ) -> None:
-    """A thread that a hung disk keeps may have them by then; what is left to be done is done by whoever has them next."""
+    """A thread that a hung disk keeps may have them by then;
+    what is left to be done is done by whoever has them next.
+    """
     engine, held, may_end = lab.engine, threading.Event(), threading.Event()
     put(engine, A, 1, b"old")
     before = engine.space().used_bytes

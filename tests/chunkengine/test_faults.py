@@ -236,7 +236,9 @@ def test_a_workload_on_a_small_disk_keeps_its_books() -> None:
 def test_what_a_failed_flush_left_in_memory_alone_is_not_taken_for_durable(
     monkeypatch, is_dropped
 ) -> None:
-    """The kernel takes pages that it could not write for clean: the next flush succeeds without them."""
+    """The kernel takes pages that it could not write for clean:
+    the next flush succeeds without them.
+    """
     if not is_dropped:
         monkeypatch.setattr(SimulatedDataFiles, "drop_cache", lambda *_: None)
     disk = SimulatedDisk()

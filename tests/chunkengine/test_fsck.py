@@ -1,4 +1,6 @@
-"""The check of a disk finds each kind of damage, names its place, and repairs what the disk itself can tell."""
+"""The check of a disk finds each kind of damage, names its place,
+and repairs what the disk itself can tell.
+"""
 
 import json
 import random
@@ -103,9 +105,13 @@ REPAIRABLE = {
     "no owner": (lambda b: b.put(position_of(b, B), None), [Kind.WRONG_OWNER]),
     "a wrong owner": (lambda b: b.put(position_of(b, B), A), [Kind.WRONG_OWNER]),
     "an owner of nothing": (
-        lambda b: b.put(f.position_key(f.make_position(0, 0, 77)), A), [Kind.STRAY_OWNER],
+        lambda b: b.put(f.position_key(f.make_position(0, 0, 77)), A),
+        [Kind.STRAY_OWNER],
     ),
-    "an owner record that is none": (lambda b: b.put(f.POSITION_PREFIX + b"x", A), [Kind.BAD_RECORD]),
+    "an owner record that is none": (
+        lambda b: b.put(f.POSITION_PREFIX + b"x", A),
+        [Kind.BAD_RECORD],
+    ),
     "wrong used bytes": (lambda b: b.put(f.used_key(1), f.pack_u64(5)), [Kind.WRONG_USED]),
     "no used bytes": (lambda b: b.put(f.used_key(1), None), [Kind.WRONG_USED]),
     "short used bytes": (lambda b: b.put(f.used_key(1), b"5"), [Kind.BAD_RECORD]),
@@ -118,7 +124,7 @@ REPAIRABLE = {
         lambda b: b.put_record(B, position=b.record(A).position),
         [Kind.DOUBLE_USE, Kind.LOST_BLOCK, Kind.STRAY_OWNER, Kind.WRONG_USED],
     ),
-}  # fmt: skip
+}
 
 FINAL = {
     "no format": (lambda b: b.put(f.FORMAT_KEY, None), [Kind.BAD_FORMAT]),
@@ -251,7 +257,8 @@ def test_the_command_reports_repairs_and_tells_by_its_exit_code(path, capsys) ->
 
 def test_a_disk_in_use_is_left_alone(path, capsys) -> None:
     program = (
-        "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib import Path;"
+        "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib "
+        "import Path;"
         "s = R(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read(); s.close()"
     )
     command = [sys.executable, "-c", program, str(path / "meta")]
@@ -267,7 +274,8 @@ def test_a_disk_in_use_is_left_alone(path, capsys) -> None:
 
 def test_no_engine_opens_a_disk_that_is_being_checked(path) -> None:
     program = (
-        "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib import Path;"
+        "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib "
+        "import Path;"
         "R(Path(sys.argv[1]))"
     )
     with (path / "64k/00").open("r+b") as file:

@@ -1,4 +1,6 @@
-"""A disk is opened where it belongs, by whom it belongs to; nothing that held data is formatted anew."""
+"""A disk is opened where it belongs, by whom it belongs to;
+nothing that held data is formatted anew.
+"""
 
 import errno
 import json
@@ -138,7 +140,9 @@ def test_data_without_metadata_is_never_formatted(node, has_list) -> None:
 
 
 def test_a_damaged_list_is_refused_as_a_disk_is(node) -> None:
-    """It is on the disk of the chunks, mostly: of what others make up for, it kept the whole cluster from starting."""
+    """It is on the disk of the chunks, mostly:
+    of what others make up for, it kept the whole cluster from starting.
+    """
     for text in (b"", b"{", b"[]", b'{"a": 1}', b"\0" * 40, b'{"\xff": "a"}', b'{"a": "\xfe"}'):
         node.list_path.write_bytes(text)
         assert LIST_NAME in node.refused(0, Status.BAD_DISK_FORMAT)
@@ -148,10 +152,12 @@ def test_a_damaged_list_is_refused_as_a_disk_is(node) -> None:
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        (errno.EIO, Status.IO_ERROR), (errno.EUCLEAN, Status.IO_ERROR), (errno.EACCES, Status.BAD_CONFIG),
+        (errno.EIO, Status.IO_ERROR),
+        (errno.EUCLEAN, Status.IO_ERROR),
+        (errno.EACCES, Status.BAD_CONFIG),
         (errno.EMFILE, Status.OUT_OF_RESOURCES),
     ],
-)  # fmt: skip
+)
 def test_a_list_that_cannot_be_read_tells_of_its_disk(node, monkeypatch, number, status) -> None:
     def fail(path):
         raise OSError(number, os.strerror(number), str(path))
@@ -168,12 +174,18 @@ def test_a_list_that_cannot_be_read_tells_of_its_disk(node, monkeypatch, number,
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(errno.EIO, Status.IO_ERROR), (errno.ENOSPC, Status.NO_SPACE), (errno.EACCES, Status.BAD_CONFIG)],
-)  # fmt: skip
+    [
+        (errno.EIO, Status.IO_ERROR),
+        (errno.ENOSPC, Status.NO_SPACE),
+        (errno.EACCES, Status.BAD_CONFIG),
+    ],
+)
 def test_a_disk_that_cannot_be_noted_is_refused_each_time_until_it_can(
     node, monkeypatch, number, status
 ) -> None:
-    """The second time it was taken for noted: not mounted, it would be formatted anew at the next start."""
+    """The second time it was taken for noted: not mounted,
+    it would be formatted anew at the next start.
+    """
     node.list_path.unlink()
     known = KnownDisks(node.list_path)
 
@@ -192,7 +204,9 @@ def test_a_disk_that_cannot_be_noted_is_refused_each_time_until_it_can(
 
 @pytest.mark.parametrize("removes_all", [False, True])
 def test_a_list_that_was_changed_meanwhile_counts_at_the_next_opening(node, removes_all) -> None:
-    """Was: a process that runs refused a new disk although its line in the list was removed, as it had said to do."""
+    """Was: a process that runs refused a new disk although its line in the list was removed,
+    as it had said to do.
+    """
     known = KnownDisks(node.list_path)
 
     def open_disk(index: int):

@@ -1,4 +1,6 @@
-"""What a thread of a process with several disks calls of RocksDB lets the others go on while a slow disk keeps it waiting."""
+"""What a thread of a process with several disks calls of RocksDB lets the others go
+on while a slow disk keeps it waiting.
+"""
 
 import os
 import shutil
@@ -30,5 +32,6 @@ def test_no_read_or_flush_of_a_slow_disk_stops_the_process(tmp_path):
     assert all(took >= SLOW_MS for took, _ in found.values()), f"nothing was slow: {found}"
     for call in ("get", "write_synced"):
         assert found["shared", call][1] < SLOW_MS // 2, found
-    # Should this fail, a newer rocksdict lets go by itself: the detour in RocksMetaStore.get is needed no more.
+    # Should this fail, a newer rocksdict lets go by itself: the detour in
+    # RocksMetaStore.get is needed no more.
     assert found["own", "get"][1] > SLOW_MS // 2, found

@@ -1,6 +1,8 @@
-"""No descriptor is to be had: an error of the call alone; the disk and its chunks are as good as before.
+"""No descriptor is to be had: an error of the call alone;
+the disk and its chunks are as good as before.
 
-No memory in the middle of a change: what is known may not be what is stored, so the disk is opened anew before anybody believes it.
+No memory in the middle of a change: what is known may not be what is stored, so the disk is opened
+anew before anybody believes it.
 """
 
 import errno
@@ -97,7 +99,9 @@ def test_a_write_leaves_nothing_and_is_done_when_it_is_tried_again(engine, lack)
 def test_of_a_file_whose_name_could_not_be_made_durable_nothing_is_left(
     tmp_path, monkeypatch
 ) -> None:
-    """Found later, it would be taken for durable: a power loss could take it with all that was synced in it."""
+    """Found later, it would be taken for durable:
+    a power loss could take it with all that was synced in it.
+    """
     synced, refused = [], []
 
     def sync(path) -> None:
@@ -265,7 +269,9 @@ def test_a_flush_without_memory_ends_and_so_do_those_that_wait_for_it(
 def test_without_memory_in_the_middle_of_allocating_nothing_is_believed_any_more(
     engine, monkeypatch, tmp_path, step
 ) -> None:
-    """A group could not be found, or one was looked for where none was, in each write from then on."""
+    """A group could not be found, or one was looked for where none was,
+    in each write from then on.
+    """
     with monkeypatch.context() as patch:
         patch.setattr(allocator._Levels, step, no_memory)
         with pytest.raises(MemoryError):
@@ -321,7 +327,9 @@ def test_a_flush_that_has_no_memory_to_say_so_fails_its_disk_all_the_same(
 def test_without_memory_to_begin_updates_none_of_them_counts_as_begun(
     engine, monkeypatch, step
 ) -> None:
-    """Else their chunks would never be moved or appended to again, nor would the old blocks ever be free."""
+    """Else their chunks would never be moved or appended to again,
+    nor would the old blocks ever be free.
+    """
     put(engine, OTHER, 1, CONTENT)
     ledger = engine._books.ledger
     left = [1]  # the second one fails
@@ -363,13 +371,16 @@ def rows_of_both() -> tuple[list[bytes], ReadRows]:
 
 READS = {
     "read_batch": lambda engine: engine.read_batch(
-        [ReadIo(*chunk, 0, len(CONTENT), memoryview(bytearray(len(CONTENT)))) for chunk in (CHUNK, OTHER)]
+        [
+            ReadIo(*chunk, 0, len(CONTENT), memoryview(bytearray(len(CONTENT))))
+            for chunk in (CHUNK, OTHER)
+        ]
     ),
     "read_rows": lambda engine: engine.read_rows(
         *rows_of_both(), memoryview(bytearray(2 * len(CONTENT))), want_checksums=True
     ),
     "lend_rows": lambda engine: engine.lend_rows(*rows_of_both()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("read", READS)
@@ -398,7 +409,9 @@ def test_without_memory_to_begin_a_read_nothing_stays_pinned(engine, monkeypatch
 def test_without_memory_to_unpin_what_was_lent_the_books_are_let_go_of_and_the_rest_is_unpinned(
     engine, monkeypatch
 ) -> None:
-    """Else nobody would ever have the books again, and the other blocks would stay pinned until the disk is opened anew."""
+    """Else nobody would ever have the books again,
+    and the other blocks would stay pinned until the disk is opened anew.
+    """
     put(engine, OTHER, 1, CONTENT)
     books, ledger = engine._books, engine._books.ledger
     real = ledger.readers.unpin

@@ -1,4 +1,6 @@
-"""Rows that their asker has the disk read: only what nobody has read lately, and nothing of it in the page cache."""
+"""Rows that their asker has the disk read:
+only what nobody has read lately, and nothing of it in the page cache.
+"""
 
 import os
 import time
@@ -20,7 +22,9 @@ WHOLE, TWO = (0, 0, 64 * KIB), (2, 0, 128 * KIB)
 
 @pytest.fixture(params=["memory", "disk"])
 def lab(request, disk_path, monkeypatch):
-    """A disk on which nothing is in memory, whose file has been opened past the page cache; the simulated one has what is read now in it."""
+    """A disk on which nothing is in memory, whose file has been opened past the page cache;
+    the simulated one has what is read now in it.
+    """
     monkeypatch.setattr(data_files, "why_not_direct", lambda *_: "")
     made = Watched(request.param, disk_path, 16 * KIB)
     made.read([(2, 192 * KIB, 64 * KIB), (0, 48 * KIB, 16 * KIB)])  # of either size a data file

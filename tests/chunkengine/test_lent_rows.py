@@ -1,4 +1,6 @@
-"""Rows that are lent: what is lent is what the chunk holds, stays so until it is given back, and waits for nothing."""
+"""Rows that are lent: what is lent is what the chunk holds, stays so until it is given back,
+and waits for nothing.
+"""
 
 import os
 import random
@@ -61,7 +63,9 @@ def lend_cached(lab, *wanted):
 
 
 def bytes_of(lent):
-    """Read what is lent; an asker does not wait for what somebody has dropped from the machine's page cache meanwhile, a test does."""
+    """Read what is lent; an asker does not wait for what somebody has dropped
+    from the machine's page cache meanwhile, a test does.
+    """
     found = []
     for source, offset, length in lent.ranges:
         view = memoryview(bytearray(length))

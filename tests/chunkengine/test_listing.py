@@ -1,4 +1,6 @@
-"""Listing the chunks of a file: what was removed of others is not passed over, since all others wait meanwhile."""
+"""Listing the chunks of a file: what was removed of others is not passed over,
+since all others wait meanwhile.
+"""
 
 import pytest
 from rocksdict import ReadOptions

@@ -91,7 +91,9 @@ def test_a_log_that_is_lost_before_another_is_missed(tmp_path, monkeypatch) -> N
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_list_of_files_that_is_cut_short(killed, is_lost) -> None:
-    """Its last record names the table made of the log: harmless as long as the log is still there."""
+    """Its last record names the table made of the log:
+    harmless as long as the log is still there.
+    """
     before = {path.name: path.read_bytes() for path in killed.glob("*.log")}
     store = RocksMetaStore(killed)
     store.write([(b"\x20", b"later, so that nothing is missing at the end")])

@@ -1,4 +1,6 @@
-"""Many reads in one loop: what they return is what the ordinary way returns, and what is unusual is left to that."""
+"""Many reads in one loop: what they return is what the ordinary way returns,
+and what is unusual is left to that.
+"""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""Short forms of `sequences.py` (against a model) and `exhaustive.py` (cut everywhere), and engines that they catch."""
+"""Short forms of `sequences.py` (against a model) and `exhaustive.py` (cut everywhere),
+and engines that they catch.
+"""
 
 from collections import Counter
 
@@ -46,7 +48,10 @@ def keep_chunks(_registry, _target_id) -> bool:
 
 WRONG = {
     "an overwrite cuts the chunk": ("fs.chunkengine.version_writer.new_content", lose_tail),
-    "a removed target keeps its chunks": ("fs.chunkengine.registry.Registry._remove_lot", keep_chunks),
+    "a removed target keeps its chunks": (
+        "fs.chunkengine.registry.Registry._remove_lot",
+        keep_chunks,
+    ),
     "lists leave out the last chunk": (
         "fs.chunkengine.listing.Listing._list",
         lambda *a, real=Listing._list: real(*a)[:-1],
@@ -55,7 +60,7 @@ WRONG = {
         "fs.chunkengine.recovery._settle_pending",
         lambda ledger, _reader, key, _pending: ledger.change(key, ledger.record(key), None),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -67,9 +72,13 @@ def test_a_wrong_engine_differs_from_the_model(monkeypatch, name) -> None:
 
 BROKEN = {
     "sync does not flush the data": (SimulatedDataFiles, "flush", lambda *_: None),
-    "sync does not flush the metadata": (SimulatedMetaStore, "write_synced", SimulatedMetaStore.write),
+    "sync does not flush the metadata": (
+        SimulatedMetaStore,
+        "write_synced",
+        SimulatedMetaStore.write,
+    ),
     "no undo records": (Ledger, "_stage_undo", lambda *_: None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.thorough

@@ -1,4 +1,6 @@
-"""Space of removed chunks that is kept for new ones: how much, who gets it, and that it is free to whoever asks."""
+"""Space of removed chunks that is kept for new ones:
+how much, who gets it, and that it is free to whoever asks.
+"""
 
 import random
 
@@ -99,7 +101,9 @@ def test_what_is_more_than_the_setting_goes_back() -> None:
 
 
 def test_free_blocks_of_groups_in_use_go_before_new_space() -> None:
-    """Of blocks of 2 MiB eight are claimed at a time; a fuller group with none of them left has to wait."""
+    """Of blocks of 2 MiB eight are claimed at a time;
+    a fuller group with none of them left has to wait.
+    """
     disk, data = SimulatedDisk(), bytes(MIB + 1)
     engine = open_on(disk, space_at_hand_bytes_max=64 * MIB)
     save(engine, 7, BLOCKS_PER_GROUP, data)
@@ -218,7 +222,9 @@ def test_a_block_that_opening_has_freed_is_not_at_hand() -> None:
 def test_only_file_systems_that_write_in_place_keep_any(
     monkeypatch, tmp_path, kind, expected
 ) -> None:
-    """In a file system in memory it would be memory that others want; others write elsewhere anyway."""
+    """In a file system in memory it would be memory that others want;
+    others write elsewhere anyway.
+    """
     monkeypatch.setattr("fs.chunkengine.direct_write._kind", lambda *_: kind)
     files = LocalDataFiles(tmp_path)
     assert files.writes_in_place() is expected
@@ -255,7 +261,9 @@ def test_an_engine_that_has_failed_gives_nothing_back(monkeypatch) -> None:
 
 
 def test_a_write_finds_what_is_at_hand_for_other_sizes_while_others_overwrite(monkeypatch) -> None:
-    """There is something quarantined whenever one looks, and what a flush frees of it others have taken."""
+    """There is something quarantined whenever one looks,
+    and what a flush frees of it others have taken.
+    """
     disk = SimulatedDisk(capacity_bytes=100 * GROUP)
     engine = open_on(disk, space_at_hand_bytes_max=1 << 40)
     save(engine, 7, 12 * BLOCKS_PER_GROUP)

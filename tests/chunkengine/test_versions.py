@@ -1,4 +1,6 @@
-"""Which version a caller gets to read, and what is said of a chunk with one version, two, or none."""
+"""Which version a caller gets to read, and what is said of a chunk
+with one version, two, or none.
+"""
 
 from types import SimpleNamespace
 

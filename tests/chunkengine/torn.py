@@ -2,10 +2,11 @@
 
     python -m tests.chunkengine.torn [--count N] [--seed S] [--fail]
 
-The engine works on a disk inside `lossy_layer.py`.  The power is cut at the n-th write, fsync, create, rename ... of a worker,
-also while it opens the disk; then the disk is checked as it lies there, opened, and every chunk must hold what the
-last sync covered, or something later.  With --fail single writes and fsyncs fail instead (EIO, ENOSPC), of data files and of
-RocksDB's, and the power is cut when the worker has ended: what was acknowledged after a failed fsync would be lost.
+The engine works on a disk inside `lossy_layer.py`.  The power is cut at the n-th write, fsync,
+create, rename ... of a worker, also while it opens the disk; then the disk is checked as it lies
+there, opened, and every chunk must hold what the last sync covered, or something later.  With
+--fail single writes and fsyncs fail instead (EIO, ENOSPC), of data files and of RocksDB's, and the
+power is cut when the worker has ended: what was acknowledged after a failed fsync would be lost.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""What a worker process has said, and what the disk may therefore hold after a kill or a power loss.
+"""What a worker process has said, and what the disk may therefore hold after a kill
+or a power loss.
 
-`child` runs the worker of any kind of witness: an object with `work`, `hear`, `check`, `counts`, `failure` and
-`slow_open_count` as here.
+`child` runs the worker of any kind of witness: an object with `work`, `hear`, `check`, `counts`,
+`failure` and `slow_open_count` as here.
 """
 
 import logging
@@ -67,7 +68,9 @@ class Witness:
         return Counter(commits=self.done_count, syncs=self.synced_count)
 
     def check(self, path: Path, *, is_power: bool) -> None:
-        """Check the disk as it lies there, open it, check every chunk and the disk again; go on from there."""
+        """Check the disk as it lies there, open it, check every chunk and the disk again;
+        go on from there.
+        """
         no_finding(path)
         began = time.monotonic()
         engine = open_disk(str(path))

@@ -1,7 +1,9 @@
-"""A process that works on a real disk and says what it does, line by line, until it is stopped or the disk fails.
+"""A process that works on a real disk and says what it does, line by line,
+until it is stopped or the disk fails.
 
 Lines, each written before or after what it tells:
-    began INDEX VERSION HASH      a commit is about to be tried; HASH of the new content, `-` for a removal
+    began INDEX VERSION HASH      a commit is about to be tried; HASH of the new
+                                  content, `-` for a removal
     done INDEX VERSION            it was acknowledged
     sync NUMBER / synced NUMBER   everything done before `sync NUMBER` is durable
     failed STATUS TEXT            the engine has refused; the process ends
@@ -32,7 +34,9 @@ SECTION = StorageSection(
 CHUNK_SIZE_BYTES = 64 << 10
 CHUNK_COUNT = 12
 RESERVE_BYTES = 1 << 20
-"""Space is claimed in smaller steps than usual: where there is no fallocate, it is emulated by writes."""
+"""Space is claimed in smaller steps than usual:
+where there is no fallocate, it is emulated by writes.
+"""
 
 Say = Callable[[str], None]
 
@@ -117,7 +121,9 @@ class Writer:
         self._commit(index, version, new)
 
     def write_group(self) -> None:
-        """Replace the beginnings of several chunks of a target, in one batch; commit them by that, or by another."""
+        """Replace the beginnings of several chunks of a target, in one batch;
+        commit them by that, or by another.
+        """
         first = chunk_of(self.rng.choice(list(self.contents)))
         of_target = [index for index in self.contents if chunk_of(index)[0] == first[0]]
         group = self.rng.sample(of_target, min(len(of_target), self.rng.randint(2, 4)))
@@ -181,7 +187,9 @@ class Writer:
 
 
 def work(path: str, seed: int, send: Say, *, threads: int = 1, steps: int = 1 << 60) -> None:
-    """Open the disk and write to it, with a sync now and then; returns when the engine refuses or `steps` are done."""
+    """Open the disk and write to it, with a sync now and then;
+    returns when the engine refuses or `steps` are done.
+    """
     lock, numbers = threading.Lock(), iter(range(1 << 60))
 
     def say(line: str) -> None:

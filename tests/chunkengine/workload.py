@@ -1,4 +1,6 @@
-"""A random workload on an engine beside a model that knows what each chunk may hold after a crash."""
+"""A random workload on an engine beside a model
+that knows what each chunk may hold after a crash.
+"""
 
 import mmap
 import random
@@ -24,7 +26,9 @@ def tag_of(version: int) -> bytes:
 
 
 def in_pages(data: bytes) -> memoryview:
-    """Return data as it is received: in memory of whole pages, so that it can be written past the page cache."""
+    """Return data as it is received: in memory of whole pages,
+    so that it can be written past the page cache.
+    """
     memory = mmap.mmap(-1, max(1, len(data)))
     memory[: len(data)] = data
     return memoryview(memory)[: len(data)]
@@ -53,7 +57,9 @@ class Model:
     pending: tuple[int, bytes | None] | None = None
     synced_pending: tuple[int, bytes | None] | None = None
     kept: tuple[int, tuple[int, bytes | None]] | None = None
-    """A version that was durable when it was committed: its place in `history`, and itself as it was pending."""
+    """A version that was durable when it was committed:
+    its place in `history`, and itself as it was pending.
+    """
 
     @property
     def content(self) -> Content:
@@ -146,7 +152,9 @@ class Workload:
         model.synced_pending = None
 
     def write_group(self, engine: DiskEngine, chunk) -> None:
-        """Write into several chunks of a target in one batch, and commit them in one: the same, or another."""
+        """Write into several chunks of a target in one batch, and commit them in one:
+        the same, or another.
+        """
         of_target = [c for c in self.chunks if c[0] == chunk[0]]
         group = self.rng.sample(of_target, self.rng.randint(1, len(of_target)))
         writes, made = [], []
@@ -291,7 +299,9 @@ class Workload:
 
 
 def ranges_within(rng: random.Random, end_max: int) -> list[tuple[int, int]]:
-    """Return some ranges (offset, length), in order and apart or next to each other, up to an end."""
+    """Return some ranges (offset, length), in order and apart or next
+    to each other, up to an end.
+    """
     points = sorted(rng.sample(range(end_max), 2 * rng.choice((1, 2, 5, 20))))
     if rng.random() < 0.3:
         points = [point // 4096 * 4096 for point in points]

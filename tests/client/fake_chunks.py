@@ -1,4 +1,6 @@
-"""The chunks of the model file system (fakes.py): one bytearray each, and what checks that a client keeps its order."""
+"""The chunks of the model file system (fakes.py):
+one bytearray each, and what checks that a client keeps its order.
+"""
 
 import random
 from dataclasses import dataclass, field

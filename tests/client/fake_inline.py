@@ -1,4 +1,6 @@
-"""Inline files of the model file system (fakes.py): the bytes that its metadata service keeps, and how they go to a chunk."""
+"""Inline files of the model file system (fakes.py):
+the bytes that its metadata service keeps, and how they go to a chunk.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -51,7 +53,9 @@ class FakeInline:
             reply.inline_checksum = self.checksum_of(reply.inline_data)
 
     def pack(self, request, slots):
-        """Return the bytes of many files as a payload, and say in the replies about them which are there."""
+        """Return the bytes of many files as a payload,
+        and say in the replies about them which are there.
+        """
         payload = []
         if not self.gives_many:
             return payload
@@ -109,7 +113,9 @@ class FakeInline:
             caller.request_id = b"%016d" % self.signed_count
 
     def take_once(self, request):
-        """Do what a report with bytes asks for, the first time that it comes; None: it is refused."""
+        """Do what a report with bytes asks for, the first time that it comes;
+        None: it is refused.
+        """
         caller = request.caller
         who = caller.client_id, caller.request_id
         if who in self.outcomes:
@@ -205,7 +211,9 @@ async def change(cluster, how, theirs):
 
 
 class Refusing:
-    """Metadata that refuses a repeat, whatever it did with the first try, and may not know of outcomes either."""
+    """Metadata that refuses a repeat, whatever it did with the first try,
+    and may not know of outcomes either.
+    """
 
     def __init__(self, cluster, *, takes_first, knows=True):
         self._inline, self._takes_first, self._knows = cluster.inline, takes_first, knows

@@ -5,7 +5,9 @@ from fs.schema.proto import meta_pb2
 
 
 def with_owner(cluster, request, before, told):
-    """Return the reply to a report that was taken, as `told`, of a file that was `before`, and set its mode and owner."""
+    """Return the reply to a report that was taken, as `told`, of a file that was `before`,
+    and set its mode and owner.
+    """
     reply = told if isinstance(told, meta_pb2.InodeRsp) else None
     inode = inode_from_pb(reply.inode) if reply is not None else told
     if reply is None:

@@ -1,8 +1,9 @@
 """A small model file system behind the client's two ports: honest, in memory, one process.
 
-Several clients (`FakeCluster.meta("a")`, ...) may share one cluster.  The model is slow and simple, so that it can be
-believed: a file's bytes are one bytearray per chunk, the namespace is plain dictionaries.  It checks its callers:
-a write beyond dyn_stripe or two overlapping writes to one chunk at the same time are assertion errors.
+Several clients (`FakeCluster.meta("a")`, ...) may share one cluster.  The model is slow and simple,
+so that it can be believed: a file's bytes are one bytearray per chunk, the namespace is plain
+dictionaries.  It checks its callers: a write beyond dyn_stripe or two overlapping writes to one
+chunk at the same time are assertion errors.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,9 @@ from .fake_meta import FakeMeta
 
 
 class BeginsAll:
-    """What a fake of the metadata service inherits to begin whatever is asked, in a task for each; it defines `_serve`."""
+    """What a fake of the metadata service inherits to begin whatever is asked, in a task for each;
+    it defines `_serve`.
+    """
 
     def begin(self, method, request, on_end):
         return object() if self.begin_change(method, request, on_end) else None

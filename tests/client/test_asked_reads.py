@@ -1,4 +1,6 @@
-"""Large reads: of replies that were lent every byte is matched, in a thread, and what does not match is asked for once again."""
+"""Large reads: of replies that were lent every byte is matched, in a thread,
+and what does not match is asked for once again.
+"""
 
 import random
 import threading
@@ -28,7 +30,9 @@ CONTENT = [random.Random(n).randbytes(length) for n, length in enumerate(LENGTHS
 
 
 class Node:
-    """Answers once as the test says, and then as one that has read the bytes itself; what is lent is read as `ReadApart` says."""
+    """Answers once as the test says, and then as one that has read the bytes itself;
+    what is lent is read as `ReadApart` says.
+    """
 
     def __init__(self, first, *, spoil_memory=None):
         self.first = first
@@ -65,7 +69,9 @@ class Node:
 
 @pytest.fixture(params=[False, True], ids=["here", "apart"])
 def asked(request):
-    """Return what asks once, and returns how often, and whether all was verified then: in this task, or in threads."""
+    """Return what asks once, and returns how often, and whether all was verified then:
+    in this task, or in threads.
+    """
     run_blocking = ThreadRunBlocking(2) if request.param else None
 
     async def ask_once(first, lending=Lending.RANGES, spoil_memory=None):

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Durable writes that no task waits for: sent at once or not at all, and tried again as the same update."""
+"""Durable writes that no task waits for: sent at once or not at all,
+and tried again as the same update.
+"""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Threads that wait for a disk for those who ask: who waits for too long leaves them behind, with the memory that they have."""
+"""Threads that wait for a disk for those who ask:
+who waits for too long leaves them behind, with the memory that they have.
+"""
 
 import _thread
 import gc
@@ -110,7 +112,9 @@ async def test_who_is_cancelled_leaves_his_thread_behind(threads, disk, monkeypa
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 async def test_what_no_thread_has_begun_is_withdrawn(disk, monkeypatch, is_cancelled):
-    """Where memory is short a thread may die before its first step; nothing would be read so any more for good."""
+    """Where memory is short a thread may die before its first step;
+    nothing would be read so any more for good.
+    """
     stillborn = []
     monkeypatch.setattr(_thread, "start_new_thread", lambda function, _: stillborn.append(function))
     monkeypatch.setattr(direct_threads, "DIRECT_WAIT_S", 1e6 if is_cancelled else 0.01)
@@ -228,7 +232,9 @@ async def test_where_no_thread_comes_it_is_asked_for_again(threads, disk, monkey
 @pytest.mark.usefixtures("hangs_soon")
 @pytest.mark.parametrize("end", ["fails", "is left behind"])
 async def test_a_read_that_fails_keeps_no_memory(threads, disk, end):
-    """It did until somebody looked for cycles: its error knew the calls that it came through, and one of them the error."""
+    """It did until somebody looked for cycles:
+    its error knew the calls that it came through, and one of them the error.
+    """
 
     class Memory(bytearray):
         """May be referred to weakly."""
@@ -274,7 +280,9 @@ def reads_of(monkeypatch):
 
 @pytest.mark.usefixtures("hangs_soon")
 async def test_nothing_is_read_into_them_whatever_the_failure_becomes_on_its_way(threads, disk):
-    """A call that had waited for its node before fails as one to a slow peer, which is worth another try; so is one that somebody cuts off."""
+    """A call that had waited for its node before fails as one to a slow peer,
+    which is worth another try; so is one that somebody cuts off.
+    """
 
     class Late(Node):
         async def call(self, *asked, **options):

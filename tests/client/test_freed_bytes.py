@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""The bytes of a write or a read are free at its end, however it ends; without the garbage collector, which comes late."""
+"""The bytes of a write or a read are free at its end, however it ends;
+without the garbage collector, which comes late.
+"""
 
 import gc
 import weakref

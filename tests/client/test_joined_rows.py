@@ -1,4 +1,6 @@
-"""Rows of a table that lie one behind the other, in a chunk and in the memory, are one to storage; what becomes of each is its own."""
+"""Rows of a table that lie one behind the other, in a chunk and in the memory, are one to storage;
+what becomes of each is its own.
+"""
 
 import pytest
 
@@ -37,7 +39,10 @@ def asked_of(nodes):
 async def test_neighbours_in_a_chunk_are_one_read(autojump_clock):  # noqa: ARG001
     nodes, table = Nodes(), table_of(IN_A_ROW)
     await client_of(nodes).read(table)
-    assert sorted(row for _, rows in asked_of(nodes) for row in rows) == [(0, 0, CHUNK), (1, 0, CHUNK)]  # fmt: skip
+    assert sorted(row for _, rows in asked_of(nodes) for row in rows) == [
+        (0, 0, CHUNK),
+        (1, 0, CHUNK),
+    ]
     assert not table.made
     assert set(nodes.lent) == {Lending.RANGES}
     assert_read(table)
@@ -162,7 +167,11 @@ async def test_a_node_that_is_gone_is_not_asked_again(autojump_clock):  # noqa: 
 
 
 def test_begun_reads_are_joined_and_told_of_by_themselves():
-    for sent, is_done, holes in ((b"content", True, [0, 0]), (b"conte", True, [0, 2]), (b"co", True, [1, 4])):  # fmt: skip
+    for sent, is_done, holes in (
+        (b"content", True, [0, 0]),
+        (b"conte", True, [0, 2]),
+        (b"co", True, [1, 4]),
+    ):
         nodes, ended, table = Begun(), [], table_of([(0, 5, 3), (0, 8, 4)])
         table.view[:] = b"\xff" * len(table.view)
         assert client_of(nodes).begin(table, ended.append, is_relaxed=False)

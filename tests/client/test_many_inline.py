@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Asking for the bytes of many inline files: how many calls that takes, and what replies may be like."""
+"""Asking for the bytes of many inline files:
+how many calls that takes, and what replies may be like.
+"""
 
 import random
 from functools import partial

@@ -1,4 +1,6 @@
-"""The metadata client and services that fail: one request id, made elsewhere when its service is judged."""
+"""The metadata client and services that fail:
+one request id, made elsewhere when its service is judged.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import random
@@ -159,10 +161,12 @@ async def test_a_call_leaves_a_service_that_is_declared_failed(autojump_clock, p
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_a_service_that_hangs_and_is_not_judged_costs_the_limit_of_one_call_and_so_does_the_next(
+async def test_a_service_that_hangs_and_is_not_judged_costs_the_limit_of_one_call(
     autojump_clock, parts, is_begun
 ):
-    """It cost half as much again until it was known that it does not live; and as much for each call that came after."""
+    """It cost half as much again until it was known that it does not live;
+    and as much for each call that came after.
+    """
     client, routing, services = parts
     third = replace(routing.info.node(NodeId(202)), node_id=NodeId(203), address="mem:203")
     routing.publish(replace(routing.info, nodes={**routing.info.nodes, NodeId(203): third}))
@@ -266,7 +270,9 @@ async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autoju
 async def test_a_begun_change_goes_on_with_who_is_asked_by_then_when_its_service_is_declared_failed(
     autojump_clock, parts
 ):
-    """Not with a third one, which nobody has asked: it may be silent, too, and not be judged yet."""
+    """Not with a third one, which nobody has asked:
+    it may be silent, too, and not be judged yet.
+    """
     client, routing, services = parts
     third = replace(routing.info.nodes[NodeId(201)], node_id=NodeId(203), address="mem:203")
     routing.publish(replace(routing.info, nodes={**routing.info.nodes, NodeId(203): third}))
@@ -289,7 +295,9 @@ async def test_a_begun_change_goes_on_with_who_is_asked_by_then_when_its_service
 async def test_a_change_from_before_a_long_sleep_is_not_repeated(
     autojump_clock, parts, slept_s, is_begun
 ):
-    """Services may have forgotten that they have done it, and others may have changed the same since."""
+    """Services may have forgotten that they have done it,
+    and others may have changed the same since.
+    """
     client, _, services = parts
     clock, lost = client._runtime.clock, FsError(Status.RPC_CONNECTION_LOST, "asleep")
     request = meta_pb2.SetAttrReq(caller={"uid": 0}, length=0)

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""The native client against the model cluster: what it reports, what it refuses, what failures leave."""
+"""The native client against the model cluster:
+what it reports, what it refuses, what failures leave.
+"""
 
 import os
 import random
@@ -117,7 +119,9 @@ async def test_a_file_that_was_removed_is_no_hole(autojump_clock, client, cluste
 @pytest.mark.parametrize("length", [0, 4, 3 * CHUNK])
 @pytest.mark.parametrize("way", ["read", "batch", "copy"])
 async def test_what_another_client_has_cut_is_no_hole(autojump_clock, client, length, way):
-    """Zeros were never in the file: it ends where it was cut, or has what was written after that."""
+    """Zeros were never in the file: it ends where it was cut,
+    or has what was written after that.
+    """
     a, b = client("a"), client("b")
     await a.write_file("/f", b"x" * 2 * CHUNK)
     async with await b.open("/f") as file:
@@ -431,7 +435,8 @@ async def test_reading_a_file_asks_meta_once(autojump_clock, client, cluster, ch
     assert await fs.read_file("/f") == b"one"
     opened = await fs.open_many(list(contents))
     assert [await file.read(0, 9) for file in opened] == list(contents.values())
-    # What finds paths is no call of the model.  A service that does not know of it is asked to open, too.
+    # What finds paths is no call of the model.  A service that does not
+    # know of it is asked to open, too.
     assert cluster.calls == ([] if checks_reading else ["Open"] * 3)
     async with await fs.open("/f", is_writable=True):
         assert cluster.calls[-1:] == ["Open"]

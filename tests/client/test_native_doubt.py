@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Inline files whose native client is not told what has become of its report, while others change the file: its bytes take effect once."""
+"""Inline files whose native client is not told what has become of its report,
+while others change the file: its bytes take effect once.
+"""
 
 import pytest
 import trio
@@ -18,7 +20,9 @@ DATA, THEIRS = b"small", b"THEIRS"
 
 
 class Repeating(PathMeta):
-    """Asks again with each report that brings bytes, as the first reply is lost; others do something between."""
+    """Asks again with each report that brings bytes, as the first reply is lost;
+    others do something between.
+    """
 
     async def come_between(self):
         await trio.lowlevel.checkpoint()
@@ -91,7 +95,9 @@ async def test_a_first_try_that_is_refused_leaves_no_doubt(autojump_clock, clien
 
 
 async def test_who_writes_meanwhile_finds_out_for_both(autojump_clock, client, cluster, fs):
-    """Another write extends the stripe before the repeat is refused, and ends the report with that."""
+    """Another write extends the stripe before the repeat is refused,
+    and ends the report with that.
+    """
     file = await fs.create("/f")
 
     async def come_between():

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Inline files and the native client, against the model cluster: what it reads, what it sends, what it never mixes up."""
+"""Inline files and the native client, against the model cluster:
+what it reads, what it sends, what it never mixes up.
+"""
 
 import gc
 import random

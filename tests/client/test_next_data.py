@@ -1,4 +1,6 @@
-"""Where a file has data again: the least of what its chains say, also of chains that this client knew nothing of."""
+"""Where a file has data again: the least of what its chains say,
+also of chains that this client knew nothing of.
+"""
 
 import random
 from dataclasses import replace
@@ -18,7 +20,9 @@ from .test_unsynced import Routing
 
 
 class Nodes:
-    """Storage nodes by what they say of each chain; those of earlier releases do not say how far they looked."""
+    """Storage nodes by what they say of each chain;
+    those of earlier releases do not say how far they looked.
+    """
 
     def __init__(self, answers):
         self.answers = answers

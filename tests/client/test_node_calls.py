@@ -121,7 +121,9 @@ async def test_a_refusal_is_reported_once(autojump_clock):
 
 
 async def test_what_waits_for_a_turn_does_not_call_a_node_judged_failed(autojump_clock):
-    """Nor does a repetition that still sees the old chain: both would wait for a silent node's timeout."""
+    """Nor does a repetition that still sees the old chain:
+    both would wait for a silent node's timeout.
+    """
     routing = Routing()
     nodes = calls(routing, Peers(), requests_per_node_max=1)
     ended = []

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Several ranges of a chunk written by one update; by several, where its head is of a release that knows no ranges."""
+"""Several ranges of a chunk written by one update;
+by several, where its head is of a release that knows no ranges.
+"""
 
 import random
 from dataclasses import replace

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
-"""Who is cut off is found out by a connection of its own, asked through others meanwhile, and straight again afterwards."""
+"""Who is cut off is found out by a connection of its own, asked through others meanwhile,
+and straight again afterwards.
+"""
 
 import math
 from dataclasses import replace
@@ -415,7 +417,9 @@ async def test_who_is_judged_is_not_cut_off_any_more(autojump_clock, cluster):
 
 
 async def test_a_slow_node_is_waited_for_through_another(autojump_clock, cluster):
-    """What it is busy with takes longer than a call has: it lives, which is asked on the same way."""
+    """What it is busy with takes longer than a call has:
+    it lives, which is asked on the same way.
+    """
     await cut_off(cluster)
     cluster.took_s[1] = 3.5 * SECTION.call_timeout_s
     took_s = await ask_again(cluster)

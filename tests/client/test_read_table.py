@@ -1,4 +1,6 @@
-"""Reads by rows: asked for as one by one, and whatever does not come whole and good goes the ordinary way."""
+"""Reads by rows: asked for as one by one, and whatever does not come whole
+and good goes the ordinary way.
+"""
 
 import random
 import struct
@@ -43,7 +45,9 @@ CONTENT = {
 
 
 def table_of(rows, memory_bytes=1 << 21, gap=0):
-    """Return a table of (key number, offset in the file, length), one behind the other in memory, `gap` bytes apart."""
+    """Return a table of (key number, offset in the file, length), one behind the other in memory,
+    `gap` bytes apart.
+    """
     place, entries = 0, []
     for user_data, (number, offset, length) in enumerate(rows):
         entries.append(ENTRY.pack(user_data, offset, place, length, KEYS[number]))
@@ -62,7 +66,9 @@ class Routing:
 
 
 class Nodes:
-    """Answer as storage would, but for what `spoil(node_id, request, reply, payload)` makes of it."""
+    """Answer as storage would, but for what `spoil(node_id, request,
+    reply, payload)` makes of it.
+    """
 
     def __init__(self, spoil=None):
         self.spoil = spoil
@@ -289,7 +295,9 @@ def test_a_table_is_a_sequence():
 
 
 class Begun:
-    """Nodes that are asked without waiting; each request is told of by its message, and what is called with the reply."""
+    """Nodes that are asked without waiting; each request is told of by its message,
+    and what is called with the reply.
+    """
 
     def __init__(self):
         self.unreached = frozenset()
@@ -341,7 +349,9 @@ async def test_after_a_begun_read_that_a_node_kept_for_a_whole_limit_others_are_
     autojump_clock,  # noqa: ARG001 - acts by being there
     is_table,
 ):
-    """The same node was asked again where its turn came: what is done again cost the limit of a call once more."""
+    """The same node was asked again where its turn came:
+    what is done again cost the limit of a call once more.
+    """
     nodes, ended, rows = Begun(), [], [(0, 5, 7)]
     client = client_of(nodes)
     assert client.begin(table_of(rows), ended.append, is_relaxed=True)
@@ -419,7 +429,9 @@ def test_more_is_begun_where_that_is_said_but_not_what_may_be_lent():
 async def test_what_cannot_be_begun_is_asked_of_the_same_node_and_so_of_each_in_turn(
     autojump_clock,  # noqa: ARG001
 ):
-    """Else nodes that are not connected yet would be passed over for ever: who waits for a read connects."""
+    """Else nodes that are not connected yet would be passed over for ever:
+    who waits for a read connects.
+    """
     nodes = Nodes()
     refused = []
     nodes.begin = lambda node_id, *_, **__: refused.append(node_id)
@@ -459,7 +471,9 @@ def test_begun_reads_one_after_the_other_ask_the_same_node_for_a_while_and_other
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("how", ["no reply", "spoilt", "damaged"])
 def test_after_a_begun_read_that_failed_another_node_is_asked(how):
-    """Else a node that is gone, or a damaged copy, would cost each of many reads in a row what it costs one."""
+    """Else a node that is gone, or a damaged copy,
+    would cost each of many reads in a row what it costs one.
+    """
     nodes = Begun()
     client = client_of(nodes)
     failure, reply = FsError(Status.RPC_CONNECTION_LOST, "gone"), None

@@ -24,7 +24,9 @@ def budget(**options):
 
 
 async def tried_s(begun, *errors):
-    """Return for how long errors that come in turn, one a second, are repeated, and what ends that."""
+    """Return for how long errors that come in turn, one a second, are repeated,
+    and what ends that.
+    """
 
     async def repeat():
         for error in itertools.cycle(errors):

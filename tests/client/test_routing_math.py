@@ -1,4 +1,6 @@
-"""Pieces tile the range, batches hold every piece once, targets are chosen evenly and avoid failures."""
+"""Pieces tile the range, batches hold every piece once,
+targets are chosen evenly and avoid failures.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""What a read makes of the replies: bytes count only when whole, holes are zeros, replies must fit."""
+"""What a read makes of the replies: bytes count only when whole, holes are zeros,
+replies must fit.
+"""
 
 import random
 
@@ -165,7 +167,9 @@ async def test_damage_is_final_only_when_every_replica_has_it(autojump_clock):  
 
 
 def large_read(count: int) -> tuple[StorageReads, list[Piece]]:
-    """Return what plans reads of chains that three nodes hold, and the pieces of one read of `count` chunks."""
+    """Return what plans reads of chains that three nodes hold,
+    and the pieces of one read of `count` chunks.
+    """
     client = StorageReads(
         None, routing=Known(), runtime=simulated_runtime(None, 1), section=ClientSection()
     )

@@ -1,4 +1,6 @@
-"""What a sync says of updates acknowledged before it, by how often their chain has lost what was not synced."""
+"""What a sync says of updates acknowledged before it,
+by how often their chain has lost what was not synced.
+"""
 
 import random
 from dataclasses import replace

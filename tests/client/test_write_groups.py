@@ -371,7 +371,9 @@ BACK_S = BACK_SHARE * REQUEST_S
 
 
 async def wait_for_two_programs(writers, *, comes_back):
-    """Have two chains with a write of one program under way, and one of another waiting; and answer the former."""
+    """Have two chains with a write of one program under way, and one of another waiting;
+    and answer the former.
+    """
     nodes = writers.nodes
     await have_taken(writers, [REQUEST_S] * int(2 / TRUST_STEP))
     if not comes_back:
@@ -496,7 +498,9 @@ async def test_a_chain_for_each_writer_waits_for_nobody(autojump_clock, writers)
 
 
 async def test_nobody_keeps_the_bytes_of_a_write_that_has_ended(writers, nursery):
-    """Without the garbage collector, which comes late: a mount receives the next ones in their memory."""
+    """Without the garbage collector, which comes late:
+    a mount receives the next ones in their memory.
+    """
     gc.disable()
     try:
         await writers.write(range(4))

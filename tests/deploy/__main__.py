@@ -2,7 +2,8 @@
 
 python -m tests.deploy [--systemd] [--from CHECKOUT] [STAGE ...]
 
-Hosts are network namespaces; with --systemd they are machines whose process 1 is systemd, which also has stages of its own.
+Hosts are network namespaces; with --systemd they are machines whose process 1 is systemd,
+which also has stages of its own.
 """
 
 import argparse
@@ -28,18 +29,22 @@ def stages(*, with_systemd):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--from", dest="source", type=Path, help="a checkout to begin with")
     parser.add_argument("--systemd", action="store_true", help="machines with systemd and sshd")
     parser.add_argument(
         "--tree", type=Path, help="their common root, kept; made if it is not there"
     )
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"{', '.join(stages(with_systemd=True))}")  # fmt: skip
+    parser.add_argument(
+        "stages", nargs="*", metavar="STAGE", help=f"{', '.join(stages(with_systemd=True))}"
+    )
     given = parser.parse_args()
     known = stages(with_systemd=given.systemd)
     wanted = given.stages or [*known]
     problem = trouble() or (missing() if given.systemd else "")
-    problem = problem or next((f"no stage {s}: {', '.join(known)}" for s in wanted if s not in known), "")  # fmt: skip
+    problem = problem or next(
+        (f"no stage {s}: {', '.join(known)}" for s in wanted if s not in known), ""
+    )
     if problem:
         sys.exit(problem)
     # What begins in the background ignores it.

@@ -1,7 +1,8 @@
-"""Hosts for the installer: network namespaces behind a bridge in one of their own, each with a root folder of its own.
+"""Hosts for the installer: network namespaces behind a bridge in one of their own,
+each with a root folder of its own.
 
-The operator works in the bridge's namespace.  Nothing of it is reachable from this machine's network.  What a run that was
-killed has left is removed by the next one.
+The operator works in the bridge's namespace.  Nothing of it is reachable from this machine's
+network.  What a run that was killed has left is removed by the next one.
 """
 
 import json
@@ -23,7 +24,10 @@ NET = "10.97.0"
 
 
 def run(*words, timeout=600, check=True, **kwargs):
-    """Run a tool; return how it ended.  One that fails has its words told, unless that is looked at."""
+    """Run a tool; return how it ended.
+
+    One that fails has its words told, unless that is looked at.
+    """
     done = subprocess.run(
         [str(w) for w in words],
         capture_output=True,
@@ -126,7 +130,21 @@ class Hosts:
         self.numbers.append(number)
         name = self.name(number)
         run("ip", "netns", "add", name)
-        run("ip", "-n", self.hub, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)  # fmt: skip
+        run(
+            "ip",
+            "-n",
+            self.hub,
+            "link",
+            "add",
+            f"v{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            name,
+        )
         run("ip", "-n", self.hub, "link", "set", f"v{number}", "master", "hub", "up")
         run("ip", "-n", name, "link", "set", "lo", "up")
         run("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")

@@ -1,6 +1,8 @@
-"""A program on a mount: makes, syncs, reads back and replaces files until told to stop; every byte is checked.
+"""A program on a mount: makes, syncs, reads back and replaces files until told to stop;
+every byte is checked.
 
-python load.py PATH PAUSE_S        files PATH.N, each PAUSE_S after the one before; PATH.stop ends it; PATH.round says how many it has written
+python load.py PATH PAUSE_S        files PATH.N, each PAUSE_S after the one before; PATH.stop ends
+                                   it; PATH.round says how many it has written
 """
 
 import os
@@ -48,7 +50,9 @@ def check(name: str, content: bytes, before: bytes) -> None:
 
 
 def difference(found: bytes, content: bytes, before: bytes = b"") -> str:
-    """Say where two contents differ, and what is there: zeros, what was there before, or neither; empty if they do not."""
+    """Say where two contents differ, and what is there: zeros, what was there before, or neither;
+    empty if they do not.
+    """
     if found == content:
         return ""
     if len(found) != len(content):

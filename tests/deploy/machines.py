@@ -1,8 +1,9 @@
-"""Machines for the installer: as hosts.py, but each boots Debian's systemd as process 1 in namespaces of its own, has a root
-file system of its own, and is reached by a real sshd alone.
+"""Machines for the installer: as hosts.py, but each boots Debian's systemd as process 1
+in namespaces of its own, has a root file system of its own, and is reached by a real sshd alone.
 
-The roots are one tree that mmdebstrap makes and over which each machine's own files lie.  Nothing that is installed comes from
-this machine: the installer ships wheels.  Needs root, mmdebstrap, ssh, overlay file systems and a cgroup2 mount.
+The roots are one tree that mmdebstrap makes and over which each machine's own files lie.  Nothing
+that is installed comes from this machine: the installer ships wheels.  Needs root, mmdebstrap, ssh,
+overlay file systems and a cgroup2 mount.
 """
 
 import json
@@ -22,9 +23,14 @@ from .hosts import Hosts, end, run
 BOOT = Path(__file__).with_name("boot.sh")
 PACKAGES = "systemd,systemd-sysv,dbus,openssh-server,iproute2,procps,python3,python3-venv,fuse3"
 MASKED = (
-    "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "systemd-modules-load.service",
-    "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "getty.target",
-)  # fmt: skip
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "systemd-modules-load.service",
+    "sys-kernel-debug.mount",
+    "sys-kernel-tracing.mount",
+    "getty.target",
+)
 BOOT_TIMEOUT_S = 120
 
 
@@ -124,8 +130,10 @@ class Machines(Hosts):
         (upper / "etc/ssh/sshd_config.d/embertest.conf").write_text(config)
         known = self.base / "known_hosts"
         others = [
-            line for line in known.read_text().splitlines() if line.split()[0] != self.address(number)
-        ]  # fmt: skip
+            line
+            for line in known.read_text().splitlines()
+            if line.split()[0] != self.address(number)
+        ]
         words = " ".join(key.with_suffix(".pub").read_text().split()[:2])
         known.write_text("\n".join([*others, f"{self.address(number)} {words}"]) + "\n")
 
@@ -144,7 +152,9 @@ class Machines(Hosts):
             )  # fmt: skip
         ends = time.monotonic() + BOOT_TIMEOUT_S
         while self.on(number, "true", check=False).returncode:
-            assert self.outer[number].poll() is None and time.monotonic() < ends, self._boot_log(number)  # fmt: skip
+            assert self.outer[number].poll() is None and time.monotonic() < ends, self._boot_log(
+                number
+            )
             time.sleep(0.2)
 
     def _boot_log(self, number):

@@ -2,8 +2,9 @@
 
     python -m tests.deploy [--from CHECKOUT] [STAGE ...]
 
-The long form, without stages: 3 hosts, 5 under load, one lost and replaced, upgraded, restored from a backup; a deploy
-and an upgrade are cut off on the way.  --from begins with the code of another checkout.
+The long form, without stages: 3 hosts, 5 under load, one lost and replaced, upgraded,
+restored from a backup; a deploy and an upgrade are cut off on the way.  --from begins
+with the code of another checkout.
 
 A program writes and checks files on a mount all the time: no byte may be wrong, no call may fail.
 """
@@ -31,7 +32,9 @@ WAIT_S = 240
 
 
 def commands(heading):
-    """Return the commands below a heading of the page, in order, without what is said beside them."""
+    """Return the commands below a heading of the page, in order,
+    without what is said beside them.
+    """
     _, _, text = PAGE.read_text().partition(f"## {heading}\n")
     text = text.partition("\n## ")[0]
     return [
@@ -99,7 +102,12 @@ class Life:
 
     def begin_load(self):
         Path(f"{self.path}.round").unlink(missing_ok=True)  # the one before counted, too
-        self.load = subprocess.Popen([sys.executable, LOAD, self.path, str(self.pause_s)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        self.load = subprocess.Popen(
+            [sys.executable, LOAD, self.path, str(self.pause_s)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def rounds(self):
         path = Path(f"{self.path}.round")
@@ -142,7 +150,9 @@ class Life:
         self.look()
 
     def look(self):
-        """The cluster as a whole, and its metadata and chunks checked, from the operator's machine."""
+        """The cluster as a whole, and its metadata and chunks checked,
+        from the operator's machine.
+        """
         told = json.loads(self.operator("ember status --config training.toml --json").stdout)
         assert told["is_healthy"] and len(told["mounts"]) == 1, told
         checked = json.loads(self.operator("ember fsck --config training.toml --json").stdout)
@@ -152,7 +162,9 @@ class Life:
         """Begin a deploy or an upgrade, and interrupt it at a step."""
         inside = ["nsenter", f"--net=/run/netns/{self.hosts.hub}", "--"]
         words = [*inside, EMBER, "cluster", what, self.hosts.base / "inventory.toml", "--yes"]
-        begun = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        begun = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         said = ""
         while step not in said:
             line = begun.stderr.readline()
@@ -180,7 +192,9 @@ class Life:
         return json.loads(told)["primary"] - FIRST_NODE_IDS["mgmtd"]
 
     def lose_acting_manager(self):
-        """The host of the manager that acts vanishes: another one takes over; the first host has the store, and stays."""
+        """The host of the manager that acts vanishes: another one takes over;
+        the first host has the store, and stays.
+        """
         if self.acting() == 1:
             self.operator("ember cluster stop inventory.toml mgmtd --only h1 --yes")
             self.wait_load()
@@ -209,18 +223,24 @@ class Life:
         assert {node["state"] for node in self.nodes().values()} == {"connected"}
 
     def leave(self, number):
-        """A host leaves in order while the program works; it keeps no key, and nothing is left to do."""
+        """A host leaves in order while the program works;
+        it keeps no key, and nothing is left to do.
+        """
         self.page("A host that leaves", words={"HOST": f"h{number}"})
         self.wait_load()
         assert not (self.hosts.root(number) / "etc/emberfs/cluster.key").exists()
         known = self.nodes()
-        assert 10_000 + number not in known and {n["state"] for n in known.values()} == {"connected"}  # fmt: skip
+        assert 10_000 + number not in known and {n["state"] for n in known.values()} == {
+            "connected"
+        }
         del self.members[number]
         inventory(self.hosts, self.members)
         assert self.operator(commands("Install")[1]).stdout == "nothing to do\n"
 
     def rotate(self):
-        """A new key while the program works, at the second attempt; the old one opens nothing then, the new one all."""
+        """A new key while the program works, at the second attempt;
+        the old one opens nothing then, the new one all.
+        """
         path = self.hosts.base / "training.key"
         old = path.read_text()
         self.cut_off("connecting by the new key", "rotate-key")
@@ -309,4 +329,6 @@ STAGES = {
     "restore": Life.restore,
     "judge": Life.judge,
 }
-"""Of the long form, in order; each but the first needs those before it, though some may be left out."""
+"""Of the long form, in order; each but the first needs those before it,
+though some may be left out.
+"""

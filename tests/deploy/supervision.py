@@ -1,7 +1,8 @@
-"""What systemd does for a deployed cluster, on machines that run it: stages between those of stages.py.
+"""What systemd does for a deployed cluster, on machines that run it:
+stages between those of stages.py.
 
-Processes are killed and stopped in their tracks, machines are rebooted and lose power.  Nobody runs the installer meanwhile;
-at the end it has nothing to do.
+Processes are killed and stopped in their tracks, machines are rebooted and lose power.  Nobody runs
+the installer meanwhile; at the end it has nothing to do.
 """
 
 import time
@@ -38,7 +39,9 @@ def end_by(life, number, service, signal):
     life.hosts.on(number, "systemctl", "kill", "-s", signal, f"ember@{service}")
     now = wait_restarted(life, number, service, before)
     assert int(now["NRestarts"]) == int(before["NRestarts"]) + 1, now
-    life.say(f"{service} of h{number}: {signal}, serves again after {time.monotonic() - began_s:.1f} s")  # fmt: skip
+    life.say(
+        f"{service} of h{number}: {signal}, serves again after {time.monotonic() - began_s:.1f} s"
+    )
 
 
 def wait_all_active(life, number, services):
@@ -55,7 +58,9 @@ def wait_whole(life):
     """Wait until all nodes are connected and all chains have all their replicas."""
     ends = time.monotonic() + WAIT_S
     while life.operator("ember admin upgrade check --config training.toml", check=False).returncode:
-        assert time.monotonic() < ends, life.operator("ember admin doctor --config training.toml", check=False).stdout  # fmt: skip
+        assert time.monotonic() < ends, life.operator(
+            "ember admin doctor --config training.toml", check=False
+        ).stdout
         time.sleep(1)
 
 
@@ -90,7 +95,9 @@ def hung(life):
 
 
 def rebooted(life):
-    """A machine shuts down and starts while the program works, one loses power; then the one with store and mount reboots."""
+    """A machine shuts down and starts while the program works, one loses power;
+    then the one with store and mount reboots.
+    """
     for number, how in ((2, life.hosts.reboot), (3, life.hosts.cut_power)):
         wait_whole(life)
         began_s = time.monotonic()

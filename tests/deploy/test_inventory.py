@@ -237,7 +237,11 @@ def test_of_a_wheel_the_packages_are_shipped(tmp_path):
         names = set(archive.getnames())
         lock = archive.extractfile("requirements.lock").read()
     metadata = "emberfs-0.1.0.dist-info/METADATA"
-    assert (made.version, names, lock) == ("0.1.0", {"fs/app/main.py", metadata, "requirements.lock"}, b"trio==1\n")  # fmt: skip
+    assert (made.version, names, lock) == (
+        "0.1.0",
+        {"fs/app/main.py", metadata, "requirements.lock"},
+        b"trio==1\n",
+    )
     (tmp_path / name).write_bytes(b"no zip")
     with pytest.raises(FsError, match="is not a zip file"):
         make_release(read_inventory(tmp_path / EXAMPLE.name))

@@ -1,4 +1,6 @@
-"""Another key for a cluster: who is needed, what is shown; the whole with real processes: test_life.py."""
+"""Another key for a cluster: who is needed, what is shown;
+the whole with real processes: test_life.py.
+"""
 
 import base64
 from contextlib import asynccontextmanager
@@ -160,7 +162,9 @@ async def test_who_cannot_be_asked_has_not_refused():
 
 
 class Cluster:
-    """A Reach of hosts that take what they are given; what their processes say to the old key is `late`."""
+    """A Reach of hosts that take what they are given;
+    what their processes say to the old key is `late`.
+    """
 
     def __init__(self, inventory):
         self.inventory, self.failed, self.late, self.ops = inventory, {}, {}, []
@@ -233,7 +237,9 @@ async def test_the_old_key_has_to_be_refused_before_it_is_forgotten(closed):
 
 
 async def test_hosts_that_cannot_tell_keep_their_key(closed):
-    """They got the new one alone, which the file here could not become then: nothing but an edit of that file ended it."""
+    """They got the new one alone, which the file here could not become then:
+    nothing but an edit of that file ended it.
+    """
     closed.is_old = True
     with pytest.raises(FsError, match=r"cannot tell .*nothing was changed") as caught:
         await change(closed)

@@ -1,4 +1,6 @@
-"""A cluster of several hosts from nothing, by the commands of the page; the long form: `python -m tests.deploy`."""
+"""A cluster of several hosts from nothing, by the commands of the page;
+the long form: `python -m tests.deploy`.
+"""
 
 import pytest
 

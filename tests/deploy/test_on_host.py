@@ -159,9 +159,16 @@ def test_facts(on, tmp_path):
         (tmp_path / name).mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = look(on, disks=[str(d) for d in disks.values()], mounts=[str(tmp_path / "mnt"), str(tmp_path)],
-            ports={"meta": ["127.0.0.1", port], "kv": ["192.0.2.1", 7000], "mgmtd": ["127.0.0.1", 0]},
-        )  # fmt: skip
+        found = look(
+            on,
+            disks=[str(d) for d in disks.values()],
+            mounts=[str(tmp_path / "mnt"), str(tmp_path)],
+            ports={
+                "meta": ["127.0.0.1", port],
+                "kv": ["192.0.2.1", 7000],
+                "mgmtd": ["127.0.0.1", 0],
+            },
+        )
     assert [found["disks"][str(d)] for d in disks.values()] == [
         "empty",
         "ours",

@@ -1,4 +1,6 @@
-"""What is planned, from what was found: nothing twice, nothing that runs is touched, nothing unsafe."""
+"""What is planned, from what was found: nothing twice, nothing that runs is touched,
+nothing unsafe.
+"""
 
 import tomllib
 from pathlib import Path
@@ -48,12 +50,22 @@ def bare(host):
     """A machine that has nothing yet."""
     asked = facts_request(INVENTORY, host)
     return HostFacts(
-        python=(3, 11), machine=host.name, wall_ns=0, has_venv=True, has_fuse=True, has_systemd=True,
-        is_root=True, free_bytes=1 << 40, disks=dict.fromkeys(asked["disks"], "empty"),
-        files=dict.fromkeys(asked["files"], ""), texts=dict.fromkeys(asked["texts"], ""), installed={},
+        python=(3, 11),
+        machine=host.name,
+        wall_ns=0,
+        has_venv=True,
+        has_fuse=True,
+        has_systemd=True,
+        is_root=True,
+        free_bytes=1 << 40,
+        disks=dict.fromkeys(asked["disks"], "empty"),
+        files=dict.fromkeys(asked["files"], ""),
+        texts=dict.fromkeys(asked["texts"], ""),
+        installed={},
         services={name: ServiceFacts("stopped", "") for name in asked["services"]},
-        ports=dict.fromkeys(asked["ports"], ""), mounts=dict.fromkeys(asked["mounts"], ""),
-    )  # fmt: skip
+        ports=dict.fromkeys(asked["ports"], ""),
+        mounts=dict.fromkeys(asked["mounts"], ""),
+    )
 
 
 def installed(host, facts, *, version="0.2.0", state="serving", view=None, block_bytes=4096):
@@ -67,10 +79,11 @@ def installed(host, facts, *, version="0.2.0", state="serving", view=None, block
         facts,
         disks=dict.fromkeys(facts.disks, "ours"),
         files=facts.files | {f.path: digest_of(f.content) for f in files},
-        texts=dict.fromkeys(facts.texts, "") | {f.path: f.content.decode() for f in files if f.path in facts.texts},
+        texts=dict.fromkeys(facts.texts, "")
+        | {f.path: f.content.decode() for f in files if f.path in facts.texts},
         installed={version: {"digest": "digest"}},
         services=dict.fromkeys(facts.services, ServiceFacts(state, program)),
-    )  # fmt: skip
+    )
 
 
 def all_installed(**options):
@@ -106,8 +119,8 @@ def test_bare_machines_get_everything():
     assert list(first.starts) == ["kv", "mgmtd", "meta", "storage", "mount"] and first.installs
     lines = "\n".join(plan.lines())
     assert (
-        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, cluster.key, units, mount helper; start"
-        in lines
+        "ember-1: install 0.2.0; write kv.toml, mgmtd.toml, meta.toml, storage.toml, mountd.toml, "
+        "cluster.key, units, mount helper; start" in lines
     )
     assert "storage of ember-3" in lines
 
@@ -296,7 +309,10 @@ def test_an_upgrade_restarts_who_is_asked_before_who_asks():
     plans = [
         HostPlan(h, installs=True, files=(), starts=(), restarts=h.roles, configs={}) for h in hosts
     ]
-    told = [(s.role, s.host.number) for s in steps(ClusterPlan("2", plans), Options(with_mounts=True), 1001)]  # fmt: skip
+    told = [
+        (s.role, s.host.number)
+        for s in steps(ClusterPlan("2", plans), Options(with_mounts=True), 1001)
+    ]
     assert told == [
         ("kv", 1),
         ("mgmtd", 2), ("mgmtd", 3), ("mgmtd", 1),
@@ -368,8 +384,12 @@ async def test_hosts_that_leave_together_are_not_drained_onto_each_other():
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(["ember-1"], "no host has the role mgmtd"), (["ember-2"], "3 replicas need as many"), (["x"], "the inventory has")],
-)  # fmt: skip
+    [
+        (["ember-1"], "no host has the role mgmtd"),
+        (["ember-2"], "3 replicas need as many"),
+        (["x"], "the inventory has"),
+    ],
+)
 def test_what_would_leave_no_cluster_is_refused(names, said):
     with pytest.raises(FsError, match=said):
         run_remove(INVENTORY, names, Options())

@@ -39,8 +39,10 @@ def sshd(tmp_path):
     port = free_port()
     config = tmp_path / "sshd_config"
     config.write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\n"
-        "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPidFile none\n"
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile "
+        f"{tmp_path}/user.pub\n"
+        "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPasswordAuthentication "
+        "no\nPidFile none\n"
     )
     with (tmp_path / "sshd.log").open("wb") as log:
         daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", config], stderr=log)
@@ -68,10 +70,14 @@ def write_inventory(base, ssh_port):
         f'dependencies = "present:{sysconfig.get_path("purelib")}"',
         f'[ssh]\nuser = "root"\nport = {ssh_port}\nkey = "{base}/user"',
         f'options = ["UserKnownHostsFile={base}/known_hosts", "StrictHostKeyChecking=yes"]',
-        "[ports]", *(f"{role} = {port}" for role, port in ports.items()),
-        '[[hosts]]\nname = "one"\nnumber = 1\naddress = "127.0.0.1"\nroles = ["kv", "mgmtd", "meta", "storage"]',
+        "[ports]",
+        *(f"{role} = {port}" for role, port in ports.items()),
+        (
+            '[[hosts]]\nname = "one"\nnumber = 1\naddress = "127.0.0.1"\nroles = ["kv", "mgmtd", '
+            '"meta", "storage"]'
+        ),
         f'root = "{base}/host-root"\ndisks = [{{ path = "/disk" }}]',
-    ]  # fmt: skip
+    ]
     (base / "inventory.toml").write_text("\n".join(lines))
     (base / "host-root/disk").mkdir(parents=True)
     return base / "inventory.toml"
@@ -86,8 +92,16 @@ def test_a_host_behind_sshd(sshd, tmp_path):
     try:
         cluster("deploy", inventory, "--yes")
         assert cluster("deploy", inventory, "--yes").stdout == "nothing to do\n"
-        nodes = json.loads(run(EMBER, "admin", "node", "list", "--config", tmp_path / "training.toml", "--json").stdout)  # fmt: skip
-        assert {(n["node_id"], n["state"]) for n in nodes} == {(1001, "connected"), (2001, "connected"), (10_001, "connected")}  # fmt: skip
+        nodes = json.loads(
+            run(
+                EMBER, "admin", "node", "list", "--config", tmp_path / "training.toml", "--json"
+            ).stdout
+        )
+        assert {(n["node_id"], n["state"]) for n in nodes} == {
+            (1001, "connected"),
+            (2001, "connected"),
+            (10_001, "connected"),
+        }
     finally:
         stopped = cluster("stop", inventory, "--yes", check=False)
     assert "one: stop storage, meta, mgmtd, kv" in stopped.stdout, stopped

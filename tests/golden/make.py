@@ -1,9 +1,10 @@
-"""Disks and key-value stores as this release leaves them behind when it is killed, packed into small files.
+"""Disks and key-value stores as this release leaves them behind when it is killed,
+packed into small files.
 
     python -m tests.golden.make
 
-Made once for each persisted format, and kept: `test_golden.py` opens what earlier releases wrote.  Never make those of an
-older format anew; a new format adds files.
+Made once for each persisted format, and kept: `test_golden.py` opens what earlier releases wrote.
+Never make those of an older format anew; a new format adds files.
 """
 
 import io
@@ -69,7 +70,9 @@ def put(engine: DiskEngine, target: TargetId, index: int, length: int, version: 
 
 
 def make_disk(path: Path) -> None:
-    """Leave a disk behind as a killed process does: tables, a log, versions that are not durable."""
+    """Leave a disk behind as a killed process does:
+    tables, a log, versions that are not durable.
+    """
     with patch.object(allocator, "RESERVE_BYTES", 1 << 20):
         engine = open_engine(
             path / "live", cluster_id=CLUSTER_ID, node_id=NODE_ID, section=SECTION, target_ids=[T]

@@ -2,8 +2,9 @@
 
     python -m tests.golden.records
 
-writes `meta-VERSION.json` and `mgmtd-VERSION.json` for the present formats of their records, once each: every row, and what was
-made, as a service tells it; and a backup of the former, `backup-VERSION.bin`.  `test_records.py` has the present services read them.
+writes `meta-VERSION.json` and `mgmtd-VERSION.json` for the present formats of their records, once
+each: every row, and what was made, as a service tells it; and a backup of the former,
+`backup-VERSION.bin`.  `test_records.py` has the present services read them.
 """
 
 import json

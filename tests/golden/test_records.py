@@ -64,7 +64,9 @@ def kinds_of(record):
 
 
 def test_what_is_recorded_is_nearly_everything():
-    """What no call leaves behind for long is in no record here: its form is tested where it is made."""
+    """What no call leaves behind for long is in no record here:
+    its form is tested where it is made.
+    """
     known = {
         value
         for name, value in vars(meta_records).items()
@@ -78,7 +80,9 @@ def test_what_is_recorded_is_nearly_everything():
 
 
 def test_a_recorded_backup_is_read():
-    """`backup-1.bin` is what the release that introduced the format made of the records of `meta-2.json`."""
+    """`backup-1.bin` is what the release that introduced the format made of the records
+    of `meta-2.json`.
+    """
     record = RECORDED["meta-2"]
     with (records.HERE / "backup-1.bin").open("rb") as file:
         decoder = BackupDecoder(file.read, "backup-1.bin")

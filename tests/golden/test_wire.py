@@ -1,4 +1,6 @@
-"""What a peer of an earlier protocol version says is understood, or refused in words; see `wire.py`."""
+"""What a peer of an earlier protocol version says is understood,
+or refused in words; see `wire.py`.
+"""
 
 import json
 from contextlib import asynccontextmanager
@@ -52,7 +54,9 @@ def is_within(part, whole):
 
 @EACH
 def test_every_recorded_message_means_what_it_meant(record):
-    """Each field still has its number, its type, and its own value, which says which field it is."""
+    """Each field still has its number, its type, and its own value,
+    which says which field it is.
+    """
     known = wire.messages()
     wrong = []
     for name, text in record["messages"].items():

@@ -1,9 +1,11 @@
-"""What the protocol looks like on the wire: every message with every field set, every method's number, whole frames.
+"""What the protocol looks like on the wire:
+every message with every field set, every method's number, whole frames.
 
     python -m tests.golden.wire
 
-writes `wire-VERSION.json` for the highest protocol version, once: it is what a peer of that version sends.  `test_wire.py`
-reads it.  Something new is added to it by nobody: what a version had when it was recorded is what must hold.
+writes `wire-VERSION.json` for the highest protocol version, once: it is what a peer of that version
+sends.  `test_wire.py` reads it.  Something new is added to it by nobody: what a version had when it
+was recorded is what must hold.
 """
 
 import json
@@ -33,7 +35,17 @@ from fs.schema.proto.core_pb2 import EchoReq, GetInfoReq
 from fs.schema.status import FsError, Status
 
 HERE = Path(__file__).parent
-FILES = (backup_pb2, common_pb2, core_pb2, kv_pb2, meta_pb2, mgmtd_pb2, record_pb2, rpc_pb2, storage_pb2)  # fmt: skip
+FILES = (
+    backup_pb2,
+    common_pb2,
+    core_pb2,
+    kv_pb2,
+    meta_pb2,
+    mgmtd_pb2,
+    record_pb2,
+    rpc_pb2,
+    storage_pb2,
+)
 DEPTH_MAX = 4
 """Of messages in messages; some hold themselves."""
 
@@ -118,7 +130,12 @@ def recorded() -> dict:
     return {
         "version": VERSION_MAX,
         "methods": {
-            name: [m.service_number, m.number, m.request_type.DESCRIPTOR.name, m.reply_type.DESCRIPTOR.name]
+            name: [
+                m.service_number,
+                m.number,
+                m.request_type.DESCRIPTOR.name,
+                m.reply_type.DESCRIPTOR.name,
+            ]
             for name, m in sorted(METHODS.items())
         },
         "statuses": {status.name: int(status) for status in Status},
@@ -133,7 +150,7 @@ def recorded() -> dict:
             "error": b"".join(encode_error(Kind.REPLY, 3, refusal)).hex(),
             "cancel": encode_header(Kind.CANCEL, 4).hex(),
         },
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -1,12 +1,14 @@
-"""Roll a cluster under load from the code of another checkout to this one, a process at a time; by hand.
+"""Roll a cluster under load from the code of another checkout to this one,
+a process at a time; by hand.
 
     git worktree add /tmp/old COMMIT
     python -m tests.guides.roll /tmp/old [--clients-first | --back]
 
-The processes are those of the compose file.  Two loads work all the time: through the mount of an old daemon, and through a
-native client of the old code; one of the new code follows when all servers have been rolled, with `--clients-first` it begins before them, with `--back` the servers go back to the old code instead.
-Each reads back what it wrote, whole, and notes errors and its longest call.  After each process all targets have to serve before the
-next one.
+The processes are those of the compose file.  Two loads work all the time: through the mount of an
+old daemon, and through a native client of the old code; one of the new code follows when all
+servers have been rolled, with `--clients-first` it begins before them, with `--back` the servers go
+back to the old code instead.  Each reads back what it wrote, whole, and notes errors and its
+longest call.  After each process all targets have to serve before the next one.
 """
 
 import argparse
@@ -72,7 +74,8 @@ while not os.path.exists(stop):
     count += 1
 for number in known:
     wrong += read(f"{place}/{number}") != content(number)
-print(json.dumps({"steps": count, "longest_s": round(longest, 2), "errors": len(errors), "wrong": wrong, "first": errors[:3]}))
+told = {"steps": count, "longest_s": round(longest, 2), "wrong": wrong}
+print(json.dumps(told | {"errors": len(errors), "first": errors[:3]}))
 """
 
 

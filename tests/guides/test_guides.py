@@ -1,7 +1,8 @@
-"""The guides of deploy/guides: their commands are ours, their figures are what the commands print, and following them helps.
+"""The guides of deploy/guides: their commands are ours, their figures are what the commands print,
+and following them helps.
 
-Commands are read out of the pages: lines of ```sh blocks.  The disasters happen to one cluster, one after the other, when
-EMBER_TEST_SCALE=full asks for it: it takes a minute of processor time.
+Commands are read out of the pages: lines of ```sh blocks.  The disasters happen to one cluster, one
+after the other, when EMBER_TEST_SCALE=full asks for it: it takes a minute of processor time.
 """
 
 import json
@@ -34,7 +35,9 @@ def blocks(text, kind="sh"):
 
 
 def sections(text):
-    """Return the lines of commands below each heading, by heading; those before the first under ''."""
+    """Return the lines of commands below each heading, by heading;
+    those before the first under ''.
+    """
     places = [(0, ""), *((m.start(), m[1]) for m in re.finditer(r"^## (.*)$", text, re.MULTILINE))]
     ends = [*(place for place, _ in places[1:]), len(text)]
     return {
@@ -98,7 +101,11 @@ def test_the_tables_of_the_guide_are_what_its_commands_make(tmp_path, monkeypatc
     found = printed_by("ember placement simulate twelve.json --target-mb 1000000 --json")
     disk, node, rack = json.loads(found)
     assert disk["replaced_after_s"] == pytest.approx(1000)
-    assert (disk["feeds_by_node_max"], disk["fatal_sets"], disk["chains_lost_then"]) == (1, "192 of 142880", 1)  # fmt: skip
+    assert (disk["feeds_by_node_max"], disk["fatal_sets"], disk["chains_lost_then"]) == (
+        1,
+        "192 of 142880",
+        1,
+    )
     assert (node["targets_lost"], node["feeds_by_node_max"], node["feeds_by_disk_max"]) == (
         48,
         6,

@@ -1,10 +1,12 @@
-"""Random calls of the batches', the writes', the device's, the disk's, the lent memory's and the messages' kernels, compared with their twins.
+"""Random calls of the batches', the writes', the device's, the disk's,
+the lent memory's and the messages' kernels, compared with their twins.
 
     python -m tests.kernels.fuzz --calls 100000 --seed 1 --kernel batches
 
 `python -m tests.kernels.sanitized` runs it with kernels built by sanitizers, too.
 
-Half of the calls of the batches' make sense, so that plans come of them; all the others have numbers from anywhere.
+Half of the calls of the batches' make sense, so that plans come of them; all the
+others have numbers from anywhere.
 """
 
 import argparse
@@ -146,7 +148,9 @@ class Differ:
 
 
 def grown_bytes(call, count):
-    """Return by how much the process grew while something was called, after as many calls that warmed it up."""
+    """Return by how much the process grew while something was called,
+    after as many calls that warmed it up.
+    """
     for _ in range(count):
         call()
     before = _resident_bytes()

@@ -1,7 +1,9 @@
-"""Random calls of the kernels that write rows, talk to the device, read many places, and read other processes' memory, compared with their twins; `tests.kernels.fuzz` runs them.
+"""Random calls of the kernels that write rows, talk to the device, read many places,
+and read other processes' memory, compared with their twins; `tests.kernels.fuzz` runs them.
 
-Both are given the same files, sockets and memory, each its own, and must say, and leave behind, the same.  Some calls are of things that
-no caller should give: descriptors that are closed, of another kind or no number of one, sizes and offsets from anywhere, requests that
+Both are given the same files, sockets and memory, each its own, and must say, and leave
+behind, the same.  Some calls are of things that no caller should give: descriptors that are
+closed, of another kind or no number of one, sizes and offsets from anywhere, requests that
 are torn or longer than known.
 """
 
@@ -22,7 +24,9 @@ from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX, RANGE
 FILE_BYTES = 1 << 16
 UNIT = 512
 CACHED_TRY_COUNT = 3
-"""What one read brings back into the page cache, the other finds there: a difference that stays has another reason."""
+"""What one read brings back into the page cache, the other finds there:
+a difference that stays has another reason.
+"""
 
 
 def outcome(call, *arguments):
@@ -74,9 +78,11 @@ class Fuzzer:
         return rng.choice([rng.randrange(200), rng.getrandbits(70), edge + rng.randint(-3, 3)])
 
     def _bad_fd(self, *kinds):
-        """Return what is no descriptor of a device, or of a file: closed, of another kind, or no number of one.
+        """Return what is no descriptor of a device, or of a file:
+        closed, of another kind, or no number of one.
 
-        It is never a small number of which nobody knows what it is: descriptors of this process that others use are not touched.
+        It is never a small number of which nobody knows what it is: descriptors of this process
+        that others use are not touched.
         """
         number = abs(self._number()) | 1 << 30
         return self._rng.choice([*(kind.fileno() for kind in kinds), -1, number, -number])
@@ -147,7 +153,9 @@ class WritesFuzzer(Fuzzer):
 
 
 class LentFuzzer(Fuzzer):
-    """Compares `pieces_of`, `read_lent` and `read_files`, of this process and of such as are not there."""
+    """Compares `pieces_of`, `read_lent` and `read_files`,
+    of this process and of such as are not there.
+    """
 
     def __init__(self, compiled, seed):
         super().__init__(compiled, lent_twin, seed)

@@ -1,4 +1,6 @@
-"""Random calls of the kernel of messages about reads, compared with its twin; part of fuzz.py, which says how to run it."""
+"""Random calls of the kernel of messages about reads, compared with its twin;
+part of fuzz.py, which says how to run it.
+"""
 
 import random
 from contextlib import suppress

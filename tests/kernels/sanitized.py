@@ -1,13 +1,15 @@
-"""Tests and random calls with kernels that AddressSanitizer and UndefinedBehaviorSanitizer look after.
+"""Tests and random calls with kernels that AddressSanitizer
+and UndefinedBehaviorSanitizer look after.
 
     python -m tests.kernels.sanitized [--calls 20000] [--seed 1] [TESTS ...]
 
-Makes a copy of this tree in a temporary directory, looks at the C files with gcc's analyzer and its warnings of conversions, builds
-them with the sanitizers, and runs TESTS (default: those of kernels, messages, rings and the chunk engine), the random calls of each kernel, and entries of
-rings.  Ends with 1 if anything fails, or a sanitizer says anything: then its process ends at once.
+Makes a copy of this tree in a temporary directory, looks at the C files with gcc's analyzer and its
+warnings of conversions, builds them with the sanitizers, and runs TESTS (default: those of kernels,
+messages, rings and the chunk engine), the random calls of each kernel, and entries of rings.  Ends
+with 1 if anything fails, or a sanitizer says anything: then its process ends at once.
 
-Needs gcc with libasan, and some 15 minutes of a processor.  Does not look for leaks, of which the interpreter has many of its own:
-tests/kernels/growth.py does.
+Needs gcc with libasan, and some 15 minutes of a processor.  Does not look for leaks, of which the
+interpreter has many of its own: tests/kernels/growth.py does.
 """
 
 import argparse
@@ -67,7 +69,9 @@ def environment(tree):
     ).stdout.strip()
     return os.environ | {
         "LD_PRELOAD": library,
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1",
+        "ASAN_OPTIONS": (
+            "detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1"
+        ),
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
         "EMBER_TEST_RANDOM": "1",  # other examples in every run
@@ -77,7 +81,7 @@ def environment(tree):
 
 def main():
     """Do all of it, and say what failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--calls", type=int, default=20_000, help="of each kernel, at random")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("tests", nargs="*", default=TESTS)
@@ -88,7 +92,18 @@ def main():
     entries = [python, "-m", "tests.client.batchio.fuzz", *random_calls]
     steps["random entries of rings"] = [*entries, "--entries", str(options.calls)]
     workers = ["-n", "2"] if find_spec("xdist") else []
-    steps["tests"] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not mount", *workers, *options.tests]  # fmt: skip
+    steps["tests"] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not mount",
+        *workers,
+        *options.tests,
+    ]
     failed = []
     with tempfile.TemporaryDirectory(prefix="ember-sanitized-") as made:
         tree = Path(made)
@@ -106,7 +121,10 @@ def main():
             began_s = time.monotonic()
             done = subprocess.run(command, cwd=tree, env=environment(tree), check=False)
             took_s = time.monotonic() - began_s
-            print(f"{name}: {'failed' if done.returncode else 'good'} after {took_s:.0f} s", flush=True)  # fmt: skip
+            print(
+                f"{name}: {'failed' if done.returncode else 'good'} after {took_s:.0f} s",
+                flush=True,
+            )
             failed += [name] if done.returncode else []
     print(f"failed: {', '.join(failed)}" if failed else "nothing found")
     return bool(failed)

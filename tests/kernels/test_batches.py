@@ -1,4 +1,6 @@
-"""What the mount daemon's kernel returns: the compiled one and its twin say the same of whatever they are given."""
+"""What the mount daemon's kernel returns: the compiled one and its twin say the same
+of whatever they are given.
+"""
 
 import struct
 
@@ -213,7 +215,9 @@ TAGS = b"\x0a\x12\x1a"
 
 
 def reply_with(lengths, checksums, *, rest=b""):
-    """Return a message of two columns as protobuf would have it, the tag of the second being that of the third."""
+    """Return a message of two columns as protobuf would have it,
+    the tag of the second being that of the third.
+    """
     numbers = b"".join(map(varint, lengths))
     sums = b"".join(checksum.to_bytes(8, "little") for checksum in checksums)
     parts = (TAGS[:1], varint(len(numbers)), numbers, TAGS[2:], varint(len(sums)), sums, rest)
@@ -309,13 +313,18 @@ ENTRIES_IN_A_ROW = [(0, 0, 10), (10, 10, 20), (30, 30, 30), (60, 60, 60)]
         (ENTRIES_IN_A_ROW, 1000, 1000, [(0, 100, 0), (100, 20, 3)]),
         (ENTRIES_IN_A_ROW, 60, 1000, [(0, 60, 0), (60, 40, 3), (100, 20, 3)]),
         (ENTRIES_IN_A_ROW, 1000, 59, [(0, 30, 0), (30, 30, 2), (60, 40, 3), (100, 20, 3)]),
-        (ENTRIES_IN_A_ROW, 0, 1000, [(0, 10, 0), (10, 20, 1), (30, 30, 2), (60, 40, 3), (100, 20, 3)]),
+        (
+            ENTRIES_IN_A_ROW,
+            0,
+            1000,
+            [(0, 10, 0), (10, 20, 1), (30, 30, 2), (60, 40, 3), (100, 20, 3)],
+        ),
         ([(0, 0, 10), (10, 11, 10)], 1000, 1000, [(0, 10, 0), (11, 10, 1)]),
         ([(0, 0, 10), (11, 10, 10)], 1000, 1000, [(0, 10, 0), (10, 10, 1)]),
         ([(10, 10, 10), (0, 0, 10)], 1000, 1000, [(10, 10, 0), (0, 10, 1)]),
         ([(0, 2**64 - 10, 10), (10, 0, 10)], 1000, 1000, [(2**64 - 10, 10, 0), (0, 10, 1)]),
     ],
-)  # fmt: skip
+)
 def test_what_continues_the_piece_before_is_joined_to_it(
     kernel, entries, joined_max, bytes_max, wanted
 ):
@@ -371,7 +380,9 @@ def test_a_changed_byte_is_seen(kernel):
 
 @pytest.mark.parametrize("count", [100, 70_000])
 def test_nothing_is_kept_of_many_calls(kernel, count):
-    """More entries than a ring can have are refused, and whatever happens no buffer stays in use."""
+    """More entries than a ring can have are refused,
+    and whatever happens no buffer stays in use.
+    """
     memory = bytearray(batches.ENTRY.pack(7, 0, 0, 10, KEYS[0]) * count)
     layout = bytearray(batches.FILE_LAYOUT.pack(KEYS[0], 1, 65536, 1, 0))
     slots, tags = bytearray(4), bytearray(6)

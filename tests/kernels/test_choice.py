@@ -77,8 +77,8 @@ def test_a_file_that_was_cut_off_does_not_serve(tmp_path, per_mille):
     done = asked_of_a_copy(tmp_path, lambda data: data[: len(data) * per_mille // 1000])
     assert done.returncode == 0, done.returncode
     assert done.stdout.startswith(
-        "batches compiled, device compiled, direct compiled, frames compiled, lent compiled, read_messages compiled, reads Python, writes compiled"
-        " (_reads: "
+        "batches compiled, device compiled, direct compiled, frames compiled, lent compiled,"
+        " read_messages compiled, reads Python, writes compiled (_reads: "
     )
     assert done.stderr.count("\n") == 1 and "its twin in Python serves" in done.stderr
 
@@ -88,10 +88,9 @@ def test_a_file_whose_end_was_never_written_does_not_serve(tmp_path):
         tmp_path, lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
     )
     assert done.returncode == 0, done.returncode
-    assert (
-        done.stdout
-        == "batches compiled, device compiled, direct compiled, frames compiled, lent compiled, read_messages compiled, reads Python, writes compiled"
-        " (_reads: it is cut off)\n"
+    assert done.stdout == (
+        "batches compiled, device compiled, direct compiled, frames compiled, lent compiled,"
+        " read_messages compiled, reads Python, writes compiled (_reads: it is cut off)\n"
     )
 
 

@@ -1,4 +1,6 @@
-"""READs taken in and answered: the compiled kernel and its twin do the same, over a socket that keeps boundaries as the device does."""
+"""READs taken in and answered: the compiled kernel and its twin do the same,
+over a socket that keeps boundaries as the device does.
+"""
 
 import ctypes
 import errno

@@ -69,7 +69,9 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(kernel, fd):
 
 @pytest.mark.parametrize("bytes_max", [1, 5000, 1 << 30])
 def test_those_in_a_line_all_read_what_they_want(kernel, fd, bytes_max):
-    """Places that are refused, or not whole, give their room back, too: one that needs all of it would wait for ever."""
+    """Places that are refused, or not whole, give their room back, too:
+    one that needs all of it would wait for ever.
+    """
     line, wrong, reader_count = kernel.new_line(bytes_max), [], 8
 
     def read(seed):

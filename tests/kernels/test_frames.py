@@ -1,4 +1,6 @@
-"""Headers of frames: the compiled kernel and its twin make the same, and believe only what is whole and usual."""
+"""Headers of frames: the compiled kernel and its twin make the same,
+and believe only what is whole and usual.
+"""
 
 import struct
 
@@ -85,10 +87,12 @@ def test_what_is_no_number_and_too_few_are_refused(kernel):
 
 @given(
     st.tuples(*[st.integers(0, 2**width - 1) for width in WIDTHS]),
-    st.tuples(st.integers(0, 3), st.integers(0, 7), st.integers(0, 2**33), st.integers(0, 2**64 - 1)),
+    st.tuples(
+        st.integers(0, 3), st.integers(0, 7), st.integers(0, 2**33), st.integers(0, 2**64 - 1)
+    ),
     st.integers(0, 47),
     st.integers(0, 255),
-)  # fmt: skip
+)
 @settings(max_examples=many(300))
 def test_both_say_the_same(values, bounds, place, byte):
     header = frames.make_header(*values)

@@ -1,4 +1,6 @@
-"""Reading what another process lends: the compiled kernel and its twin do the same, to the byte and to the errno."""
+"""Reading what another process lends: the compiled kernel and its twin do the same,
+to the byte and to the errno.
+"""
 
 import ctypes
 import errno
@@ -45,7 +47,9 @@ def errno_of(call, *arguments):
 
 @pytest.fixture
 def other():
-    """Yield another process that has the nonce and a MiB of data: (process, where the nonce is, pieces of the data)."""
+    """Yield another process that has the nonce and a MiB of data:
+    (process, where the nonce is, pieces of the data).
+    """
     command = [sys.executable, "-c", CHILD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         said = child.stdout.read(2 * PIECE.size)

@@ -35,7 +35,9 @@ def test_pieces_beyond_a_buffer_are_refused(kernel, ends):
 
 @pytest.fixture(scope="module")
 def descriptor(disk_folder):
-    """A file that ends within the third chunk; a byte of the first is not what its checksum says."""
+    """A file that ends within the third chunk;
+    a byte of the first is not what its checksum says.
+    """
     path = disk_folder / "kernel-reads"
     image = bytearray(4000)
     for start, content in zip(STARTS, CONTENTS, strict=True):
@@ -65,7 +67,9 @@ def chunks_of(descriptor):
 
 
 def read(kernel, chunks, wanted, *, cold_min=4, want_checksums=True, block=BLOCK):
-    """Read (chunk, offset, length); return what became of them and the bytes of each that was read."""
+    """Read (chunk, offset, length); return what became of them and the bytes
+    of each that was read.
+    """
     numbers, offsets, lengths = map(list, zip(*wanted, strict=True))
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     buffer = bytearray(sum(lengths))
@@ -154,8 +158,9 @@ def test_a_file_that_cannot_be_read_leaves_its_rows(kernel, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [(0, -1), (0, 5), (1, -1), (2, -1), (2, 11), (2, 2**63), (3, 0), (3, 11), (3, -(2**65))]
-)  # fmt: skip
+    ("column", "value"),
+    [(0, -1), (0, 5), (1, -1), (2, -1), (2, 11), (2, 2**63), (3, 0), (3, 11), (3, -(2**65))],
+)
 def test_rows_beyond_the_buffer_or_of_no_chunk_are_refused(kernel, descriptor, column, value):
     columns = [[0, 0], [0, 0], [2, 8], [2, 10]]
     columns[column][1] = value
@@ -176,7 +181,9 @@ def test_columns_of_different_lengths_are_refused(kernel, descriptor, column):
 
 
 def test_what_is_not_cached_is_left_without_asking_for_all(kernel, disk_path):
-    """Needs a file system that can tell; where nothing stays on the disk alone, there is nothing to see."""
+    """Needs a file system that can tell; where nothing stays on the disk alone,
+    there is nothing to see.
+    """
     size, block = 1 << 20, 4096
     content = random.Random(4).randbytes(size)
     path = disk_path / "cold"

@@ -175,7 +175,9 @@ def test_nothing_is_written_if_one_row_has_no_descriptor(kernel, descriptor, fd)
 
 
 class Meddler:
-    """A number; who asks for it finds the rows gone, and tries what must not be done to memory that is held."""
+    """A number; who asks for it finds the rows gone,
+    and tries what must not be done to memory that is held.
+    """
 
     def __init__(self, number, rows, memory):
         self._number, self._rows, self._memory = number, rows, memory

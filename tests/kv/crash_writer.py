@@ -1,7 +1,8 @@
-"""A process that commits numbered transactions and says what it does, until it is stopped or its disk fails.
+"""A process that commits numbered transactions and says what it does,
+until it is stopped or its disk fails.
 
-Transaction n counts itself, writes ROW_COUNT rows of value n and the version it got, and removes what n - KEPT_COUNT
-wrote.  Lines, each written after what it tells:
+Transaction n counts itself, writes ROW_COUNT rows of value n and the version it got, and removes
+what n - KEPT_COUNT wrote.  Lines, each written after what it tells:
     opened              the store is open
     done N VERSION      transaction N was acknowledged as commit VERSION
     synced VERSION      everything up to VERSION is durable

@@ -12,7 +12,9 @@ KIND = CHOSEN_KIND or "memory"
 
 @pytest.fixture
 async def open_lab(tmp_path, nursery):
-    """Return a function that opens a new, empty engine of a kind, with `faults` that a test may set."""
+    """Return a function that opens a new, empty engine of a kind,
+    with `faults` that a test may set.
+    """
     labs = []
 
     async def open_one(kind: str = KIND):

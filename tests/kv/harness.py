@@ -32,7 +32,9 @@ from tests.kv.stepping import open_stepped
 
 CLUSTER_ID = "test-cluster"
 CHOSEN_KIND = os.environ.get("EMBER_TEST_KV", "")
-"""The one kind of engine to test on (`ember test --kv`); empty: each suite on what it usually runs on."""
+"""The one kind of engine to test on (`ember test --kv`);
+empty: each suite on what it usually runs on.
+"""
 
 
 class NoNetwork:
@@ -54,7 +56,9 @@ def inline_runtime(seed: int = 1) -> Runtime:
 
 
 class Served:
-    """An engine served to others over a network in memory; each client has a connection of its own."""
+    """An engine served to others over a network in memory;
+    each client has a connection of its own.
+    """
 
     ADDRESS = "mem:kv"
 
@@ -114,7 +118,9 @@ class Served:
 async def open_foundationdb(
     runtime: Runtime, nursery: trio.Nursery, cluster_id: str = ""
 ) -> FoundationDbEngine:
-    """Open FoundationDB, real or fake, under a prefix of its own; virtual time does not pass any more while it is waited for."""
+    """Open FoundationDB, real or fake, under a prefix of its own;
+    virtual time does not pass any more while it is waited for.
+    """
     section = KvSection(cluster_file=session.cluster_file())
     cluster_id = cluster_id or f"test-{uuid.uuid4().hex}"
     return await open_stepped(

@@ -1,16 +1,20 @@
-"""Are transactions of an engine what they promise: isolated, whole, and applied once when the outcome was unknown?
+"""Are transactions of an engine what they promise:
+isolated, whole, and applied once when the outcome was unknown?
 
     python -m tests.kv.isolation --runs 200                 every workload on every engine
     python -m tests.kv.isolation --runs 200 --engine remote --workload bank cycle --seed 1000
 
-Each run is a few tasks with random transactions from one seed, under injected conflicts and unknown outcomes, on an empty
-store.  FoundationDB: that of FDB_CLUSTER_FILE, with faults injected above the engine; without it the fake server, which
-itself fails commits with 1020 and 1021, so that the engine's own way of telling them is part of the run.
+Each run is a few tasks with random transactions from one seed, under injected conflicts and unknown
+outcomes, on an empty store.  FoundationDB: that of FDB_CLUSTER_FILE, with faults injected above the
+engine; without it the fake server, which itself fails commits with 1020 and 1021, so that the
+engine's own way of telling them is part of the run.
 
 Workloads, each an async function that raises AssertionError:
     cycle         each key names the next; swaps of neighbours must leave one ring
-    bank          transfers with a record each; an auditor reads all accounts; balances must follow from the records
-    serializable  random reads and writes; replayed in commit order on a plain map they must read the same
+    bank          transfers with a record each; an auditor reads all accounts; balances
+                  must follow from the records
+    serializable  random reads and writes; replayed in commit order on a plain
+                  map they must read the same
     unknown       counters raised by requests that are retried; each request counts once
 """
 
@@ -207,8 +211,9 @@ async def run_script(
 ) -> Script | None:
     """Run one random transaction; return what it did, None when it had no effect or only read.
 
-    It leaves its versionstamp under a key of its own, which tells whether, and when, one of unknown outcome committed.
-    Where the machine has so much else to do that it outlives its snapshot, it has no effect, either.
+    It leaves its versionstamp under a key of its own, which tells whether, and when, one of
+    unknown outcome committed. Where the machine has so much else to do that it outlives its
+    snapshot, it has no effect, either.
     """
     script = Script()
     tr = engine.transaction()
@@ -251,7 +256,7 @@ async def serializable(run: Run, *, script_count: int = 12) -> None:
     assert await run.rows(b"k", b"l") == model.rows
 
 
-# ---- unknown outcomes ------------------------------------------------------------------------------
+# ---- unknown outcomes ----------------------------------------------------------------------------
 
 
 async def unknown(run: Run) -> None:
@@ -298,7 +303,7 @@ async def unknown(run: Run) -> None:
 WORKLOADS = {"cycle": cycle, "bank": bank, "serializable": serializable, "unknown": unknown}
 
 
-# ---- engines and faults ------------------------------------------------------------------------------
+# ---- engines and faults --------------------------------------------------------------------------
 
 
 class SnapshotOnly:
@@ -393,8 +398,11 @@ def main() -> None:
                 failed += run_many(kind, workload, seeds)
             took_s = time.monotonic() - began_s
             name = kind if kind != "foundationdb" or session.is_real() else "foundationdb (fake)"
-            print(f"{name:20} {workload:13} {options.runs} runs, {len(failed)} failed, {took_s:.0f} s",
-                  flush=True)  # fmt: skip
+            print(
+                f"{name:20} {workload:13} {options.runs} runs, {len(failed)} failed, {took_s:.0f} "
+                "s",
+                flush=True,
+            )
             failures += failed
     print("\n".join(failures))
     sys.exit(bool(failures))

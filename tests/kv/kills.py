@@ -2,7 +2,8 @@
 
     python -m tests.kv.kills [--count N] [--seed S] [--jobs J]
 
-After each kill the store must hold exactly the acknowledged commits, and perhaps some that were under way.
+After each kill the store must hold exactly the acknowledged commits, and
+perhaps some that were under way.
 """
 
 from tests.chunkengine.kills import main

@@ -1,10 +1,12 @@
-"""Rot in each file of the key-value store: it opens with every synced commit, refuses, or fails the read; it never loses silently.
+"""Rot in each file of the key-value store:
+it opens with every synced commit, refuses, or fails the read; it never loses silently.
 
     python -m tests.kv.rot [--places N] [--seeds N] [--jobs J]
 
-Of a store that was closed (even seeds) and of one whose process was killed (odd ones) one byte at a time is changed in every
-file, at N places each; then each file is cut in half, and then removed.  Commit n writes row n % ROW_COUNT, so the
-contents at every version are known; unsynced commits at the end may be missing, but only from the end.
+Of a store that was closed (even seeds) and of one whose process was killed (odd ones) one byte at a
+time is changed in every file, at N places each; then each file is cut in half, and then removed.
+Commit n writes row n % ROW_COUNT, so the contents at every version are known; unsynced commits at
+the end may be missing, but only from the end.
 """
 
 import argparse

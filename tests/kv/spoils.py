@@ -13,7 +13,9 @@ def sync_nothing() -> None:
 
 
 def commit_in_memory() -> None:
-    """Spoil: commits are not written to the log; a kill loses them, and the mark is not there to tell."""
+    """Spoil: commits are not written to the log;
+    a kill loses them, and the mark is not there to tell.
+    """
     options = WriteOptions()
     options.disable_wal = True
     RocksDbEngine._write = lambda engine, batch: engine._db.write(batch, options)

@@ -1,7 +1,9 @@
-"""Virtual time for tests that wait for other processes: it stands still while an answer is under way.
+"""Virtual time for tests that wait for other processes:
+it stands still while an answer is under way.
 
-trio's own autojump clock jumps as soon as every task waits, also when one waits for a server.  So the first engine that waits for one
-takes over: from then on one task makes the clock of the test jump, which looks at all such engines.
+trio's own autojump clock jumps as soon as every task waits, also when one waits for a server.  So
+the first engine that waits for one takes over: from then on one task makes the clock of the test
+jump, which looks at all such engines.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,7 +46,9 @@ async def _step(clock: trio.testing.MockClock, engines: list[FoundationDbEngine]
 
 
 async def step_clock(is_waiting: Callable[[], bool]) -> None:
-    """Jump to the next deadline whenever every task waits for time; run beside the test, under a MockClock."""
+    """Jump to the next deadline whenever every task waits for time;
+    run beside the test, under a MockClock.
+    """
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
     cushion_s = 0.0

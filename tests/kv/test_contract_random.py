@@ -1,4 +1,5 @@
-"""Random concurrent transactions must equal the same transactions one after the other, on an engine without faults.
+"""Random concurrent transactions must equal the same transactions one after the other,
+on an engine without faults.
 
 Every transaction records what it read and did; the commit versionstamp gives the order; replaying
 the committed ones on a plain model must give the same reads and the same end.

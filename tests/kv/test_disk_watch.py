@@ -1,4 +1,6 @@
-"""A store whose disk does not answer: noticed by a thread, also while the event loop waits for that disk."""
+"""A store whose disk does not answer: noticed by a thread,
+also while the event loop waits for that disk.
+"""
 
 import os
 import threading
@@ -41,7 +43,9 @@ def watch(tmp_path, told):
 
 @pytest.fixture
 def hanging(monkeypatch):
-    """Writes of probes wait until this is set, as calls to a disk do: without the interpreter's lock."""
+    """Writes of probes wait until this is set, as calls to a disk do:
+    without the interpreter's lock.
+    """
     may_end = threading.Event()
 
     def pwrite(*args):
@@ -92,7 +96,9 @@ def test_a_flush_that_does_not_return_is_noticed(watch, told):
 async def test_a_flush_hangs_also_while_the_event_loop_serves_reads(
     tmp_path, watch, told, monkeypatch
 ):
-    """What the loop's thread does says nothing of that which flushes; the hang was noticed after twelve times the limit."""
+    """What the loop's thread does says nothing of that which flushes;
+    the hang was noticed after twelve times the limit.
+    """
     may_end = threading.Event()
     engine = await RocksDbEngine.open(
         str(tmp_path / "kv"), KvSection(), real_runtime(None), cluster_id=CLUSTER_ID

@@ -1,7 +1,8 @@
-"""The FoundationDB engine where it differs from others: opening, prefixes, faults of the cluster, ranges in parts.
+"""The FoundationDB engine where it differs from others:
+opening, prefixes, faults of the cluster, ranges in parts.
 
-Without FDB_CLUSTER_FILE these run on the fake client library and server of tests/kv/fake_fdb; tests that need a server
-to fail run on the fake alone.
+Without FDB_CLUSTER_FILE these run on the fake client library and server of tests/kv/fake_fdb; tests
+that need a server to fail run on the fake alone.
 """
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
@@ -303,7 +304,9 @@ async def test_many_keys_are_read_side_by_side(engine, monkeypatch):
 
 @only_fake
 async def test_a_transaction_that_reads_and_writes_takes_three_requests(engine):
-    """The read version, the read, the commit: what a metadata operation costs is counted in these."""
+    """The read version, the read, the commit: what a metadata operation costs
+    is counted in these.
+    """
     cluster_file = session.cluster_file()
     before = ask(cluster_file, "count")
     tr = engine.transaction()
@@ -337,7 +340,9 @@ async def test_the_longest_prefix_leaves_room_for_the_longest_key(runtime, nurse
 @pytest.mark.parametrize("kind", [None, 0.0, 0.2, 0.7])
 @pytest.mark.parametrize("size_max", [8, 200, 5000])
 async def test_what_the_buffer_accepts_is_never_too_large(runtime, nursery, size_max, kind):
-    """It counts a transaction as FoundationDB does, or higher, whatever the transaction consists of."""
+    """It counts a transaction as FoundationDB does, or higher,
+    whatever the transaction consists of.
+    """
     name = uuid.uuid4().hex.ljust(PREFIX_BYTES_MAX - len(key_prefix("")), "x")
     engine = await open_foundationdb(runtime, nursery, name)
     source = random.Random(size_max)
@@ -449,7 +454,9 @@ async def test_errors_of_reads_are_retried(runtime, server, name, code):
 @only_fake
 @pytest.mark.parametrize("name", ["get", "get_range"])
 async def test_a_read_that_failed_ends_its_transaction(runtime, server, name):
-    """FoundationDB's own goes on after an error, at a newer snapshot: rows of two states would be taken for one."""
+    """FoundationDB's own goes on after an error, at a newer snapshot:
+    rows of two states would be taken for one.
+    """
     engine = await open_at(server, runtime)
     tr = engine.transaction()
     assert await tr.get(b"a") is None

@@ -1,4 +1,6 @@
-"""What the embedded engine remembers of its newest state: never anything but what the store says."""
+"""What the embedded engine remembers of its newest state:
+never anything but what the store says.
+"""
 
 import random
 

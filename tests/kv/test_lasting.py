@@ -1,4 +1,6 @@
-"""One state for longer than a transaction lives, on every engine; and what holds up changes where there is none."""
+"""One state for longer than a transaction lives, on every engine;
+and what holds up changes where there is none.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest

@@ -166,7 +166,9 @@ trio.run(main)
 
 
 async def test_a_process_that_was_killed_on_a_full_disk_begins_again(disk):
-    """What it had set aside lay behind its log for nobody, and opening found no room for the tables."""
+    """What it had set aside lay behind its log for nobody,
+    and opening found no room for the tables.
+    """
     command = [sys.executable, "-c", FILLS, str(disk)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)  # noqa: ASYNC221
     assert done.returncode == -signal.SIGKILL
@@ -227,7 +229,9 @@ async def test_the_log_is_changed_once_its_tables_have_room(disk, monkeypatch, a
 
 
 async def test_a_signal_does_not_end_what_is_set_aside(tmp_path, monkeypatch):
-    """The call that it met was taken for one of a file system that cannot, and nothing was set aside any more."""
+    """The call that it met was taken for one of a file system that cannot,
+    and nothing was set aside any more.
+    """
     interrupted = []
 
     class Interrupted:

@@ -1,4 +1,6 @@
-"""The remote engine beyond the contract: outcomes over a broken way, bounded memory, hostile requests."""
+"""The remote engine beyond the contract: outcomes over a broken way, bounded memory,
+hostile requests.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import random
@@ -121,7 +123,10 @@ async def test_nobody_there_is_definite(autojump_clock, served):
 
 @pytest.mark.parametrize("moment_s", [0.5, 1.5])
 async def test_a_way_cut_during_commit_leaves_the_outcome_unknown(autojump_clock, served, moment_s):
-    """Cut while the request travels: it did not happen; while the reply does: it did.  Nobody here can tell."""
+    """Cut while the request travels: it did not happen; while the reply does: it did.
+
+    Nobody here can tell.
+    """
     async with served.client("user") as engine:
         await put(engine, a=b"1")
         served.network.delay = DelayRange(1.0, 1.0)
@@ -410,7 +415,9 @@ def mutated(message: bytes, source: random.Random) -> bytes:
 
 
 async def test_mutated_requests_never_end_in_a_bug(autojump_clock, served):
-    """2,000 damaged messages: each is refused or carried out; none touches reserved keys or raises anything else."""
+    """2,000 damaged messages: each is refused or carried out;
+    none touches reserved keys or raises anything else.
+    """
     buffer = WriteBuffer()
     buffer.clear_range(b"c", b"d")
     buffer.set(b"a", b"1")

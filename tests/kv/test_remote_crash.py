@@ -1,7 +1,8 @@
-"""kill -9 of the process that serves the store, under load: nothing acknowledged is lost, nothing half there.
+"""kill -9 of the process that serves the store, under load:
+nothing acknowledged is lost, nothing half there.
 
-Clients commit numbered transactions over a Unix socket while the process dies and comes back; each knows of each of its
-transactions that it happened, that it did not, or that nobody told.
+Clients commit numbered transactions over a Unix socket while the process dies and comes back; each
+knows of each of its transactions that it happened, that it did not, or that nobody told.
 """
 
 import os
@@ -90,7 +91,8 @@ class Writers:
             try:
                 await self.write(number)
             except FsError as error:
-                # A read that failed was no commit; KV_TIMED_OUT would mean that a commit was repeated.
+                # A read that failed was no commit; KV_TIMED_OUT would mean
+                # that a commit was repeated.
                 if error.status not in {
                     Status.KV_COMMIT_UNKNOWN,
                     Status.KV_UNREACHABLE,
@@ -148,6 +150,7 @@ async def test_killed_store_loses_nothing_acknowledged(kv_process, report_figure
     kv_process.end(signal.SIGTERM)
     took_effect = len(writers.unknown & present)
     report_figure(
-        f"{KILL_COUNT} kills of the kv process: {len(writers.done)} acknowledged commits, none lost;"
+        f"{KILL_COUNT} kills of the kv process: {len(writers.done)} acknowledged commits, none "
+        "lost;"
         f" {len(writers.unknown)} of unknown outcome, of which {took_effect} had happened"
     )

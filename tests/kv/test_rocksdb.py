@@ -355,7 +355,9 @@ def no_memory(*_args):
 async def test_full_disk_refuses_commits_only_and_recovers(
     tmp_path, monkeypatch, autojump_clock, is_set_aside
 ):
-    """With room set aside behind the log commits are refused before RocksDB meets the end of the disk, else by it."""
+    """With room set aside behind the log commits are refused before RocksDB meets the end
+    of the disk, else by it.
+    """
     if not is_set_aside:
         monkeypatch.setattr(LogRoom, "follow", lambda room: setattr(room, "_is_offered", False))
     disk = tmp_path / "disk"
@@ -519,7 +521,9 @@ def _rows(*numbers: int) -> list[tuple[bytes, bytes]]:
 
 
 def _write_table(db: Rdict, rows: list[tuple[bytes, bytes]]) -> int:
-    """Write rows to a table of their own; return the bytes of a block of all tables, as they are in memory, on average."""
+    """Write rows to a table of their own; return the bytes of a block of all tables,
+    as they are in memory, on average.
+    """
     for key, value in rows:
         db[key] = value
     db.flush()

@@ -19,7 +19,9 @@ def everything(engine):
 
 
 def without_old_logs(path):
-    """Wait until RocksDB has removed the log that a flush has made superfluous, which it does in the background."""
+    """Wait until RocksDB has removed the log that a flush has made superfluous,
+    which it does in the background.
+    """
     end_s = time.monotonic() + 60
     while len(list(Path(path).glob("*.log"))) > 1:
         assert time.monotonic() < end_s, "an old log stays"

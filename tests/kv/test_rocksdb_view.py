@@ -38,7 +38,9 @@ def view_of(db) -> RocksDbView:
 
 
 def test_what_was_deleted_behind_a_range_is_not_passed_over(db):
-    """As where directory after directory is removed: whether one is empty does not depend on how many were removed before."""
+    """As where directory after directory is removed:
+    whether one is empty does not depend on how many were removed before.
+    """
     for i in range(100):
         db.put(b"d%03d" % i, b"")
         db.delete(b"d%03d" % i)

@@ -1,4 +1,6 @@
-"""A store that lost synced commits is refused, with nothing written; and a short form of `rot.py`."""
+"""A store that lost synced commits is refused, with nothing written;
+and a short form of `rot.py`.
+"""
 
 import contextlib
 import os
@@ -131,7 +133,9 @@ def test_a_lost_current_is_not_a_new_store(killed, has_logs):
 
 
 def _within_record(manifest: bytes, place: int) -> int:
-    """Return an offset that a record lies across, of the one at `place`: a list that ends where a record does looks whole."""
+    """Return an offset that a record lies across, of the one at `place`:
+    a list that ends where a record does looks whole.
+    """
     start = 0
     while True:  # each begins with a checksum, its length, its type
         end = start + 7 + int.from_bytes(manifest[start + 4 : start + 6], "little")
@@ -142,7 +146,8 @@ def _within_record(manifest: bytes, place: int) -> int:
 
 def test_a_torn_list_of_files_is_refused(killed):
     (manifest,) = killed.glob("MANIFEST-*")
-    # Not the last record alone: it may be of a compaction that was under way, which nothing synced needs.
+    # Not the last record alone: it may be of a compaction that was under
+    # way, which nothing synced needs.
     with manifest.open("r+b") as file:
         file.truncate(_within_record(manifest.read_bytes(), manifest.stat().st_size // 3))
     assert f"{manifest} is damaged at byte" in refusal(killed)
@@ -151,7 +156,9 @@ def test_a_torn_list_of_files_is_refused(killed):
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.usefixtures("without_compaction")
 def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost):
-    """As a power loss may leave it, and as it must not be: the logs that the table was made of are deleted."""
+    """As a power loss may leave it, and as it must not be:
+    the logs that the table was made of are deleted.
+    """
     crashed = killed.parent / "crashed"
     logs = {path.name: path.read_bytes() for path in killed.glob("*.log")}
 
@@ -178,7 +185,9 @@ def test_a_list_of_files_cut_short_in_the_record_of_a_new_table(killed, is_lost)
 @pytest.mark.usefixtures("without_compaction")
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_list_of_files_torn_within_the_record_of_a_new_table(killed, is_lost):
-    """A power loss wrote a part of the record, which RocksDB refuses; it is cut off, if the logs are there."""
+    """A power loss wrote a part of the record, which RocksDB refuses;
+    it is cut off, if the logs are there.
+    """
     crashed = killed.parent / "crashed"
     logs = {path.name: path.read_bytes() for path in killed.glob("*.log")}
 
@@ -204,7 +213,9 @@ def test_a_list_of_files_torn_within_the_record_of_a_new_table(killed, is_lost):
 
 @pytest.mark.usefixtures("without_compaction")
 def test_a_rotten_end_of_the_list_of_files_is_not_taken_for_a_torn_one(killed):
-    """The mark may be from before the power loss (log_mark.py): only bytes that were never written tell of a torn record."""
+    """The mark may be from before the power loss (log_mark.py):
+    only bytes that were never written tell of a torn record.
+    """
     assert version_of(killed) == rot.COMMIT_COUNT
     manifest = killed / (killed / "CURRENT").read_text().strip()
     (killed / MARK_NAME).write_bytes(b"")
@@ -225,7 +236,9 @@ def test_a_damaged_list_of_files_with_whole_records_behind_is_refused(killed):
 
 
 def test_the_list_of_files_of_an_open_store_is_not_cut(killed):
-    """Neither by another process nor by its own, which would also lose RocksDB's lock if it closed that file."""
+    """Neither by another process nor by its own,
+    which would also lose RocksDB's lock if it closed that file.
+    """
 
     async def look() -> None:
         engine = await rot.open_at(killed)

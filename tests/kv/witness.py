@@ -1,9 +1,10 @@
-"""What a process that commits has said (crash_writer.py), and what its store must therefore hold, exactly.
+"""What a process that commits has said (crash_writer.py),
+and what its store must therefore hold, exactly.
 
-The commits that were heard of, and those whose rows are there, are done again in memory in the order of their versions, up to
-the version of the store: the result must be what the store holds.  So each commit is there entirely or not at
-all, and they are a prefix of all commits: one that reaches at least to the last sync, and after a kill to the last
-acknowledgement.
+The commits that were heard of, and those whose rows are there, are done again in memory in the
+order of their versions, up to the version of the store: the result must be what the store holds.
+So each commit is there entirely or not at all, and they are a prefix of all commits: one that
+reaches at least to the last sync, and after a kill to the last acknowledgement.
 """
 
 import time

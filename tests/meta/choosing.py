@@ -1,4 +1,6 @@
-"""Random deeds on a small tree, so that those who do them meet: few names, and the objects seen last."""
+"""Random deeds on a small tree, so that those who do them meet:
+few names, and the objects seen last.
+"""
 
 import random
 

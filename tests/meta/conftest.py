@@ -13,7 +13,9 @@ open_lab = fixtures.open_lab
 
 @pytest.fixture
 async def world(open_lab):
-    """A service on the engine in memory, or the chosen one; the namespace must be sound when the test ends."""
+    """A service on the engine in memory, or the chosen one;
+    the namespace must be sound when the test ends.
+    """
     made = World(await open_lab(), new_engine=open_lab)
     await made.initialise()
     yield made

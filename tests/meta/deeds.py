@@ -1,8 +1,10 @@
-"""What somebody does to the namespace, asked of the service and of the model alike; both answers have one form.
+"""What somebody does to the namespace, asked of the service and of the model alike;
+both answers have one form.
 
-A deed names objects by inode id, as requests do.  Its answer is a status, or (`done`, what it says): of a reader all
-attributes it saw; of a change which object it made, moved or removed, and where an append begins.  What a change says
-of attributes is not compared: a repeated request may be answered with those of now.
+A deed names objects by inode id, as requests do.  Its answer is a status, or (`done`, what it
+says): of a reader all attributes it saw; of a change which object it made, moved or removed, and
+where an append begins.  What a change says of attributes is not compared: a repeated request may
+be answered with those of now.
 """
 
 from collections.abc import Callable
@@ -59,7 +61,7 @@ def _entries(acl):
     return acl.group, users, groups
 
 
-# ---- the service's side: the request of a deed, and what its reply says ------------------------------
+# ---- the service's side: the request of a deed, and what its reply says --------------------------
 
 READERS = {"lookup", "attr", "list"}
 
@@ -166,7 +168,9 @@ def _listed(entry):
 
 
 async def write(user, ident, length, truncate_ver):
-    """Let chunks take the first bytes of a file that was opened under a truncate version, and report them."""
+    """Let chunks take the first bytes of a file that was opened under a truncate version,
+    and report them.
+    """
     chunks = user.world.chunks
     await chunks.before_write()
     chunks.lengths[ident] = max(chunks.lengths.get(ident, 0), length)
@@ -185,11 +189,12 @@ async def ask(user, deed):
         return error.status
 
 
-# ---- the model's side --------------------------------------------------------------------------------
+# ---- the model's side ----------------------------------------------------------------------------
 
 
 class Expectation:
-    """What the model answers; objects that it made and nobody has named yet are learned from what was seen.
+    """What the model answers; objects that it made and nobody has named yet are learned
+    from what was seen.
 
     It changes the model as the deed does.
     """

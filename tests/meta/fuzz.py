@@ -1,12 +1,15 @@
-"""Every metadata RPC with hostile content: nothing changes that the caller may not change, nothing breaks.
+"""Every metadata RPC with hostile content:
+nothing changes that the caller may not change, nothing breaks.
 
     python -m tests.meta.fuzz [--calls N] [--root-calls N] [--seed S]
 
-Starts a cluster with two metadata services. Root and another user make trees that strangers must not change, then strangers send N
-well-formed calls: names of every byte, absolute and dotted ones, ids that exist, existed and never did, 64-bit extremes,
-file sessions of others, request ids of others, groups without end.  Then anybody, root too, sends more of them.
-Fails if the guarded trees have changed, a call is not answered within 30 s or by INTERNAL_ERROR, a process dies, grows by
-more than 50 MiB, keeps descriptors or something for every few calls, or the namespace contradicts itself in the end.
+Starts a cluster with two metadata services. Root and another user make trees that strangers must
+not change, then strangers send N well-formed calls: names of every byte, absolute and dotted
+ones, ids that exist, existed and never did, 64-bit extremes, file sessions of others, request ids
+of others, groups without end.  Then anybody, root too, sends more of them.  Fails if the guarded
+trees have changed, a call is not answered within 30 s or by INTERNAL_ERROR, a process dies, grows
+by more than 50 MiB, keeps descriptors or something for every few calls, or the namespace
+contradicts itself in the end.
 """
 
 import argparse
@@ -51,9 +54,12 @@ LEARNED_MAX = 400
 OWNER, STRANGER = 4242, 1000
 OWNERS_CLIENT = "0" * 32
 STRANGERS = (
-    (STRANGER, STRANGER, ()), (1001, 100, (5, 7)), (65_534, 65_534, ()), (2**32 - 1, 2**32 - 1, (3,)),
+    (STRANGER, STRANGER, ()),
+    (1001, 100, (5, 7)),
+    (65_534, 65_534, ()),
+    (2**32 - 1, 2**32 - 1, (3,)),
     (1002, 1, tuple(range(10, 70_000))),
-)  # fmt: skip
+)
 ANYBODY = (*STRANGERS, (0, 0, ()), (OWNER, OWNER, ()))
 IMMUTABLE = 0x10
 SESSION = "ab" * 16
@@ -69,9 +75,16 @@ XATTRS = (
     b"x",
 )
 SELDOM = (
-    "layout", "default_layout", "iflags", "length_hint", "directory", "old_directory", "new_directory", "expected_parent_inode_id",
+    "layout",
+    "default_layout",
+    "iflags",
+    "length_hint",
+    "directory",
+    "old_directory",
+    "new_directory",
+    "expected_parent_inode_id",
     "expected_name",
-)  # fmt: skip
+)
 """What refuses nearly every request in which it stands."""
 ATTRIBUTE_REQUESTS = (meta.SetXattrReq, meta.GetXattrReq, meta.RemoveXattrReq)
 LENGTHS = (0, 1, 4096, 2**20 + 1, 2**46, 2**46 + 1, 2**63 - 1, 2**63, 2**64 - 1)
@@ -109,7 +122,9 @@ class Guarded:
     names: set[bytes] = field(default_factory=set)
     sandbox: int = 0
     toys: list[int] = field(default_factory=list)
-    """What lies in the sandbox from the start, and anybody may change: else strangers would first have to make it."""
+    """What lies in the sandbox from the start, and anybody may change:
+    else strangers would first have to make it.
+    """
     sticky: int = 0
     opened: int = 0
     """The file whose session strangers show."""
@@ -211,14 +226,28 @@ class Stranger:
         self._atimes_ns: dict[int, int] = {}
         """By inode id, as told last: reads of inodes with other ones are not noted."""
         self._by_name: dict[str, Callable[[random.Random], object]] = {
-            "name": self._name, "old_name": self._name, "new_name": self._name, "after": self._name,
-            "expected_name": self._name, "path": self._path, "target": self._path, "directory": self._path,
-            "old_directory": self._path, "new_directory": self._path, "client_id": lambda r: r.choice(("", "", "1" * 32, "x" * 65)), "mode": lambda r: r.choice(MODES),
-            "length": lambda r: r.choice(LENGTHS), "session_id": self._session,
+            "name": self._name,
+            "old_name": self._name,
+            "new_name": self._name,
+            "after": self._name,
+            "expected_name": self._name,
+            "path": self._path,
+            "target": self._path,
+            "directory": self._path,
+            "old_directory": self._path,
+            "new_directory": self._path,
+            "client_id": lambda r: r.choice(("", "", "1" * 32, "x" * 65)),
+            "mode": lambda r: r.choice(MODES),
+            "length": lambda r: r.choice(LENGTHS),
+            "session_id": self._session,
             "entry_count_max": lambda r: r.choice((0, 1, 5, 2**32 - 1)),
-            "expire_s": lambda r: r.choice((0, 0, 1, 3600, 2**32 - 1)), "wants_read": lambda r: r.random() < 0.7, "is_write": lambda r: r.random() < 0.7,
-            "truncate_ver": lambda r: r.choice((0, 0, 1, 2**64 - 1)), "uid": self._user, "gid": self._user,
-        }  # fmt: skip
+            "expire_s": lambda r: r.choice((0, 0, 1, 3600, 2**32 - 1)),
+            "wants_read": lambda r: r.random() < 0.7,
+            "is_write": lambda r: r.random() < 0.7,
+            "truncate_ver": lambda r: r.choice((0, 0, 1, 2**64 - 1)),
+            "uid": self._user,
+            "gid": self._user,
+        }
 
     def request(self, method: Method) -> Message:
         """Return a well-formed request."""
@@ -254,7 +283,9 @@ class Stranger:
         return request
 
     def _spare(self, request: Message) -> None:
-        """Take out most of what refuses nearly every request, and choose names that are attributes' for attributes."""
+        """Take out most of what refuses nearly every request,
+        and choose names that are attributes' for attributes.
+        """
         for name in SELDOM:
             if name in request.DESCRIPTOR.fields_by_name and self._rng.random() < 0.8:
                 request.ClearField(name)

@@ -36,7 +36,9 @@ INLINE_TOTAL_BYTES_MAX = 10_000
 
 
 def outside_any_task(function, *args):
-    """Call a function as the event loop calls those that are told of what has come: there is no current task."""
+    """Call a function as the event loop calls those that are told of what has come:
+    there is no current task.
+    """
     context = _run.GLOBAL_RUN_CONTEXT
     task = context.task
     del context.task
@@ -204,7 +206,9 @@ class World:
         return self._request_count.to_bytes(16, "big")
 
     async def serve(self, name: str, request):
-        """Serve a request as a server does: every other one is begun outside of any task, if it is of those that are."""
+        """Serve a request as a server does: every other one is begun outside of any task,
+        if it is of those that are.
+        """
         service = self.meta.service
         method = getattr(service, name)
         self._served_count += 1

@@ -1,14 +1,18 @@
-"""Row H2: histories of the namespace from several clients and services under faults, strictly serializable?
+"""Row H2: histories of the namespace from several clients and services under faults,
+strictly serializable?
 
     python -m tests.meta.histories [--count N] [--seed S] [--resume FILE] [--broken MUTANT]
 
-A history: 4 to 8 clients do 300 deeds in all on a small tree (so that they meet), each at one of three metadata services over one store.
-Reads of the store take time, so transactions overlap.  Commits are refused, or their outcome is unknown, both kinds.  Services die
-with all they were at and are replaced; replies get lost; clients lose patience and repeat a request elsewhere while the first one is
-still under way; some give up, and what became of their deed only the record of their request tells.  Clocks of the services differ.
+A history: 4 to 8 clients do 300 deeds in all on a small tree (so that they meet), each at one of
+three metadata services over one store.  Reads of the store take time, so transactions overlap.
+Commits are refused, or their outcome is unknown, both kinds.  Services die with all they were at
+and are replaced; replies get lost; clients lose patience and repeat a request elsewhere while the
+first one is still under way; some give up, and what became of their deed only the record of their
+request tells.  Clocks of the services differ.
 
-In the end everything is read by somebody who sees all, `fs.meta.check` finds nothing, and some order of the deeds explains every answer
-(tests/meta/serial.py).  Two readings of one file with the same ctime are the same, and no later one has an older ctime.
+In the end everything is read by somebody who sees all, `fs.meta.check` finds nothing, and some
+order of the deeds explains every answer (tests/meta/serial.py).  Two readings of one file with the
+same ctime are the same, and no later one has an older ctime.
 
 One seed, one history: it replays exactly.  Exit code 1 if one is not explained.
 """
@@ -48,7 +52,9 @@ DEED_COUNT = 300
 SERVICE_COUNT = 3
 PATIENCE_S = 0.03
 HELD_UP_S = 0.15
-"""A request waits up to so long before its service begins with it: the service was stopped, or the network held it up."""
+"""A request waits up to so long before its service begins with it:
+the service was stopped, or the network held it up.
+"""
 
 KILL_PAUSE_S = 0.05
 CLOCK_SKEW_NS = 2_000_000_000
@@ -139,7 +145,9 @@ class History:
         self.chooser = Chooser(self.source, kinds)
         self.given_up: list[tuple[Event, bytes]] = []
         self._over: dict[int, int] = {}
-        """When the last try of an event's request had ended: after that it cannot take effect any more."""
+        """When the last try of an event's request had ended:
+        after that it cannot take effect any more.
+        """
         self._told: dict[int, list[tuple]] = {}
         self._clock = itertools.count(1)
         self._left = DEED_COUNT
@@ -277,7 +285,9 @@ class History:
     # ---- afterwards ------------------------------------------------------------------------
 
     def _find_out(self, rows: dict[bytes, bytes]) -> None:
-        """What became of deeds that were given up: their records tell, as they would tell a repeat."""
+        """What became of deeds that were given up:
+        their records tell, as they would tell a repeat.
+        """
         for event, key in self.given_up:
             value = rows.get(key)
             record = None if value is None else IdempotencyRecordPb.FromString(value)
@@ -353,7 +363,9 @@ def run_many(
     *,
     goes_on: bool = False,
 ) -> list[dict]:
-    """Judge what is not known yet; stops at the first that is not explained, unless it `goes_on`."""
+    """Judge what is not known yet; stops at the first that is not explained,
+    unless it `goes_on`.
+    """
     for seed in seeds:
         if seed in known:
             continue

@@ -1,14 +1,17 @@
-"""Clients that keep small files inline or in chunks, whose requests come late, twice or never, at services that die in the middle of a move.
+"""Clients that keep small files inline or in chunks, whose requests come late, twice or never,
+at services that die in the middle of a move.
 
     python -m tests.meta.inline_crowd [--runs N] [--seed S]
 
-Each file is changed by one client at a time, as if under a lock, and read by all: by some that know of inline files, and by some that do
-not.  Whatever was acknowledged is what everybody reads from then on: never zeros, never bytes of before, never those of a move that
-comes late.  A client that is given no answer goes on as a mount does: it ends late reports before it writes a chunk, and asks what has
-become of the last one.
+Each file is changed by one client at a time, as if under a lock, and read by all: by some that know
+of inline files, and by some that do not.  Whatever was acknowledged is what everybody reads from
+then on: never zeros, never bytes of before, never those of a move that comes late.  A client that
+is given no answer goes on as a mount does: it ends late reports before it writes a chunk, and asks
+what has become of the last one.
 
-The one exception: while a client waits to be told that its bytes are inline, another one may change the file, too.  Who of both was first is seen by
-what that one finds there; if it finds the bytes, they were taken, and never come back.
+The one exception: while a client waits to be told that its bytes are inline, another one may change
+the file, too.  Who of both was first is seen by what that one finds there; if it finds the bytes,
+they were taken, and never come back.
 """
 
 import argparse
@@ -41,7 +44,9 @@ INTRUSION_SHARE = 0.4
 
 
 class ByteChunks:
-    """Chunk 0 of each file, behind a head that remembers which truncations are over; requests take their time on the way."""
+    """Chunk 0 of each file, behind a head that remembers which truncations are over;
+    requests take their time on the way.
+    """
 
     def __init__(self, source: random.Random) -> None:
         self.data: dict[int, bytes] = {}
@@ -135,7 +140,9 @@ class Crowd:
         self.files: list[Shared] = []
         self.inline_count = self.refused_count = self.read_count = 0
         self.doubt_count = self.intrusion_count = 0
-        """Reports that were given up; changes by others of what was taken before its writer knew."""
+        """Reports that were given up; changes by others of what was taken
+        before its writer knew.
+        """
         self._session_count = 0
 
     # ---- what clients do -----------------------------------------------------------------------
@@ -280,7 +287,8 @@ class Crowd:
             self.refused_count += 1
             return False
         part = reply.inode.file
-        # To a repeat meta tells what the file is by now: others may have had the bytes moved, and changed them.
+        # To a repeat meta tells what the file is by now: others may have had the
+        # bytes moved, and changed them.
         is_moved = part.truncate_ver > request.length_hint.truncate_ver
         assert is_moved or (part.is_inline and part.length == len(request.inline_data))
         self.inline_count += 1
@@ -328,13 +336,17 @@ class Crowd:
         file.content = file.content[:length].ljust(length, b"\0")
 
     async def _judge(self, file: Shared) -> None:
-        """Look at what is there while the file is still open: a late report finds a session that lets it in."""
+        """Look at what is there while the file is still open:
+        a late report finds a session that lets it in.
+        """
         asked = meta.GetAttrReq(inode_id=file.inode_id, takes_inline=True)
         found = await self._bytes("e" * 32, file, await self.call("e" * 32, "get_attr", asked))
         assert found == file.content, (found, file.content)
 
     async def read(self, client: str, file: Shared) -> None:
-        """Read all of it, in one of the ways there are; what somebody changes meanwhile is not judged."""
+        """Read all of it, in one of the ways there are;
+        what somebody changes meanwhile is not judged.
+        """
         draw = self.random
         before = file.change_count
         takes_inline = draw.random() < 0.7

@@ -1,4 +1,6 @@
-"""Calls of clients whose requests come late, twice or never, at services that die before, in the middle of, or after their work."""
+"""Calls of clients whose requests come late, twice or never, at services that die before,
+in the middle of, or after their work.
+"""
 
 import random
 
@@ -10,7 +12,9 @@ from tests.meta.harness import CALL, World
 
 SERVICE_COUNT = 3
 LATE_S_MAX = 3.0
-"""A request may stand still for so long before it is executed, at a service that its client has given up."""
+"""A request may stand still for so long before it is executed,
+at a service that its client has given up.
+"""
 PATIENCE_S = 0.5
 DEATH_SHARE = 0.08
 """Of services before they begin, and of those that begin."""
@@ -29,7 +33,9 @@ class LateCalls:
         self.repeat_count = 0
 
     async def call(self, client: str, name: str, request):
-        """As a client does: the same request until somebody has answered it, or what nobody will change."""
+        """As a client does: the same request until somebody has answered it,
+        or what nobody will change.
+        """
         message = request.sync if isinstance(request, meta.CloseReq) else request
         message.caller.client_id = client
         message.caller.request_id = self._random.randbytes(16)

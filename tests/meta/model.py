@@ -1,9 +1,10 @@
-"""The namespace as it should be, in plain dicts: what each operation answers, and what is there afterwards.
+"""The namespace as it should be, in plain dicts:
+what each operation answers, and what is there afterwards.
 
-Rules are those of Linux, written down once more without a look at how EmberFS does it; nothing of fs/meta is used.
-Methods return a status, None for success.  Every object has a number, `ident`: objects that the model makes get negative
-ones, until `adopt` says which inode it is.  Nothing is forgotten: what has no name any more can still be asked for, as
-by somebody who has it open.
+Rules are those of Linux, written down once more without a look at how EmberFS does it; nothing of
+fs/meta is used.  Methods return a status, None for success.  Every object has a number, `ident`:
+objects that the model makes get negative ones, until `adopt` says which inode it is.  Nothing is
+forgotten: what has no name any more can still be asked for, as by somebody who has it open.
 
 Does not: times, quotas (tests/meta/test_usage_model.py), sessions, what garbage collection deletes.
 """
@@ -67,7 +68,9 @@ class Node:
         self.target = b""
         self.rdev = 0
         self.acl = None
-        """What the access list has beyond the mode: (rights of the group, ((uid, rights), ...), ((gid, rights), ...))."""
+        """What the access list has beyond the mode:
+        (rights of the group, ((uid, rights), ...), ((gid, rights), ...)).
+        """
         self.default_acl = None
         """A directory's, whole: an Acl."""
         self.holder = ""
@@ -114,7 +117,9 @@ class Node:
         return granted & mask == mask
 
     def _lists(self, who, wanted):
-        """acl(5): the entry of the user decides, else any one of those of his groups, each under the mask."""
+        """acl(5): the entry of the user decides, else any one of those of his groups,
+        each under the mask.
+        """
         group, users, groups = self.acl
         for uid, rights in users:
             if uid == who.uid:
@@ -205,7 +210,9 @@ class Model:
 
     @staticmethod
     def _written(node, who):
-        """Content that changes no longer runs as somebody else; a lock of old is left by those in its group."""
+        """Content that changes no longer runs as somebody else;
+        a lock of old is left by those in its group.
+        """
         node.mode &= ~SET_UID
         if node.mode & GROUP_RUNS or not (who.uid == 0 or who.is_in(node.gid)):
             node.mode &= ~SET_GID
@@ -261,7 +268,9 @@ class Model:
 
     @staticmethod
     def _inherit(node, default):
-        """A directory's default list, for a new object; nothing is granted that the mode does not ask for."""
+        """A directory's default list, for a new object;
+        nothing is granted that the mode does not ask for.
+        """
         node.mode &= ~0o777 | default.mode()
         node.acl = default.entries()
         if default.mask is None:
@@ -482,7 +491,9 @@ class Model:
         return status
 
     def write(self, node, length, who=SUPERUSER):
-        """Write the first `length` bytes and report them; whoever does has opened the file for it."""
+        """Write the first `length` bytes and report them;
+        whoever does has opened the file for it.
+        """
         status = self._regular(node)
         if status is None:
             node.length = max(node.length, length)

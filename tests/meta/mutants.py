@@ -1,4 +1,7 @@
-"""Metadata services that break one rule each: what tests/meta/histories.py must find.  The first four are the simulation's own."""
+"""Metadata services that break one rule each: what tests/meta/histories.py must find.
+
+The first four are the simulation's own.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,7 +21,9 @@ LAG = 3
 
 
 def rmdir_without_range_conflict() -> None:
-    """That a directory is empty does not conflict with a name being added, nor with the time of that."""
+    """That a directory is empty does not conflict with a name being added,
+    nor with the time of that.
+    """
     real = buffer_module.WriteBuffer.add_read_key
 
     def add_read_key(self: Any, key: bytes) -> None:
@@ -59,7 +64,9 @@ def append_without_conflict() -> None:
 
 
 def moves_without_conflict() -> None:
-    """A rename conflicts neither with other moves of directories nor with changes of those above."""
+    """A rename conflicts neither with other moves of directories nor with changes
+    of those above.
+    """
     real = buffer_module.WriteBuffer.add_read_key
 
     def add_read_key(self: Any, key: bytes) -> None:
@@ -70,7 +77,9 @@ def moves_without_conflict() -> None:
 
 
 def readers_lag() -> None:
-    """Readers get a snapshot from before the newest commits, as with a read version kept too long."""
+    """Readers get a snapshot from before the newest commits,
+    as with a read version kept too long.
+    """
     real = meta_runner.snapshot_read
 
     async def lagging(engine: Any, fn: Any) -> Any:

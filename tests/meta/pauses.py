@@ -1,6 +1,7 @@
 """An engine whose callers wait before each read and commit, as they would for a store elsewhere.
 
-So other transactions come in between; what a wait is, a random sleep or a turn given by a test, is the caller's to say.
+So other transactions come in between; what a wait is, a random sleep or a turn given by
+a test, is the caller's to say.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -8,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from fs.kv.api import KvEngine, Transaction
 
 Pause = Callable[[str], Awaitable[None]]
-"""Awaited with what comes next: `begin` (the first read, which fixes the snapshot), `read`, `commit`; or with what has just
-been: `committed`."""
+"""Awaited with what comes next: `begin` (the first read, which fixes the snapshot), `read`,
+`commit`; or with what has just been: `committed`.
+"""
 
 
 class PausingTransaction:

@@ -1,14 +1,19 @@
 """All ways in which a few deeds can overlap: does some order of the deeds explain each of them?
 
-    python -m tests.meta.schedules [--size 2] [--deeds NAME ...] [--sample N] [--seed S] [--broken MUTANT]
+    python -m tests.meta.schedules [--size 2] [--deeds NAME ...]
+        [--sample N] [--seed S] [--broken MUTANT]
 
-Each deed runs at a service of its own over one store.  It stops before it takes its snapshot, before each commit, and before anything is done
-to chunks; who goes on is chosen.  Every sequence of choices is tried (up to a number): after a run the last choice that had another possibility takes
-that one, from the beginning.  Stops at the other reads would add nothing: they see the snapshot, whatever others do.
+Each deed runs at a service of its own over one store.  It stops before it takes its snapshot,
+before each commit, and before anything is done to chunks; who goes on is chosen.  Every
+sequence of choices is tried (up to a number): after a run the last choice that had another
+possibility takes that one, from the beginning.  Stops at the other reads would add nothing:
+they see the snapshot, whatever others do.
 
-Among the deeds: rename cycles, lists that new objects inherit, the cleaner of the trash against a restore, locks of directories against renames.
+Among the deeds: rename cycles, lists that new objects inherit, the cleaner of the trash against a
+restore, locks of directories against renames.
 
-After each run everything is read, `fs.meta.check` finds nothing, and some order explains all answers (tests/meta/serial.py).
+After each run everything is read, `fs.meta.check` finds nothing, and some order explains all
+answers (tests/meta/serial.py).
 """
 
 import argparse
@@ -36,11 +41,15 @@ from tests.sim.determinism import run_deterministic
 
 STOPS = {"begin", "commit", "chunks"}
 RUN_COUNT_MAX = 50
-"""A group with more schedules (truncations have thousands) is not tried to the end: so many in order, and as many at random."""
+"""A group with more schedules (truncations have thousands) is not tried to the end:
+so many in order, and as many at random.
+"""
 
 
 class Turns:
-    """Lets one of several tasks go on at a time, in an order that is given as far as it goes; then the first, or any."""
+    """Lets one of several tasks go on at a time, in an order that is given as far as it goes;
+    then the first, or any.
+    """
 
     def __init__(self, given: Sequence[int], source: random.Random | None = None) -> None:
         self.options: list[int] = []
@@ -101,7 +110,9 @@ def next_choices(turns: Turns) -> list[int] | None:
 
 @dataclass
 class Tree:
-    """What is there before: the rows of the store, the deeds that made them, and the objects by path."""
+    """What is there before: the rows of the store, the deeds that made them,
+    and the objects by path.
+    """
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -121,7 +132,9 @@ LIST = Acl(7, 5, 0, 7, ((1000, 7),))
 
 
 async def prepare() -> Tree:
-    """Make the tree: /a with the file x and the empty sub, /b with the file y, which is also /a/z, and the empty e; t, which was in b, lies in the trash."""
+    """Make the tree: /a with the file x and the empty sub, /b with the file y, which is also /a/z,
+    and the empty e; t, which was in b, lies in the trash.
+    """
     store = MemoryEngine(SimulatedClock())
     world = World(store)
     await world.initialise()
@@ -362,7 +375,8 @@ async def explore_all(size: int, sample: int, seed: int, wanted: Collection[str]
             run_count += count
             sampled_count += not is_all
     print(
-        f"{group_count} groups of {size} deeds ({sampled_count} not to the end), {run_count:,} schedules,"
+        f"{group_count} groups of {size} deeds ({sampled_count} not to the end), {run_count:,} "
+        "schedules,"
         f" {failure_count} groups not explained, {time.process_time() - began_s:.0f} processor s"
     )
     return int(failure_count > 0)

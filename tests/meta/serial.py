@@ -1,12 +1,14 @@
 """Is there an order of deeds, one after the other, that explains all that was answered?  Pure.
 
-Strict serializability of a history of the whole namespace: some order that keeps A before B whenever A was answered
-before B was asked makes the model (tests/meta/model.py) answer each deed as it was answered.  A deed whose outcome nobody
+Strict serializability of a history of the whole namespace: some order that keeps A
+before B whenever A was answered before B was asked makes the model
+(tests/meta/model.py) answer each deed as it was answered.  A deed whose outcome nobody
 knows may stand anywhere after it was asked, or nowhere.
 
-The search is that of tests/sim/linearizable.py with a namespace for a state: depth first, those answered earliest first, with a
-memory of (done set, state).  A reader, or a deed that was refused, is taken as soon as it fits: it changes nothing wherever it
-stands, so it never needs to come later.  Only the others branch.
+The search is that of tests/sim/linearizable.py with a namespace for a state: depth first, those
+answered earliest first, with a memory of (done set, state).  A reader, or a deed that was
+refused, is taken as soon as it fits: it changes nothing wherever it stands, so it never needs to
+come later.  Only the others branch.
 """
 
 from collections.abc import Sequence
@@ -92,7 +94,8 @@ class Search:
                 done |= 1 << i
 
     def _fits_now(self, here: Model, event: Event) -> bool:
-        # A reader may teach the model which inode something is; a deed that the model grants would change it.
+        # A reader may teach the model which inode something is; a deed that the
+        # model grants would change it.
         return self._fits(here if event.deed.kind in QUIET else here.copy(), event)
 
     def _fits(self, model: Model, event: Event) -> bool:
@@ -114,7 +117,10 @@ class Search:
             return "not even the first deed can be explained"
         done, model = reached
         lines = [
-            f"{count} of {len(self.events)} deeds explained ({self.state_count} states); then none fits of"
+            (
+                f"{count} of {len(self.events)} deeds explained ({self.state_count} states); then "
+                "none fits of"
+            )
         ]
         for i in may_be_next(self.events, done):
             event = self.events[i]

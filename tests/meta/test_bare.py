@@ -1,4 +1,6 @@
-"""Attributes tell that there are no extended ones: never where there are, whatever release has set them."""
+"""Attributes tell that there are no extended ones:
+never where there are, whatever release has set them.
+"""
 
 import pytest
 

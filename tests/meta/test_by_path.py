@@ -1,4 +1,6 @@
-"""Changes of names in directories given by path: one call each, once each, refused as a look-up would be."""
+"""Changes of names in directories given by path:
+one call each, once each, refused as a look-up would be.
+"""
 
 import pytest
 import trio
@@ -14,7 +16,9 @@ from tests.meta.test_native_names import DirectMeta
 
 
 class CountingMeta(DirectMeta):
-    """Counts calls; as a service of an earlier release if told, which does not know the fields with paths."""
+    """Counts calls; as a service of an earlier release if told,
+    which does not know the fields with paths.
+    """
 
     def __init__(self, world, *, is_old=False):
         super().__init__(world, "c" * 32)
@@ -161,7 +165,9 @@ async def test_what_was_done_counts_though_its_path_went_before_the_outcome_was_
     world,
     autojump_clock,  # noqa: ARG001
 ):
-    """A commit of unknown outcome, the directory renamed by somebody else, a second run of the very same try."""
+    """A commit of unknown outcome, the directory renamed by somebody else,
+    a second run of the very same try.
+    """
     fs, other = client_of(world, CountingMeta(world)), client_of(world, CountingMeta(world))
     await fs.mkdir("/d")  # fetches inode ids
     world.engine.faults = ScriptedFaults([CommitFault(Fate.UNKNOWN_COMMITTED, delay_after_s=1.0)])

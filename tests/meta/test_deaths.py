@@ -1,7 +1,9 @@
-"""Every request whose service dies at any of its awaits on the store or the chunks, made again at another service: done once.
+"""Every request whose service dies at any of its awaits on the store or the chunks,
+made again at another service: done once.
 
-The n-th await is the last thing a service does, for n = 1, 2, ... until the request is answered before that; before it, its first commit
-may be of unknown outcome, of both kinds.  The namespace must then be what one undisturbed request leaves.
+The n-th await is the last thing a service does, for n = 1, 2, ... until the request is answered
+before that; before it, its first commit may be of unknown outcome, of both kinds.  The namespace
+must then be what one undisturbed request leaves.
 """
 
 import itertools

@@ -1,8 +1,10 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Names made, linked, moved and removed by clients whose requests arrive late, twice or never, at any of three services.
+"""Names made, linked, moved and removed by clients whose requests arrive late, twice or never,
+at any of three services.
 
-Every client takes away what the others make, so a repeat seldom finds its work where it left it.  What the clients were
-told must add up to what is there: a change that was made twice, or refused and made all the same, is one name too many or too few.
+Every client takes away what the others make, so a repeat seldom finds its work where it left it.
+What the clients were told must add up to what is there: a change that was made twice, or refused
+and made all the same, is one name too many or too few.
 """
 
 import random

@@ -1,4 +1,6 @@
-"""A change of an inode that was found by a name is refused when that name leads elsewhere by then."""
+"""A change of an inode that was found by a name is refused when
+that name leads elsewhere by then.
+"""
 
 import pytest
 

@@ -121,7 +121,9 @@ async def collect_for(world, seconds: float) -> None:
 async def test_what_is_open_takes_no_room_from_what_frees_some(
     world, autojump_clock, fill, monkeypatch, batch_count
 ):
-    """Their time was set anew every ten seconds: some hundred took all that is for removals within hours."""
+    """Their time was set anew every ten seconds:
+    some hundred took all that is for removals within hours.
+    """
     world.meta.adopt(world.config.meta.__class__(gc_batch_count=batch_count))
     root = world.user(0)
     opened = []
@@ -171,7 +173,9 @@ async def test_chunks_that_cannot_be_removed_take_no_room_from_what_frees_some(
 async def test_chunks_whose_removal_fails_slowly_have_turns_with_all_others(
     world, autojump_clock, fill, nursery
 ):
-    """The first ones were tried again and again: by the time that the next had failed, they were not passed over any more."""
+    """The first ones were tried again and again:
+    by the time that the next had failed, they were not passed over any more.
+    """
     world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
     root = world.user(0)
     made = [(await root.create(ROOT, b"%d" % number)).inode_id for number in range(7)]
@@ -262,7 +266,9 @@ async def test_locks_are_freed_and_none_is_taken(world, autojump_clock, fill):
 async def test_what_was_refused_for_want_of_room_is_so_for_its_earlier_tries(
     world, autojump_clock, fill, monkeypatch
 ):
-    """They may lie at another service until there is room; the client has been told that nothing was made."""
+    """They may lie at another service until there is room;
+    the client has been told that nothing was made.
+    """
     root = world.user(0)
     await root.create(ROOT, b"before")
     fill()

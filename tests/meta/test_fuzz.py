@@ -1,4 +1,6 @@
-"""Hostile metadata calls in their short form; `python -m tests.meta.fuzz --calls N` is the long one."""
+"""Hostile metadata calls in their short form;
+`python -m tests.meta.fuzz --calls N` is the long one.
+"""
 
 import pytest
 

@@ -48,7 +48,9 @@ async def test_a_removed_file_goes_after_the_delay(world, root, autojump_clock):
 
 
 async def test_any_number_of_attributes_and_sessions_is_removed(world, root, autojump_clock):
-    """Row by row they would be more than a transaction may change, and nothing else would ever be removed."""
+    """Row by row they would be more than a transaction may change,
+    and nothing else would ever be removed.
+    """
     removed = [
         (await root.create(ROOT, name)).inode_id for name in (b"few", b"a", b"b", b"c", b"d")
     ]
@@ -175,7 +177,9 @@ async def removed_tree(world, root, names):
 async def test_a_removed_directory_is_emptied_from_where_the_last_batch_has_ended(
     world, root, autojump_clock, monkeypatch
 ):
-    """A store passes over all that was deleted before, and that is the more the more has been emptied."""
+    """A store passes over all that was deleted before,
+    and that is the more the more has been emptied.
+    """
     await removed_tree(world, root, [b"%d" % number for number in range(7)])
     places = []
 
@@ -317,7 +321,9 @@ async def test_remembered_outcomes_are_forgotten(world, root, autojump_clock):
 
 
 async def test_a_clock_that_is_ahead_forgets_no_outcome(world, root, autojump_clock):
-    """Found by seed 1320029: a removal that was done once was NOT_FOUND for its repeat at another service."""
+    """Found by seed 1320029: a removal that was done once was NOT_FOUND for its repeat
+    at another service.
+    """
     await world.meta.gc.step()
     await root.create(ROOT, b"f")
     root.request_id = b"R" * 16
@@ -333,7 +339,9 @@ async def test_a_clock_that_is_ahead_forgets_no_outcome(world, root, autojump_cl
 
 
 async def test_services_count_the_time_of_outcomes_together(world, root, autojump_clock):
-    """However many they are, it passes no faster; who has not looked for long leaves it open, which the next one fills in."""
+    """However many they are, it passes no faster;
+    who has not looked for long leaves it open, which the next one fills in.
+    """
     services = [world.meta, world.new_meta(), world.new_meta()]
     for _ in range(120):
         await trio.sleep(5)

@@ -1,4 +1,6 @@
-"""What was removed waits to be collected while users ask for something: not for long, and not where space is short."""
+"""What was removed waits to be collected while users ask for something:
+not for long, and not where space is short.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest
@@ -160,7 +162,9 @@ async def test_what_was_due_for_long_goes_at_once_however_much_it_is(
 async def test_each_batch_is_looked_for_behind_the_one_before_and_what_comes_late_is_found(
     world, root, autojump_clock, nursery, monkeypatch
 ):
-    """A store passes over all that was deleted in between, and that is the more the more has been collected."""
+    """A store passes over all that was deleted in between,
+    and that is the more the more has been collected.
+    """
     gc = world.meta.gc
     world.meta.adopt(world.config.meta.__class__(gc_batch_count=2))
     made = []

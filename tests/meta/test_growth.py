@@ -1,6 +1,7 @@
 """Hostile calls leave nothing in a metadata service: its objects are counted, in this very process.
 
-The store is RocksDB, whose memory is not Python's.  `python -m tests.meta.fuzz` counts the same in real processes.
+The store is RocksDB, whose memory is not Python's.  `python -m tests.meta.fuzz`
+counts the same in real processes.
 """
 
 import gc
@@ -22,14 +23,18 @@ from tests.meta.harness import World
 from tests.rpc.fuzz import Running
 
 WARM_CALLS, CALLS = 1000, 2000
-"""What is remembered on purpose, up to a bound, is remembered after the first ones; the store, in the same process, is given small bounds."""
+"""What is remembered on purpose, up to a bound, is remembered after the first ones;
+the store, in the same process, is given small bounds.
+"""
 BLOCKS_PER_CALL_MAX = 0.5
 """One object that stays is at least one block."""
 
 
 @pytest.fixture
 async def grown_blocks(open_lab, nursery, tmp_path, monkeypatch):
-    """Return a function that makes hostile calls and returns by how many blocks this process has grown for each."""
+    """Return a function that makes hostile calls and returns
+    by how many blocks this process has grown for each.
+    """
     monkeypatch.setattr(rocksdb_view, "KNOWN_ROWS_MAX", 64)
     limits = {"points_max": 16 * conflicts.SCAN_MAX + 16, "ranges_max": 64}
     monkeypatch.setattr(conflicts.ConflictWindow.__init__, "__kwdefaults__", limits)

@@ -216,7 +216,9 @@ async def test_repeated_at_another_service(world, name):
 
 
 def undone(d, f):
-    """By names of `requests`: what others may have done between a request and its repeat; (RPC, request) each."""
+    """By names of `requests`: what others may have done between a request and its repeat;
+    (RPC, request) each.
+    """
     new = {"parent_inode_id": d, "name": b"new"}
     there = {"old_parent_inode_id": d, "old_name": b"new", "new_parent_inode_id": d}
     moved_on = [("rename", meta.RenameReq(new_name=b"elsewhere", **there))]
@@ -367,7 +369,9 @@ async def test_what_a_repeat_was_refused_does_not_happen_later(world, name):
 
 
 async def test_an_open_that_comes_late_leaves_no_session_behind(world):
-    """Its repeat has opened the file, and its client has closed it since: nobody would end that session."""
+    """Its repeat has opened the file, and its client has closed it since:
+    nobody would end that session.
+    """
     _, f = await prepare(world)
     user = world.user()
     request = meta.OpenReq(inode_id=f, wants_write=True, session=session(7))
@@ -459,7 +463,9 @@ async def test_a_truncation_is_not_repeated_over_later_writes(world):
 
 @pytest.mark.parametrize("name", ["sync", "close"])
 async def test_a_report_that_comes_late_does_not_undo_a_later_change_of_times(world, name):
-    """Its repeat was done at another service, and the times were set since, as cp -p does after its last write."""
+    """Its repeat was done at another service, and the times were set since,
+    as cp -p does after its last write.
+    """
     _, f = await prepare(world)
     user = world.user()
     user.request_id = world.next_request_id()

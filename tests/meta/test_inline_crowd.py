@@ -59,7 +59,9 @@ async def test_a_move_is_durable_before_its_chunk_is_filled(world, root, file, a
 async def test_bytes_are_in_their_record_until_the_note_of_their_chunk_is_durable(
     world, root, file, autojump_clock
 ):
-    """The note is lost with the power: the record is back, and the move is done again under the same number."""
+    """The note is lost with the power: the record is back,
+    and the move is done again under the same number.
+    """
     fill = world.chunks.fill_file
     numbers = []
 
@@ -88,7 +90,9 @@ async def test_bytes_are_in_their_record_until_the_note_of_their_chunk_is_durabl
 async def test_of_two_services_that_move_the_slower_one_does_no_harm(
     world, root, file, nursery, autojump_clock
 ):
-    """It has the bytes in its hands when another one has finished: it looks again before it asks storage."""
+    """It has the bytes in its hands when another one has finished:
+    it looks again before it asks storage.
+    """
     fill = world.chunks.fill_file
     held, go = trio.Event(), trio.Event()
 
@@ -121,7 +125,9 @@ async def test_of_two_services_that_move_the_slower_one_does_no_harm(
 async def test_an_emptied_file_is_empty_durably_before_others_hear_of_it(
     world, root, file, how, autojump_clock
 ):
-    """What its writer makes durable next would stand before the rest of the bytes that come back with the power."""
+    """What its writer makes durable next would stand before the rest of the bytes that come back
+    with the power.
+    """
     opened = {"wants_write": True, "is_truncate": True, "takes_inline": True}
     if how == "set_attr":
         await root.set_attr(file, length=0)
@@ -135,7 +141,9 @@ async def test_an_emptied_file_is_empty_durably_before_others_hear_of_it(
 
 
 async def test_who_ends_reports_meets_none_after_a_power_loss_either(world, root, autojump_clock):
-    """He writes to a chunk from then on: a late copy of his report, taken, would be filled over that."""
+    """He writes to a chunk from then on: a late copy of his report, taken,
+    would be filled over that.
+    """
     made = (await root.create(ROOT, b"g", wants_write=True, session=session(2))).inode_id
     await root.sync(made, is_durable=True, mtime_ns=1)
     asked = meta.ExtendStripeReq(inode_id=made, dyn_stripe_min=1, ends_inline=True)
@@ -148,7 +156,9 @@ async def test_who_ends_reports_meets_none_after_a_power_loss_either(world, root
 async def test_chunks_of_an_emptied_file_are_written_once_it_is_empty_durably(
     world, root, file, nursery, autojump_clock
 ):
-    """Storage would know its number as over, and do nothing for the move of the bytes that are back."""
+    """Storage would know its number as over, and do nothing for the move
+    of the bytes that are back.
+    """
     sync, go = world.engine.sync, trio.Event()
 
     async def slow() -> None:

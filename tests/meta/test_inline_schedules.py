@@ -1,4 +1,6 @@
-"""All ways in which a report with inline data and one other request can overlap, at two services over one store."""
+"""All ways in which a report with inline data and one other request can overlap,
+at two services over one store.
+"""
 
 import random
 
@@ -92,7 +94,9 @@ async def begin(*, is_inline: bool):
 
 
 async def place(world, number, turns):
-    """Return a service of its own over the store; it stops before it takes a snapshot, commits, or asks storage."""
+    """Return a service of its own over the store;
+    it stops before it takes a snapshot, commits, or asks storage.
+    """
 
     async def stop(what):
         if what in STOPS:
@@ -173,7 +177,7 @@ async def test_every_schedule_leaves_one_of_the_two_orders(name, is_inline, auto
     assert count >= order_count, "two requests that begin and commit have six orders"
 
 
-# ---- a report whose client does not hear of it, and asks again or gives up, while others change the file ------------
+# ---- a report whose client does not hear of it, and asks again or gives up, while others change th
 
 THEIRS = b"of others"
 ORDERED_COUNT, RANDOM_COUNT = 40, 60
@@ -240,7 +244,9 @@ OTHERS = {f.__name__: f for f in (write_to_a_chunk, write_inline, empty_it, cut_
 
 
 async def doubt_one(turns, doubt, other, *, is_inline):
-    """Run one schedule; the bytes of the report are there, whoever looks, exactly if its client takes them for taken."""
+    """Run one schedule; the bytes of the report are there, whoever looks,
+    exactly if its client takes them for taken.
+    """
     world, inode_id = await begin(is_inline=is_inline)
     places = [await place(world, number, turns) for number in range(3)]
     takes_for_taken, seen = [], []

@@ -1,4 +1,6 @@
-"""Circles of owners that wait: every state of a small world, and random large ones against a search of another kind."""
+"""Circles of owners that wait: every state of a small world,
+and random large ones against a search of another kind.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,9 @@ def closes_circle(wait, tables, waits):
 
 
 def never_ends(owner, tables, waits):
-    """Let everybody who does not wait, or no longer, free what he holds: who is left then waits forever."""
+    """Let everybody who does not wait, or no longer, free what he holds:
+    who is left then waits forever.
+    """
     tables, waits = dict(tables), list(waits)
     while True:
         stuck = {
@@ -43,7 +47,9 @@ def freeze(tables, waits):
 
 
 def steps(tables, waits):
-    """All that can happen next, with owners of one thread each: (tables, waits), after a check of what is told of new waits."""
+    """All that can happen next, with owners of one thread each:
+    (tables, waits), after a check of what is told of new waits.
+    """
     waiting = {one.lock.holder: one for one in waits}
     for owner in OWNERS:
         if owner in waiting:
@@ -70,7 +76,9 @@ def steps(tables, waits):
 
 
 def test_in_a_small_world_exactly_the_waits_that_never_end_are_told():
-    """Three owners of two clients, two files, locks for reading and writing: each state that there can be."""
+    """Three owners of two clients, two files, locks for reading and writing:
+    each state that there can be.
+    """
     empty = {i: [] for i in FILES}
     seen, queue = {freeze(empty, ())}, [(empty, frozenset())]
     told = 0
@@ -105,7 +113,9 @@ wait_lists = st.lists(st.builds(LockWait, st.integers(1, 9), st.integers(0, 4), 
 
 @given(st.lists(st.tuples(st.integers(0, 4), locks), max_size=30), wait_lists, wait_lists)
 def test_a_search_finds_what_following_every_wait_finds(wanted, waits, asked):
-    """Owners with many waits, ranges that overlap in part: every way from holder to holder is a way."""
+    """Owners with many waits, ranges that overlap in part:
+    every way from holder to holder is a way.
+    """
     tables = {i: [] for i in range(5)}
     for inode_id, held in wanted:
         if conflict_of(tables[inode_id], held) is None:

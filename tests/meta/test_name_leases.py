@@ -1,4 +1,6 @@
-"""Leases of directories: who gets one, who waits for its end and for how long, and what becomes of it when somebody dies meanwhile."""
+"""Leases of directories: who gets one, who waits for its end and for how long,
+and what becomes of it when somebody dies meanwhile.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest
@@ -81,8 +83,10 @@ CHANGING = {
     "rmdir": lambda u, d: u.rmdir(d, b"sub"),
     "remove a tree": lambda u, d: u.remove_tree(d, b"sub"),
     "rename out": lambda u, d: u.rename(d, b"inside", ROOT, b"outside"),
-    "trash": lambda u, d: u.call("move_to_trash", meta.MoveToTrashReq(parent_inode_id=d, name=b"inside")),
-}  # fmt: skip
+    "trash": lambda u, d: u.call(
+        "move_to_trash", meta.MoveToTrashReq(parent_inode_id=d, name=b"inside")
+    ),
+}
 LEAVING = {
     "renaming the directory": lambda u, _: u.rename(ROOT, b"d", ROOT, b"e"),
     "chmod": lambda u, d: u.set_attr(d, mode=0o755),
@@ -156,7 +160,9 @@ async def test_who_leaves_the_names_alone_does_not_wait_and_leaves_the_lease(
 async def test_who_removes_the_directory_with_all_below_it_does_not_wait(
     world, one, two, autojump_clock
 ):
-    """Garbage collection takes the names away without asking anybody, so nothing renews the lease from then on."""
+    """Garbage collection takes the names away without asking anybody,
+    so nothing renews the lease from then on.
+    """
     directory_id = await fill(one)
     below = await one.mkdir(directory_id, b"below", wants_name_lease=True)
     with Timed() as timed:
@@ -204,7 +210,9 @@ async def test_nobody_waits_for_a_lease_that_was_not_renewed_for_long(
 
 
 async def test_what_changes_nothing_renews_no_lease(world, one, two, autojump_clock):
-    """Else a lease could be in force of a directory that has not changed for so long that nobody waits for it."""
+    """Else a lease could be in force of a directory that has not changed for so long
+    that nobody waits for it.
+    """
     directory_id = await leased(one)
     await one.create(directory_id, b"f")
     assert not (await told(one, directory_id, b"f")).is_lease_ending
@@ -305,7 +313,9 @@ async def test_a_lease_that_a_loss_of_power_has_brought_back_unmarked_is_waited_
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, -(IDLE_S - 2), IDLE_S - 2])
 async def test_clocks_of_services_may_differ(world, one, two, ahead_s, autojump_clock):
-    """What matters is that nobody adds a name sooner than WAIT_S after the last renewal; a clock that is behind has him wait, at most."""
+    """What matters is that nobody adds a name sooner than WAIT_S after the last renewal;
+    a clock that is behind has him wait, at most.
+    """
     directory_id = await leased(one)
     other = world.new_meta().service
     clock = other._runtime.clock

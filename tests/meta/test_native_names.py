@@ -1,4 +1,6 @@
-"""The native client's trash, locks on directories and lookups by the hundred, right at the service."""
+"""The native client's trash, locks on directories and lookups by the hundred,
+right at the service.
+"""
 
 import re
 

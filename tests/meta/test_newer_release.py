@@ -1,4 +1,6 @@
-"""What a service does that meets the records of a newer release: it refuses them by name, and loses nothing of what it stores again."""
+"""What a service does that meets the records of a newer release:
+it refuses them by name, and loses nothing of what it stores again.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest

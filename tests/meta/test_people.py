@@ -1,4 +1,6 @@
-"""Random deeds of several people against the model: same answers, and the whole tree with all attributes the same after each."""
+"""Random deeds of several people against the model:
+same answers, and the whole tree with all attributes the same after each.
+"""
 
 import random
 

@@ -69,7 +69,9 @@ async def test_a_truncation_that_has_finished_is_not_done_again(memory_world, ro
 async def test_a_finished_truncation_is_not_told_before_it_is_durable(
     memory_world, root, nursery, autojump_clock
 ):
-    """Another service would let a client write behind the end, and that would be cut after a power loss."""
+    """Another service would let a client write behind the end,
+    and that would be cut after a power loss.
+    """
     world = memory_world
     file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
     world.chunks.lengths[file.inode_id] = 100
@@ -95,7 +97,9 @@ async def test_a_finished_truncation_is_not_told_before_it_is_durable(
 async def test_a_stripe_lost_with_the_power_is_there_again_with_the_length(
     memory_world, root, autojump_clock
 ):
-    """Else a later truncation or removal would not ask the chains that the writer has used since."""
+    """Else a later truncation or removal would not ask the chains
+    that the writer has used since.
+    """
     world = memory_world
     file = await root.create(ROOT, b"f", wants_write=True, session=session(1))
     await root.call("sync", meta.SyncReq(inode_id=file.inode_id, is_durable=True))

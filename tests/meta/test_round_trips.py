@@ -1,7 +1,8 @@
-"""How often an operation asks the store and waits for it: what decides its time on a store elsewhere.
+"""How often an operation asks the store and waits for it:
+what decides its time on a store elsewhere.
 
-Counted on the remote engine, where each wait is one request; on FoundationDB the waits are the same, and the first
-one includes the read version.
+Counted on the remote engine, where each wait is one request; on FoundationDB the waits are the
+same, and the first one includes the read version.
 """
 
 import pytest

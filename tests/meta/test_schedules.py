@@ -1,4 +1,6 @@
-"""All schedules of the pairs that are known to be dangerous (tests/meta/schedules.py), and that it finds what is broken."""
+"""All schedules of the pairs that are known to be dangerous (tests/meta/schedules.py),
+and that it finds what is broken.
+"""
 
 import subprocess
 import sys

@@ -164,7 +164,9 @@ async def test_a_newer_or_missing_format_is_refused(world, open_lab, monkeypatch
 
 
 async def test_the_later_of_two_changes_has_the_larger_ctime(world, root, autojump_clock):  # noqa: ARG001
-    """A client tells by it which of two replies is the newer one, whatever the order in which they arrive."""
+    """A client tells by it which of two replies is the newer one,
+    whatever the order in which they arrive.
+    """
     inode_id = (await root.create(ROOT, b"f")).inode_id
     world.engine.faults = ScriptedFaults([CommitFault(Fate.CONFLICT, delay_before_s=2.0)])
     replies = {}

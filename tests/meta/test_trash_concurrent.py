@@ -1,4 +1,6 @@
-"""Users who trash and restore while two services clean: nothing goes before its time or after it was restored."""
+"""Users who trash and restore while two services clean:
+nothing goes before its time or after it was restored.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import random

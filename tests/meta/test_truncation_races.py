@@ -1,4 +1,6 @@
-"""Truncations of one file by several clients, the end of one and the beginning of the next at the same moment."""
+"""Truncations of one file by several clients,
+the end of one and the beginning of the next at the same moment.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 from functools import partial
@@ -28,7 +30,9 @@ async def file_of_100_bytes(world, root):
 
 
 class LateTransactions:
-    """Transactions of a service whose outcome is there for all others, while the service itself has not heard of it."""
+    """Transactions of a service whose outcome is there for all others,
+    while the service itself has not heard of it.
+    """
 
     def __init__(self, driver) -> None:
         self._transact = driver.transact
@@ -62,7 +66,8 @@ async def test_an_open_does_not_take_the_cut_of_an_earlier_truncation_for_its_ow
     truncate.session.CopyFrom(session(2))
     nursery.start_soon(partial(root.call, "open", truncate))
     await late.reached.wait()
-    # The first truncation is over for everybody but for who drove it: somebody writes, and somebody truncates again.
+    # The first truncation is over for everybody but for who drove it: somebody writes,
+    # and somebody truncates again.
     await write_100_bytes(world, root, file_id)
     again = meta.OpenReq(inode_id=file_id, is_truncate=True, wants_write=True)
     again.session.CopyFrom(session(3))

@@ -1,4 +1,6 @@
-"""Usage, quotas, promised bytes, fences and recounting: the cases that random operations do not reach."""
+"""Usage, quotas, promised bytes, fences and recounting:
+the cases that random operations do not reach.
+"""
 
 import pytest
 import trio
@@ -30,7 +32,7 @@ async def count_keys(world, prefix):
     return len(await world.engine.transaction().get_range(prefix, prefix + b"\xff"))
 
 
-# -- what is shown ----------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 async def test_attributes_show_usage_and_quota(root, alice):
@@ -100,7 +102,7 @@ async def test_a_removed_directory_takes_its_quota_along(world, root, autojump_c
     assert await count_keys(world, records.QUOTA) == 0
 
 
-# -- moves ------------------------------------------------------------------------------------------
+# -- moves -----------------------------------------------------------------------------------------
 
 
 async def test_a_tree_moves_with_all_it_holds(root):
@@ -209,7 +211,7 @@ async def test_no_directory_leaves_a_removed_tree(root):
     assert await numbers(root, ROOT) == (0, 1, 0)
 
 
-# -- near the limit ---------------------------------------------------------------------------------
+# -- near the limit --------------------------------------------------------------------------------
 
 
 async def test_many_at_once_never_exceed_a_limit(world, root, monkeypatch):
@@ -256,7 +258,7 @@ async def test_far_from_the_limit_growth_does_not_conflict(world, root):
     world.engine.faults = None
 
 
-# -- promised bytes ---------------------------------------------------------------------------------
+# -- promised bytes --------------------------------------------------------------------------------
 
 
 async def metered(root, bytes_max):
@@ -419,7 +421,7 @@ async def test_a_file_without_a_name_counts_nowhere(root):
     assert await numbers(root, parent) == (0, 0, 0)
 
 
-# -- recounting -------------------------------------------------------------------------------------
+# -- recounting ------------------------------------------------------------------------------------
 
 
 async def spoil(world):

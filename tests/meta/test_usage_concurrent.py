@@ -1,4 +1,6 @@
-"""Several clients of two services at once: counters equal the walk, no limit is exceeded, in any order of commits."""
+"""Several clients of two services at once:
+counters equal the walk, no limit is exceeded, in any order of commits.
+"""
 
 import random
 

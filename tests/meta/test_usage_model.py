@@ -1,4 +1,6 @@
-"""Random operations against usage and quotas of plain dicts: each directory's numbers after each step, EDQUOT exactly."""
+"""Random operations against usage and quotas of plain dicts:
+each directory's numbers after each step, EDQUOT exactly.
+"""
 
 import copy
 import random
@@ -92,7 +94,9 @@ class UsageModel(Model):
         return sum(n.length for n in homed), len(homed), len(directories) - 1
 
     def exceeds(self, other, memo):
-        """Whether `other`, a changed copy of this, holds more than some limit, and more than before."""
+        """Whether `other`, a changed copy of this, holds more than some limit,
+        and more than before.
+        """
         for directory in self.directories():
             changed = memo[id(directory)]
             if not any(d is changed for d in other.directories()):
@@ -115,7 +119,9 @@ class UsagePair(Pair):
         self.refused_count = 0
 
     def judged(self, change):
-        """Return what `change(model, node -> node)` should answer, having made it unless it is refused."""
+        """Return what `change(model, node -> node)` should answer,
+        having made it unless it is refused.
+        """
         trial_memo = {}
         trial = copy.deepcopy(self.model, trial_memo)
         status = change(trial, lambda node: trial_memo[id(node)])

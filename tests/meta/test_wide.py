@@ -65,7 +65,9 @@ async def test_with_quotas(open_lab, autojump_clock):  # noqa: ARG001
 
 
 def test_a_home_in_the_trash_follows_its_name():
-    """Which name stands there, when the plain one was taken, is known with the answer: after homes were settled."""
+    """Which name stands there, when the plain one was taken, is known with the answer:
+    after homes were settled.
+    """
     model = QuotaModel()
     for _ in range(2):
         places = model.places()
@@ -82,7 +84,9 @@ def test_a_home_in_the_trash_follows_its_name():
 
 
 async def test_usage_is_compared_after_a_file_was_removed_from_the_trash(open_lab, autojump_clock):  # noqa: ARG001
-    """It is no tree, so nothing waits for a collection to tell the home of a file that has another name."""
+    """It is no tree, so nothing waits for a collection to tell the home of a file
+    that has another name.
+    """
     world = World(await open_lab(), **CONFIG)
     await world.initialise()
     company = QuotaCompany(world, random.Random(0))

@@ -1,4 +1,5 @@
-"""Random deeds of two clients and three users on everything that a namespace has, against the model: same answers, same tree, same records.
+"""Random deeds of two clients and three users on everything that a namespace has,
+against the model: same answers, same tree, same records.
 
 python -m tests.meta.wide --runs 200 --seed 1000        # by hand; each run is a seed of its own
 """
@@ -100,7 +101,9 @@ class Company:
         self.model.end_client(OTHER)
 
     async def write_inline(self):
-        """Somebody opens a file, sends all that is to be in it, and closes it: taken if nothing is in chunks and nobody else writes."""
+        """Somebody opens a file, sends all that is to be in it, and closes it:
+        taken if nothing is in chunks and nobody else writes.
+        """
         files = [node for node in self.model.nodes.values() if node.kind == "file"]
         if not files:
             return
@@ -133,12 +136,16 @@ class Company:
         nodes = self.model.nodes.items()
         found = {key[4:] for key, _ in await read_all(self.world.engine, records.FILE_SESSION)}
         assert found == {
-            records.file_session_key(i, f"{n:032x}")[4:] for i, node in nodes for n in held(node, "sessions")
-        }  # fmt: skip
+            records.file_session_key(i, f"{n:032x}")[4:]
+            for i, node in nodes
+            for n in held(node, "sessions")
+        }
         found = dict(await read_all(self.world.engine, records.XATTR))
         assert found == {
-            records.xattr_key(i, name): value for i, node in nodes for name, value in held(node, "xattrs").items()
-        }  # fmt: skip
+            records.xattr_key(i, name): value
+            for i, node in nodes
+            for name, value in held(node, "xattrs").items()
+        }
         await self._compare_locks()
         await self._compare_marks()
         found = await check(self.world.engine)
@@ -192,7 +199,8 @@ def main(program="python -m tests.meta.wide", company=Company):
             place = traceback.extract_tb(error.__traceback__)[-1]
             print(f"seed {seed}: {place.name}: {place.line}: {error}", flush=True)
     print(
-        f"{given.runs} runs of {given.deeds} deeds, {inline_count} times bytes came with a report, {failure_count} differ"
+        f"{given.runs} runs of {given.deeds} deeds, {inline_count} times bytes came with a "
+        f"report, {failure_count} differ"
     )
     return int(failure_count > 0)
 

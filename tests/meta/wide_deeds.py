@@ -1,4 +1,5 @@
-"""More deeds, as in deeds.py: attributes, lists, locks, sessions, the trash, chains of directories; asked of service and model alike.
+"""More deeds, as in deeds.py: attributes, lists, locks, sessions, the trash, chains of directories;
+asked of service and model alike.
 
 A lock is (kind, owner, first byte, last byte, is_write); bytes as in wide_model.py.
 """
@@ -78,7 +79,12 @@ _REQUESTS = {
     "mknod": lambda parent, name, kind, mode, rdev, umask: (
         "mknod",
         meta.MknodReq(
-            parent_inode_id=parent, name=name, type=TYPE_OF_KIND[kind], mode=mode, rdev=rdev, umask=umask
+            parent_inode_id=parent,
+            name=name,
+            type=TYPE_OF_KIND[kind],
+            mode=mode,
+            rdev=rdev,
+            umask=umask,
         ),
     ),
     "set_xattr": lambda ident, name, value, how: (
@@ -108,7 +114,9 @@ _REQUESTS = {
     "close": _close,
     "trash": lambda parent, name, is_long: (
         "move_to_trash",
-        meta.MoveToTrashReq(parent_inode_id=parent, name=name, expire_s=LONG_S if is_long else SHORT_S),
+        meta.MoveToTrashReq(
+            parent_inode_id=parent, name=name, expire_s=LONG_S if is_long else SHORT_S
+        ),
     ),
     "makedirs": lambda parent, names, mode, umask: (
         "make_directories",
@@ -116,7 +124,7 @@ _REQUESTS = {
             parent_inode_id=parent, path=b"/".join(names), mode=mode, umask=umask
         ),
     ),
-}  # fmt: skip
+}
 
 
 def _said(deed, reply):
@@ -141,7 +149,9 @@ def _said(deed, reply):
 
 
 def _only_reads(_ident, _reads, writes, is_truncate, number):
-    """Return whether an open leaves nothing behind: then it tells what the file is, as a look-up does."""
+    """Return whether an open leaves nothing behind:
+    then it tells what the file is, as a look-up does.
+    """
     return not writes and not is_truncate and number is None
 
 
@@ -150,7 +160,9 @@ def _conflict(reply):
 
 
 async def _clean(world, directory_id, name):
-    """Let the cleaner come across what it has read of one name in the trash, at a time that may be long ago."""
+    """Let the cleaner come across what it has read of one name in the trash,
+    at a time that may be long ago.
+    """
     marks = {
         records.trash_parts(key)[1:]: key for key in await world.dump() if key[:4] == records.TRASH
     }

@@ -1,7 +1,10 @@
-"""What else belongs to a namespace: attributes with names, locks of files, sessions, the trash.  Plain dicts, as model.py.
+"""What else belongs to a namespace: attributes with names, locks of files, sessions, the trash.
 
-Rules of the trash and of sessions are those of specs/semantics.md; the others are Linux's.  Values of dicts in nodes are never
-changed, only replaced, so that a copy of the model shares nothing that changes.
+Plain dicts, as model.py.
+
+Rules of the trash and of sessions are those of specs/semantics.md; the others are
+Linux's.  Values of dicts in nodes are never changed, only replaced, so that a copy of the
+model shares nothing that changes.
 
 Does not: quotas (tests/meta/test_usage_model.py), the length that a dead writer left.
 """
@@ -21,7 +24,10 @@ def held(node, field):
 
 
 class WideModel(Model):
-    """A namespace and what hangs on it.  Every method returns a status or None, unless it says otherwise."""
+    """A namespace and what hangs on it.
+
+    Every method returns a status or None, unless it says otherwise.
+    """
 
     def __init__(self):
         super().__init__()
@@ -163,7 +169,9 @@ class WideModel(Model):
         return sorted(found)
 
     def lock_conflict(self, node, lock, who):
-        """Return the first lock of somebody else that forbids this one, or None; `lock`: (kind, owner, first, last, is_write)."""
+        """Return the first lock of somebody else that forbids this one, or None;
+        `lock`: (kind, owner, first, last, is_write).
+        """
         kind, owner, first, last, is_write = lock
         for found in () if node is None else self.runs(node):
             is_other = found[1] == kind and found[2:4] != (who.client, owner)
@@ -222,7 +230,9 @@ class WideModel(Model):
         return node is not None and (who.client, True) in held(node, "sessions").values()
 
     def chmod(self, node, mode, who=SUPERUSER):
-        """Who may write may take set-id bits away, as writing does; on a mount only the kernel can ask for that."""
+        """Who may write may take set-id bits away, as writing does;
+        on a mount only the kernel can ask for that.
+        """
         taken = 0 if node is None else node.mode & ~mode
         is_set_id_only = taken and node.mode == mode | taken and not taken & ~(SET_UID | SET_GID)
         if not is_set_id_only or node.kind != "file" or node.is_owned_by(who):
@@ -375,9 +385,12 @@ class WideModel(Model):
 
     def adopt(self, node, ident):
         self.marks = {
-            (ident if at == node.ident else at, name): (ident if mark[0] == node.ident else mark[0], *mark[1:])
+            (ident if at == node.ident else at, name): (
+                ident if mark[0] == node.ident else mark[0],
+                *mark[1:],
+            )
             for (at, name), mark in self.marks.items()
-        }  # fmt: skip
+        }
         super().adopt(node, ident)
 
     def rename(self, old, old_name, new, new_name, mode, *, who=SUPERUSER):

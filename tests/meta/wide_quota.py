@@ -1,7 +1,9 @@
-"""The wide comparison with quotas: each refusal exactly where a limit would be exceeded, usage of each directory after each deed.
+"""The wide comparison with quotas: each refusal exactly where a limit would be exceeded,
+usage of each directory after each deed.
 
-What a file counts for, and where, is found by comparing all names before and after a deed.  Which of several names outside of a
-removed tree becomes the home is for the service to choose: that is learned.
+What a file counts for, and where, is found by comparing all names before and after a
+deed.  Which of several names outside of a removed tree becomes the home is for the
+service to choose: that is learned.
 
 python -m tests.meta.wide_quota --runs 200 --seed 1000      # by hand; each run is a seed of its own
 """
@@ -21,14 +23,22 @@ FREE = {"unlink", "rmdir", "remove_tree"}
 """Deeds that no limit stops: what they change where is no growth that anybody asked for."""
 
 QUOTA_KINDS = [
-    *WIDE_KINDS, *["quota"] * 12, *["truncate"] * 8, *["append"] * 4, *["rename"] * 14, *["link"] * 8, *["create"] * 8,
-]  # fmt: skip
+    *WIDE_KINDS,
+    *["quota"] * 12,
+    *["truncate"] * 8,
+    *["append"] * 4,
+    *["rename"] * 14,
+    *["link"] * 8,
+    *["create"] * 8,
+]
 BYTES, INODES = [0, 0, 5, 50, 150], [0, 2, 4, 6]
 NO_LIMITS = (0, 0)
 
 
 class QuotaModel(WideModel):
-    """A namespace whose directories have limits and whose other objects count at one of their names, their home."""
+    """A namespace whose directories have limits and whose other objects count at one
+    of their names, their home.
+    """
 
     def adopt(self, node, ident):
         before = node.ident
@@ -54,9 +64,11 @@ class QuotaModel(WideModel):
         return found
 
     def settle(self, before, *, is_tree):
-        """Find new homes after one deed; `before`: places then; `is_tree`: a tree went, so that some are unknown.
+        """Find new homes after one deed; `before`: places then;
+        `is_tree`: a tree went, so that some are unknown.
 
-        A home was a name before the deed: a wrong one would be taken for one that has gone, and another guessed.
+        A home was a name before the deed: a wrong one would be taken for one that
+        has gone, and another guessed.
         """
         now = self.places()
         for ident, node in self.nodes.items():
@@ -100,7 +112,9 @@ class QuotaModel(WideModel):
         return {directory.ident: self.usage(directory) for directory in self.directories()}
 
     def exceeded(self, before):
-        """Whether anything that was there before, with these usages, holds more than a limit, and more than then."""
+        """Whether anything that was there before, with these usages, holds more than a limit,
+        and more than then.
+        """
         for directory in self.directories():
             bytes_max, inodes_max = getattr(directory, "limits", NO_LIMITS)
             if directory.ident not in before or not (bytes_max or inodes_max):
@@ -200,7 +214,9 @@ class QuotaCompany(Company):
             (node.home,) = places[node.ident] - {records.link_place(key) for key, _ in pairs}
 
     async def compare_usage(self):
-        """Every directory's numbers and limits; all homes are known, or nothing would be compared until the next collection."""
+        """Every directory's numbers and limits; all homes are known,
+        or nothing would be compared until the next collection.
+        """
         unknown = [
             n.ident for n in self.model.nodes.values() if getattr(n, "is_home_unknown", False)
         ]

@@ -1,7 +1,8 @@
-"""Managers and fake storage nodes in one trio run: real rpc over the memory network, real membership.
+"""Managers and fake storage nodes in one trio run:
+real rpc over the memory network, real membership.
 
-A fake storage node keeps to the local state machine (offline until none of its targets is in use, then online,
-up to date once it serves or its resync is over) but holds no data.
+A fake storage node keeps to the local state machine (offline until none of its targets is in use,
+then online, up to date once it serves or its resync is over) but holds no data.
 """
 
 import itertools

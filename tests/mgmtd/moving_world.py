@@ -1,4 +1,5 @@
-"""A cluster for the planner of moves: the manager's real state, storage nodes that keep the rules but hold numbers.
+"""A cluster for the planner of moves: the manager's real state,
+storage nodes that keep the rules but hold numbers.
 
 A number stands for all data of a chain: it grows with every acknowledged write.
 """
@@ -266,7 +267,9 @@ class World:
         return (node, held) if held is not None and node.is_up else None
 
     def resync(self, chain_id: int) -> None:
-        """Bring the syncing target up to date, if it and a serving one know the present chain version."""
+        """Bring the syncing target up to date, if it and a serving one know
+        the present chain version.
+        """
         chain = self.info.chain(chain_id)
         for member in chain.targets:
             if member.public_state is not Y or not chain.serving:
@@ -285,7 +288,9 @@ class World:
                 self.beat(target[0])
 
     def write(self, chain_id: int) -> None:
-        """Write, if every serving member takes part; a syncing one takes it too, but is not complete by it."""
+        """Write, if every serving member takes part;
+        a syncing one takes it too, but is not complete by it.
+        """
         chain = self.info.chain(chain_id)
         holders = [self.holder(t) for t in chain.serving]
         if not holders or any(h is None or h[1].local is not UP for h in holders):
@@ -318,7 +323,9 @@ class World:
         raise AssertionError((self.book, self.problems, self.info.chains))
 
     def is_whole(self) -> bool:
-        """Every chain has its replicas, but for what cannot be replaced, and nobody is left to be moved."""
+        """Every chain has its replicas, but for what cannot be replaced,
+        and nobody is left to be moved.
+        """
         is_stuck = bool(self.problems)
         for chain in self.info.chains.values():
             if len(chain.serving) != chain.replica_count:

@@ -1,4 +1,6 @@
-"""An empty store beside disks that served: chains are made anew, and no disk of the store that is gone takes part in them."""
+"""An empty store beside disks that served:
+chains are made anew, and no disk of the store that is gone takes part in them.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 from dataclasses import replace
@@ -99,7 +101,9 @@ async def test_an_emptied_disk_begins_anew(autojump_clock):
 
 
 async def _lose_store(cluster):
-    """Managers lose their store; chains are made anew over disks of which the first missed something."""
+    """Managers lose their store; chains are made anew over disks
+    of which the first missed something.
+    """
     cluster.watermarks = {n * 100 + c: SERVED_UNTIL_S for n in cluster.storage_ids for c in (1, 2)}
     await cluster.up()
     before = await cluster.info()
@@ -244,7 +248,9 @@ def _noted(version, birth_ns, *keepers):
 
 
 def test_what_was_noted_under_another_store_says_nothing_of_a_restored_chain():
-    """A disk that was emptied served under the chains made anew, before the backup of the store that was lost was restored."""
+    """A disk that was emptied served under the chains made anew,
+    before the backup of the store that was lost was restored.
+    """
     chain = guarded(_chain(5), 10**18)
     heard = {A: _noted(9, 6, A), B: _noted(5, 5, A, B)}
     assert not outranked(chain, heard[A])
@@ -264,7 +270,9 @@ def test_what_was_noted_under_another_store_lifts_no_numbers():
 
 
 async def test_who_acts_on_a_picture_of_another_store_gets_no_lease(autojump_clock):
-    """It would serve by what that one said last, and tell ever later times until which its disk served."""
+    """It would serve by what that one said last,
+    and tell ever later times until which its disk served.
+    """
     async with cluster_of() as cluster:
         await cluster.up()
         for _ in range(10):

@@ -1,4 +1,6 @@
-"""Changes of chains asked for by hand: exhaustively for short chains, and mixed with failures at random."""
+"""Changes of chains asked for by hand: exhaustively for short chains,
+and mixed with failures at random.
+"""
 
 import itertools
 from dataclasses import replace
@@ -196,7 +198,9 @@ def test_only_what_is_lost_is_given_up():
 
 
 class Operations(RuleBasedStateMachine):
-    """Operations and failures in any order; `content` is the newest acknowledged write each target holds."""
+    """Operations and failures in any order; `content`
+    is the newest acknowledged write each target holds.
+    """
 
     def __init__(self) -> None:
         super().__init__()

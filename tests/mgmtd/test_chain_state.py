@@ -1,6 +1,7 @@
 """Chain-state transition: every legal short chain under every local state, and the published table.
 
-Rewrite the table in specs/chain-state.md with: EMBER_REWRITE=1 python -m pytest tests/mgmtd/test_chain_state.py
+Rewrite the table in specs/chain-state.md with: EMBER_REWRITE=1 python -m pytest
+tests/mgmtd/test_chain_state.py
 """
 
 import itertools
@@ -104,7 +105,9 @@ def test_repeating_the_judgement_settles(length):
 
 
 def reference(chain: Chain, locals_: dict[TargetId, LocalState]) -> list[tuple[int, PublicState]]:
-    """Write the rules a second time, as five loops and two lists, the way their source tells them."""
+    """Write the rules a second time, as five loops and two lists,
+    the way their source tells them.
+    """
     new: list[tuple[int, PublicState]] = []
 
     def has(state):
@@ -175,8 +178,13 @@ def test_a_failed_middle_target_goes_behind_the_living():
 
 
 def rows() -> Iterator[str]:
-    """Judge the second of two members, beside a first one that serves, syncs after one, or is absent."""
-    yield "| public state | local state | nothing serves | another serves | another serves, one syncs |"
+    """Judge the second of two members, beside a first one that serves,
+    syncs after one, or is absent.
+    """
+    yield (
+        "| public state | local state | nothing serves | another serves | another serves, one "
+        "syncs |"
+    )
     yield "|---|---|---|---|---|"
     for state in ORDER:
         for local in LocalState:

@@ -1,4 +1,6 @@
-"""Clocks that step and drift: nothing is judged by wall time, and leases end in time on the worst monotonic clocks allowed."""
+"""Clocks that step and drift: nothing is judged by wall time,
+and leases end in time on the worst monotonic clocks allowed.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import itertools
@@ -16,7 +18,9 @@ STEPS_NS = [sign * step for step in (10**9, HOUR_NS, 365 * 24 * HOUR_NS) for sig
 
 
 async def test_steps_of_the_wall_clock_change_nothing(autojump_clock):
-    """20 steps on each of two managers and three storage nodes, of a second, an hour, a year, back and forth."""
+    """20 steps on each of two managers and three storage nodes, of a second, an hour, a year,
+    back and forth.
+    """
     async with cluster_of(manager_count=2) as cluster:
         await cluster.up()
         await trio.sleep(20)

@@ -1,7 +1,8 @@
 """The property that reads rest on, under random cuts, crashes, restarts and a faulty store.
 
-Whenever a storage process holds a valid lease and its own routing info says that a target of it serves, that target
-serves in the newest committed routing info too.  (Its own reports may demote it: then it knows.)
+Whenever a storage process holds a valid lease and its own routing info says that a target
+of it serves, that target serves in the newest committed routing info too.  (Its own reports
+may demote it: then it knows.)
 """
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
@@ -153,7 +154,9 @@ class Outage:
 
 @pytest.mark.parametrize("outage_s", [3.0, 12.0, 58.0])
 async def test_a_manager_that_could_not_answer_blames_nobody_for_it(autojump_clock, outage_s):
-    """While its lease is in doubt it takes no heartbeats; that nobody was heard then says nothing."""
+    """While its lease is in doubt it takes no heartbeats;
+    that nobody was heard then says nothing.
+    """
     async with cluster_of() as cluster:
         await cluster.up()
         await trio.sleep(20)  # nothing is left to be published

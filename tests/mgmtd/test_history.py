@@ -1,4 +1,6 @@
-"""The history of the routing info, and maintenance: what is kept of changes, and what work on a machine does not set off."""
+"""The history of the routing info, and maintenance:
+what is kept of changes, and what work on a machine does not set off.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 from dataclasses import replace
@@ -133,8 +135,12 @@ async def test_the_history_says_what_happened_and_goes_on_under_another_primary(
         assert (12, "connected -> failed") in said
         assert any(c == 1 and "1201 serving -> offline (node 12 is failed)" in t for c, t in said)
         of_chain = [one for e in events for one in e.changes if one.chain_id == 1]
-        assert [one.chain_version for one in of_chain] == list(range(1, info.chain(1).chain_version + 1))  # fmt: skip
-        assert [e.why for e in events if "made of" in e.changes[0].text] == ["new chains were asked for"]  # fmt: skip
+        assert [one.chain_version for one in of_chain] == list(
+            range(1, info.chain(1).chain_version + 1)
+        )
+        assert [e.why for e in events if "made of" in e.changes[0].text] == [
+            "new chains were asked for"
+        ]
 
 
 @pytest.mark.thorough
@@ -160,7 +166,12 @@ async def test_what_is_worked_on_is_not_replaced_until_it_is_over(autojump_clock
         assert (await cluster.info()).node(12).maintenance_until_ns == reply.until_ns
         await maintain(cluster, 12, 0.0)
         await trio.sleep(10)
-        await cluster.until(lambda i: all(i.target(t).node_id != 12 for t in i.chain(1).serving) and cluster.states(i) == [S] * 3)  # fmt: skip
+        await cluster.until(
+            lambda i: (
+                all(i.target(t).node_id != 12 for t in i.chain(1).serving)
+                and cluster.states(i) == [S] * 3
+            )
+        )
 
 
 @pytest.mark.thorough

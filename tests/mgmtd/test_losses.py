@@ -1,4 +1,6 @@
-"""When a chain counts a loss: its last server's machine was started anew, or was given up; never for a process."""
+"""When a chain counts a loss: its last server's machine was started anew, or was given up;
+never for a process.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import pytest
@@ -25,7 +27,9 @@ def all_serve(cluster):
 
 
 async def restart(cluster, node_ids, boot):
-    """Let processes die and start again, all at once; under another boot id where `boot` is given."""
+    """Let processes die and start again, all at once;
+    under another boot id where `boot` is given.
+    """
     for node_id in node_ids:
         await cluster.storages[node_id].kill()
         if boot:

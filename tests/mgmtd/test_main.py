@@ -1,4 +1,6 @@
-"""Whole managers with fake storage nodes: failures, recoveries, restarts, fail-over, in virtual time."""
+"""Whole managers with fake storage nodes: failures, recoveries, restarts, fail-over,
+in virtual time.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest
@@ -220,7 +222,8 @@ async def test_an_isolated_primary_stops_before_another_begins(autojump_clock):
         await cluster.up()
         (first,) = cluster.primaries
         others = [m for m in cluster.managers.values() if m is not first]
-        # It still reaches the store; but nobody hears it, and it sees so when the record changes hands.
+        # It still reaches the store; but nobody hears it, and it sees so
+        # when the record changes hands.
         first.mgmtd._store._engine = Unavailable()
         while first.mgmtd.is_primary:
             await trio.sleep(0.05)

@@ -1,4 +1,6 @@
-"""Moves on whole managers over the network: by themselves, by order, through changes of primaries, and what is refused."""
+"""Moves on whole managers over the network:
+by themselves, by order, through changes of primaries, and what is refused.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest
@@ -272,7 +274,9 @@ async def test_a_cancelled_move_is_undone(autojump_clock):
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_joining_target_that_may_stand_in_is_not_dropped(autojump_clock, is_cancelled):
-    """It served already, and failed together with all others: its copy may be the only one that comes back."""
+    """It served already, and failed together with all others:
+    its copy may be the only one that comes back.
+    """
 
     async def stay(*_):
         raise FsError(Status.BUSY, "not now")

@@ -24,7 +24,9 @@ NODE_IDS = st.integers(1, 6)
 
 
 class Moving(RuleBasedStateMachine):
-    """Failures, orders late, lost and repeated, new managers, drains and rebalancing in any order."""
+    """Failures, orders late, lost and repeated, new managers,
+    drains and rebalancing in any order.
+    """
 
     world: World
 
@@ -242,7 +244,9 @@ def test_a_disk_on_which_nothing_can_join_is_given_up_for_another():
 
 
 def of_another_store(world, *node_ids):
-    """Have the chain made anew in an empty store, and these nodes hold disks of the one that is gone."""
+    """Have the chain made anew in an empty store,
+    and these nodes hold disks of the one that is gone.
+    """
     chain = world.info.chain(1)
     anew = replace(chain, chain_version=chain.chain_version + 1, birth_ns=6)
     world.settle(Change(chains={1: anew}))

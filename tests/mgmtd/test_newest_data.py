@@ -1,7 +1,9 @@
-"""Whoever serves, or is waited for as the last that did, has all that was acknowledged: every order of failures in a row.
+"""Whoever serves, or is waited for as the last that did, has all that was acknowledged:
+every order of failures in a row.
 
-A chain whose members die, are noticed in any order and as late as may be, come back and are resynced, searched until there is
-nothing new.  An update is acknowledged only while every writable member lives (fs/storage/forward.py).
+A chain whose members die, are noticed in any order and as late as may be, come back and are
+resynced, searched until there is nothing new.  An update is acknowledged only while every writable
+member lives (fs/storage/forward.py).
 """
 
 from collections.abc import Iterator
@@ -63,7 +65,9 @@ def steps(world: World) -> Iterator[World]:
 
 
 def search(length: int) -> tuple[int, World | None]:
-    """Return how many worlds there are, and one in which somebody who lacks an update is taken for the newest."""
+    """Return how many worlds there are, and one in which somebody who lacks an update is taken
+    for the newest.
+    """
     members = [TargetId(n) for n in range(1, length + 1)]
     chain = Chain(ChainId(7), 1, tuple(ChainTarget(m, PublicState.SERVING) for m in members))
     everybody = frozenset(members)

@@ -1,8 +1,10 @@
-"""A primary that is stopped at any of its awaits on the store, for shorter or longer than its lease, and goes on then.
+"""A primary that is stopped at any of its awaits on the store,
+for shorter or longer than its lease, and goes on then.
 
-Every step is tried: before and after each read, commit and flush from a failure on until its consequences are published.
-What is checked, at every commit: one content per routing version, one step per chain version, one owner per epoch
-(`RoutingWatch`); and that a primary which was replaced answers NOT_PRIMARY, and changes nothing.
+Every step is tried: before and after each read, commit and flush from a failure on until its
+consequences are published. What is checked, at every commit: one content per routing version, one
+step per chain version, one owner per epoch (`RoutingWatch`); and that a primary which was replaced
+answers NOT_PRIMARY, and changes nothing.
 
 `EMBER_PAUSES=all` tries every pause at every step, by default only some at each.
 """
@@ -22,11 +24,15 @@ from tests.mgmtd.harness import O, S, cluster_of
 from tests.sim.store import RoutingWatch, WatchedStore
 
 STEP_COUNT = 14
-"""So many steps at least lie between a failure and the published consequences, elections included."""
+"""So many steps at least lie between a failure and the published consequences,
+elections included.
+"""
 
 
 class PausingEngine:
-    """A store at one step of which its user is stopped; as SIGSTOP does, it does not ask whether that suits."""
+    """A store at one step of which its user is stopped;
+    as SIGSTOP does, it does not ask whether that suits.
+    """
 
     def __init__(self, engine) -> None:
         self.engine = engine

@@ -1,4 +1,6 @@
-"""After a restore of any earlier state nobody serves, or is waited for, who lacks what was acknowledged meanwhile."""
+"""After a restore of any earlier state nobody serves, or is waited for,
+who lacks what was acknowledged meanwhile.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import random
@@ -109,7 +111,9 @@ def test_who_is_believed(heard, last):
 
 
 def test_a_chain_goes_on_beyond_every_note_of_itself():
-    """Also after a manager of a release without generations, and after a restore by a clock that was behind."""
+    """Also after a manager of a release without generations,
+    and after a restore by a clock that was behind.
+    """
     chain = chain_of(SERVING, version=70, generation=0)
     assert restored.beyond(chain, {A: None, B: noted(70, A, B, C)}) is chain
     assert restored.beyond(chain, {B: noted(99, B, generation=9, chain_id=ChainId(8))}) is chain
@@ -396,7 +400,9 @@ class Walk:
 @pytest.mark.thorough
 @pytest.mark.parametrize("waits_for_notes", [True, False])
 def test_walks_through_failures_and_restores(waits_for_notes):
-    """Without waiting for notes the walks find somebody who is believed and lacks something: they can fail."""
+    """Without waiting for notes the walks find somebody who is believed
+    and lacks something: they can fail.
+    """
     broken = settled_count = 0
     for seed in range(150):
         walk = Walk(seed, waits_for_notes=waits_for_notes)

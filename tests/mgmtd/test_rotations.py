@@ -1,4 +1,6 @@
-"""Chains find back into their preferred order, one quiet chain after the other: at random, by example, on whole managers."""
+"""Chains find back into their preferred order, one quiet chain after the other:
+at random, by example, on whole managers.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import os
@@ -94,7 +96,8 @@ TestRotating.settings = settings(
 def view_of(
     *orders, now_s=0.0, book=None, heard=NODE_IDS, section=SECTION, states=None, version=1, **told
 ) -> RotationView:
-    """Return a picture with a chain per order of nodes, preferring ascending node ids; each member has a node of its number.
+    """Return a picture with a chain per order of nodes, preferring ascending node ids;
+    each member has a node of its number.
 
     `told` is what all nodes say of their targets, `states` what is public of the first chain's.
     """

@@ -80,7 +80,10 @@ def test_who_has_not_heard_of_the_newest_is_told():
 
 def test_tags():
     tags = {"rack": "r1", "zone": "west"}
-    assert changed_tags(tags, TagChangePb.TAGS_ADD, {"rack": "r2"}) == {"rack": "r2", "zone": "west"}  # fmt: skip
+    assert changed_tags(tags, TagChangePb.TAGS_ADD, {"rack": "r2"}) == {
+        "rack": "r2",
+        "zone": "west",
+    }
     assert changed_tags(tags, TagChangePb.TAGS_SET, {"host": "h"}) == {"host": "h"}
     assert changed_tags(tags, TagChangePb.TAGS_REMOVE, {"rack": "", "none": ""}) == {"zone": "west"}
     wrong = [

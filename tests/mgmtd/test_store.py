@@ -149,7 +149,9 @@ async def test_the_store_of_another_cluster_is_refused(autojump_clock, store_eng
 
 
 async def test_a_power_loss_takes_back_nothing_that_was_written(autojump_clock):
-    """Nodes and chunks remember version numbers: one that was given away names one content for ever."""
+    """Nodes and chunks remember version numbers:
+    one that was given away names one content for ever.
+    """
     engine, store = await store_with_lease()
     await store.load()
     await store.write(ME, 3, 17, CHANGE.records())

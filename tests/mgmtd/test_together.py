@@ -1,4 +1,6 @@
-"""Machines that come back one by one, or not at all, after everything had stopped or lost its power."""
+"""Machines that come back one by one, or not at all,
+after everything had stopped or lost its power.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import itertools
@@ -14,7 +16,9 @@ from tests.mgmtd.harness import L, O, S, cluster_of
 pytestmark = pytest.mark.thorough
 
 JUDGED_S = 9.0
-"""After this a node that was never heard in a reign counts as failed, and what follows has been done."""
+"""After this a node that was never heard in a reign counts as failed,
+and what follows has been done.
+"""
 MINUTES_S = 180.0
 
 
@@ -108,7 +112,9 @@ async def test_after_a_loss_of_all_power_whoever_is_there_first_serves(
 
 @pytest.mark.parametrize("first", first_quick([11, 12, 13]))
 async def test_under_a_manager_that_went_on_all_are_judged_together(autojump_clock, boots, first):
-    """Their last heartbeats came at different times, so they have been silent for too long one after the other."""
+    """Their last heartbeats came at different times,
+    so they have been silent for too long one after the other.
+    """
     async with cluster_of() as cluster:
         await boots(cluster).up()
         await trio.sleep(5)
@@ -200,7 +206,9 @@ async def test_who_served_on_alone_is_waited_for(autojump_clock):
 async def test_a_chain_that_is_held_up_holds_up_those_of_its_nodes_at_most_until_silence_is_judged(
     autojump_clock,
 ):
-    """Of a node that two chains share: one whose other member answers, one whose other member does not."""
+    """Of a node that two chains share: one whose other member answers,
+    one whose other member does not.
+    """
     async with cluster_of() as cluster:
         await cluster.up()
         await trio.sleep(5)

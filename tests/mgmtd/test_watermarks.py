@@ -1,4 +1,6 @@
-"""A disk that was put back to an earlier state does not serve as the last that has a chain's newest data."""
+"""A disk that was put back to an earlier state does not serve as the last
+that has a chain's newest data.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import pytest

@@ -1,4 +1,6 @@
-"""`python -m tests.models [--long] [--mutants] [--keep FOLDER] [NAME ...]`: search the models, print what was found."""
+"""`python -m tests.models [--long] [--mutants] [--keep FOLDER] [NAME ...]`:
+search the models, print what was found.
+"""
 
 import argparse
 import sys

@@ -1,4 +1,6 @@
-"""Runs spin on the models of specs/models: translate, compile, search exhaustively, read the summary."""
+"""Runs spin on the models of specs/models:
+translate, compile, search exhaustively, read the summary.
+"""
 
 import re
 import shutil
@@ -27,7 +29,9 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Search:
-    """One model with its bounds; `ltl`: the liveness property is checked instead of the assertions."""
+    """One model with its bounds; `ltl`: the liveness property is checked instead
+    of the assertions.
+    """
 
     name: str
     model: str

@@ -1,4 +1,6 @@
-"""The models of specs/models: no property breaks within the bounds of CI, and each planted error is found."""
+"""The models of specs/models: no property breaks within the bounds of CI,
+and each planted error is found.
+"""
 
 import ast
 import re

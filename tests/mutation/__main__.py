@@ -1,9 +1,11 @@
 """Row X2: how many small changes of the protocol and the engine do the quick tests notice?
 
-    python -m tests.mutation [MODULE ...] [--count N] [--seed S] [--jobs J] [--resume FILE] [--again]
+    python -m tests.mutation [MODULE ...] [--count N] [--seed S]
+        [--jobs J] [--resume FILE] [--again]
 
-Of each module N mutants are drawn at random.  Outcomes are kept in FILE and not tried again; --again tries the survivors
-again.  Prints every survivor, then how many were killed of each module.  Exit code 1 if it is less than 60 % in all.
+Of each module N mutants are drawn at random.  Outcomes are kept in FILE and not tried again;
+--again tries the survivors again.  Prints every survivor, then how many were killed of each module.
+Exit code 1 if it is less than 60 % in all.
 """
 
 import argparse
@@ -29,7 +31,7 @@ MODULES = [path for paths in GROUPS.values() for path in paths]
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mutation", description=__doc__.splitlines()[0]
+        prog="python -m tests.mutation", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="default: all of the row")
     parser.add_argument("--count", type=int, default=25, help="mutants of each module")
@@ -41,7 +43,9 @@ def parse() -> argparse.Namespace:
 
 
 def drawn(path: str, count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants of a module, or all that it has; for the same text a larger count only adds to them."""
+    """Return `count` mutants of a module, or all that it has;
+    for the same text a larger count only adds to them.
+    """
     found = find_mutants(path, (ROOT / path).read_text())
     random.Random(f"{seed} {path}").shuffle(found)
     return found[:count]
@@ -70,7 +74,9 @@ class Book:
 
 
 def reach_of(folder: str, base: Path) -> Reach:
-    """Find out in a process of its own what the tests of a folder reach: this one must not start threads."""
+    """Find out in a process of its own what the tests of a folder reach:
+    this one must not start threads.
+    """
     file = base / folder.replace("/", "-")
     child = multiprocessing.get_context("spawn").Process(target=find_reach, args=(folder, file))
     child.start()

@@ -1,10 +1,11 @@
 """What a mutant is: one small change of one function, made in the syntax tree.  Pure.
 
-Changed are comparisons, `and`/`or`/`not`, conditions, arithmetic, numbers, truth values, returned values, `break` and
-`continue`; taken away are calls whose result nobody uses, assignments to attributes and items, `del` and `raise`.
+Changed are comparisons, `and`/`or`/`not`, conditions, arithmetic, numbers, truth values, returned
+values, `break` and `continue`; taken away are calls whose result nobody uses, assignments to
+attributes and items, `del` and `raise`.
 
-Not changed: what runs at import (constants, defaults, decorators), assertions, annotations, texts, and calls of the log: no
-test is asked to notice these.
+Not changed: what runs at import (constants, defaults, decorators), assertions, annotations, texts,
+and calls of the log: no test is asked to notice these.
 """
 
 import ast
@@ -18,10 +19,18 @@ _COMPARE = {
     ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _ARITHMETIC = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
-    ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
     ast.BitXor: ast.BitOr,
-}  # fmt: skip
+}
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.arguments)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LOGS = {"log", "_log", "logger"}

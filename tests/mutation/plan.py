@@ -1,7 +1,9 @@
-"""Which modules are tried, and which tests can tell: those that run the changed line, found by running them once.
+"""Which modules are tried, and which tests can tell:
+those that run the changed line, found by running them once.
 
-A group of modules belongs to one folder of tests.  The quick tests of the folder are run once under coverage, each with its
-own context; what is kept per test are its seconds of CPU time, and per line the tests that ran it.
+A group of modules belongs to one folder of tests.  The quick tests of the folder are run once
+under coverage, each with its own context; what is kept per test are its seconds of CPU time, and
+per line the tests that ran it.
 """
 
 import json
@@ -17,23 +19,49 @@ from .mutants import Mutant
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {
     "tests/rpc": [
-        "fs/rpc/frame.py", "fs/rpc/handshake.py", "fs/rpc/frame_sender.py", "fs/rpc/framed_stream.py", "fs/rpc/connection.py",
-        "fs/rpc/reply_payloads.py", "fs/rpc/server_connection.py", "fs/rpc/answers_at_once.py", "fs/rpc/method_runs.py", "fs/rpc/replies.py", "fs/rpc/serving.py", "fs/rpc/welcome.py", "fs/rpc/credentials.py", "fs/rpc/guard.py",
+        "fs/rpc/frame.py",
+        "fs/rpc/handshake.py",
+        "fs/rpc/frame_sender.py",
+        "fs/rpc/framed_stream.py",
+        "fs/rpc/connection.py",
+        "fs/rpc/reply_payloads.py",
+        "fs/rpc/server_connection.py",
+        "fs/rpc/answers_at_once.py",
+        "fs/rpc/method_runs.py",
+        "fs/rpc/replies.py",
+        "fs/rpc/serving.py",
+        "fs/rpc/welcome.py",
+        "fs/rpc/credentials.py",
+        "fs/rpc/guard.py",
     ],
     "tests/node": ["fs/node/user_guard.py"],
     "tests/storage": [
-        "fs/storage/replica.py", "fs/storage/write_path.py", "fs/storage/preparing.py", "fs/storage/answers.py",
-        "fs/storage/forward.py", "fs/storage/outgoing.py", "fs/storage/settle.py", "fs/storage/resync.py",
+        "fs/storage/replica.py",
+        "fs/storage/write_path.py",
+        "fs/storage/preparing.py",
+        "fs/storage/answers.py",
+        "fs/storage/forward.py",
+        "fs/storage/outgoing.py",
+        "fs/storage/settle.py",
+        "fs/storage/resync.py",
         "fs/storage/channels.py",
     ],
     "tests/chunkengine": [
-        "fs/chunkengine/allocator.py", "fs/chunkengine/ledger.py", "fs/chunkengine/record_cache.py", "fs/chunkengine/block_readers.py",
-        "fs/chunkengine/versions.py", "fs/chunkengine/damage.py",
-        "fs/chunkengine/content.py", "fs/chunkengine/engine.py", "fs/chunkengine/epochs.py", "fs/chunkengine/updates.py", "fs/chunkengine/recovery.py",
+        "fs/chunkengine/allocator.py",
+        "fs/chunkengine/ledger.py",
+        "fs/chunkengine/record_cache.py",
+        "fs/chunkengine/block_readers.py",
+        "fs/chunkengine/versions.py",
+        "fs/chunkengine/damage.py",
+        "fs/chunkengine/content.py",
+        "fs/chunkengine/engine.py",
+        "fs/chunkengine/epochs.py",
+        "fs/chunkengine/updates.py",
+        "fs/chunkengine/recovery.py",
         "fs/chunkengine/format.py",
     ],
     "tests/mgmtd": ["fs/mgmtd/chain_state.py", "fs/mgmtd/lease.py", "fs/mgmtd/chain_changes.py"],
-}  # fmt: skip
+}
 PYTEST = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
 QUICK = "not slow and not mount and not fdb"
 TRY_S_MAX = 6.0
@@ -50,7 +78,9 @@ class Reach:
     """Tests by path and line."""
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests to try, those named after the module first, then the quick ones first."""
+        """Return the tests to try, those named after the module first,
+        then the quick ones first.
+        """
         lines = self.tests[mutant.path]
         found = lines.get(mutant.line) or lines.get(mutant.statement_line, [])
         own = f"test_{Path(mutant.path).stem}.py"
@@ -85,7 +115,9 @@ class _Watch:
 
 
 def find_reach(folder: str, file: Path) -> None:
-    """Run the quick tests of a folder and write what they reach; for a process that does nothing else."""
+    """Run the quick tests of a folder and write what they reach;
+    for a process that does nothing else.
+    """
     measured = coverage.Coverage(data_file=None, branch=False, config_file=False,
                                  include=[str(ROOT / path) for path in GROUPS[folder]])  # fmt: skip
     watch = _Watch(measured)

@@ -1,4 +1,6 @@
-"""What is changed, what is left alone, and that a change reaches everybody who uses the function."""
+"""What is changed, what is left alone, and that a change reaches everybody
+who uses the function.
+"""
 
 import ast
 import subprocess
@@ -46,7 +48,10 @@ def shown(source):
 def test_what_is_changed():
     assert shown(SOURCE) == [
         "Thing.is_big: return self.size > LIMIT and (not self.is_new) -> return None",
-        "Thing.is_big: self.size > LIMIT and (not self.is_new) -> self.size > LIMIT or not self.is_new",
+        (
+            "Thing.is_big: self.size > LIMIT and (not self.is_new) -> self.size > LIMIT or not "
+            "self.is_new"
+        ),
         "Thing.is_big: self.size > LIMIT -> self.size >= LIMIT",
         "Thing.is_big: not self.is_new -> self.is_new",
         "Thing.grow: self.size += by -> self.size -= by",
@@ -81,8 +86,11 @@ def test_a_change_reaches_those_who_imported_the_function_before():
         held = Held(1, 0.0)
         assert may_act(held, now_s=1.0, lease_s=6.0) and not may_act(held, now_s=9.0, lease_s=6.0)
         path = "fs/mgmtd/lease.py"
-        (mutant,) = [m for m in find_mutants(path, (ROOT / path).read_text())
-                     if m.before.startswith("held is not None and") and m.after.startswith("held is not None or")]
+        (mutant,) = [
+            m for m in find_mutants(path, (ROOT / path).read_text())
+            if m.before.startswith("held is not None and")
+            and m.after.startswith("held is not None or")
+        ]
         exchange(mutant)
         assert may_act(held, now_s=9.0, lease_s=6.0)
         """

@@ -1,7 +1,9 @@
-"""One mutant on trial: a forked process takes the changed code over and runs the tests that reach it.
+"""One mutant on trial: a forked process takes the changed code over
+and runs the tests that reach it.
 
-The parent has imported everything and started no thread.  In the child the code of one function is exchanged in place, so
-everybody who imported the function before has the changed one; then pytest runs in it.
+The parent has imported everything and started no thread.  In the child the code of one
+function is exchanged in place, so everybody who imported the function before has the
+changed one; then pytest runs in it.
 """
 
 import importlib
@@ -27,7 +29,9 @@ WALL_S_MAX = 300.0
 MEMORY_BYTES_MAX = 8 << 30
 POLL_S = 0.02
 _CRASHED, _NOT_FOUND = 98, 99
-"""Exit codes of a child in which pytest itself broke, and of one that did not find what to change; pytest's are 0 to 5."""
+"""Exit codes of a child in which pytest itself broke, and of one that did not find what to change;
+pytest's are 0 to 5.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,9 @@ def _try(mutant: Mutant, tests: Sequence[str], cpu_s: float, folder: Path) -> in
 
 
 def exchange(mutant: Mutant) -> None:
-    """Give the function of a mutant, and all that it defines, the changed code; raises LookupError."""
+    """Give the function of a mutant, and all that it defines, the changed code;
+    raises LookupError.
+    """
     file = ROOT / mutant.path
     codes = compiled(mutant, file.read_text(), str(file))
     module = importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))

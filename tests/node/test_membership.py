@@ -1,4 +1,6 @@
-"""Membership: leases counted from sending, triggers, stops; finding the primary; routing info; client sessions."""
+"""Membership: leases counted from sending, triggers, stops; finding the primary; routing info;
+client sessions.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest
@@ -61,7 +63,9 @@ NODE = Node(NodeId(5), frozenset({Role.STORAGE}), "mem:n5", "inc")
 
 
 async def test_who_finds_no_primary_is_told_what_was_said_last(autojump_clock):
-    """Was: no primary among [...], whether nobody listened there, or somebody was silent, or waited for its store."""
+    """Was: no primary among [...], whether nobody listened there, or somebody was silent,
+    or waited for its store.
+    """
     link = MgmtdLink(ScriptedManagers(), ["tcp:a:1", "tcp:b:1"], runtime())
     with pytest.raises(FsError) as caught:
         await link.call(services.MGMTD_GET_PRIMARY, pb.GetPrimaryReq(), timeout_s=5.0)
@@ -71,8 +75,13 @@ async def test_who_finds_no_primary_is_told_what_was_said_last(autojump_clock):
 
 
 async def test_why_there_is_no_lease_is_known_until_there_is_one(autojump_clock):
-    """A start that waits for its first lease tells it: was, for ever, that nobody has answered yet."""
-    answers = [FsError(Status.NODE_UNKNOWN, "node 5: make it known"), pb.HeartbeatRsp(lease_duration_s=5.0)]  # fmt: skip
+    """A start that waits for its first lease tells it:
+    was, for ever, that nobody has answered yet.
+    """
+    answers = [
+        FsError(Status.NODE_UNKNOWN, "node 5: make it known"),
+        pb.HeartbeatRsp(lease_duration_s=5.0),
+    ]
 
     async def answer(method, _request):
         if method is not services.MGMTD_HEARTBEAT:

@@ -1,4 +1,6 @@
-"""Chain tables: always valid, quotas and limits exact, and as even as their bound says where designs are known."""
+"""Chain tables: always valid, quotas and limits exact,
+and as even as their bound says where designs are known.
+"""
 
 from collections import Counter
 from random import Random
@@ -67,7 +69,9 @@ def test_known_designs_are_found(nodes, chains, replicas, feeds, pairs):
 
 
 def test_the_published_example_is_perfect():
-    """3FS: 5 nodes of 16 disks of 6 targets, 3 replicas: every pair of nodes carries 1.5 for each disk."""
+    """3FS: 5 nodes of 16 disks of 6 targets, 3 replicas:
+    every pair of nodes carries 1.5 for each disk.
+    """
     disks = grid(5, 16)
     figures = check(make(disks, 160, 3).table, disks)
     assert figures.disk_targets == same(6)
@@ -255,7 +259,9 @@ def test_bounds_by_hand():
 @pytest.mark.skipif(not exact.is_there(), reason="the extra `placement` (highspy) is not installed")
 class TestSolver:
     def test_it_proves_what_search_finds(self):
-        """Four or five targets cannot stand at three positions equally often: the simple bound is too low."""
+        """Four or five targets cannot stand at three positions equally often:
+        the simple bound is too low.
+        """
         shape = shape_of(grid(5), 7, 3, quotas(grid(5), 7, 3))
         made = make(grid(5), 7, 3, effort=Effort(solver_s=60))
         assert cost_bound(shape) < made.bound == pytest.approx(made.cost)

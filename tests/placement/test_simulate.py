@@ -1,4 +1,6 @@
-"""Losses: who feeds whom, who reads more, and how long it takes, against cases worked out by hand."""
+"""Losses: who feeds whom, who reads more, and how long it takes,
+against cases worked out by hand.
+"""
 
 from itertools import combinations
 
@@ -112,7 +114,9 @@ def test_every_loss_is_made_good_and_no_faster_than_the_tightest_resource(
 
 
 def test_a_lost_rack_falls_on_all_others_alike():
-    """Turning also evens out differences modulo the number of racks: 24 targets by 9 nodes, three or two each."""
+    """Turning also evens out differences modulo the number of racks:
+    24 targets by 9 nodes, three or two each.
+    """
     disks = grid(12, 1, 4)
     made = make(disks, 32, 3)
     assert made.is_optimal

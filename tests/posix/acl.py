@@ -1,4 +1,6 @@
-"""Checks of access control lists: what is valid, what modes and lists do to each other, who gets in, what is inherited."""
+"""Checks of access control lists: what is valid, what modes and lists do to each other,
+who gets in, what is inherited.
+"""
 
 import os
 import struct

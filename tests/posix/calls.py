@@ -1,7 +1,9 @@
-"""System calls by table: each check runs the same calls in a fresh directory and notes every outcome.
+"""System calls by table: each check runs the same calls in a fresh directory
+and notes every outcome.
 
-A check is a function over a `Probe`.  It runs in a child process whose working directory is the fresh
-directory, on the mount once and on a local file system once; the two lists of outcomes must be equal.
+A check is a function over a `Probe`.  It runs in a child process whose working
+directory is the fresh directory, on the mount once and on a local file system once; the
+two lists of outcomes must be equal.
 """
 
 import ctypes

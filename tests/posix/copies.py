@@ -1,4 +1,6 @@
-"""splice(2), sendfile(2), copy_file_range(2) and vectored reads and writes with flags: outcomes, lengths, what is refused."""
+"""splice(2), sendfile(2), copy_file_range(2) and vectored reads and writes with flags:
+outcomes, lengths, what is refused.
+"""
 
 import os
 import resource
@@ -71,7 +73,9 @@ def copying_ranges(p: Probe) -> None:
 
 @check
 def vectors_with_flags(p: Probe) -> None:
-    """preadv2(2) and pwritev2(2): one write may append, or be durable; unknown flags are refused."""
+    """preadv2(2) and pwritev2(2): one write may append, or be durable;
+    unknown flags are refused.
+    """
     p.touch("f", content=b"x" * 8192)
     for how in (os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDONLY, os.O_WRONLY):
         fd = os.open("f", how)

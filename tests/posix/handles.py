@@ -1,4 +1,6 @@
-"""name_to_handle_at(2) and open_by_handle_at(2), as servers of NFS use them; inotify(7) of what this mount does."""
+"""name_to_handle_at(2) and open_by_handle_at(2), as servers of NFS use them;
+inotify(7) of what this mount does.
+"""
 
 import ctypes
 import os

@@ -225,7 +225,9 @@ def rename_over_open_file(p: Probe) -> None:
 
 @check
 def rename_matrix(p: Probe) -> None:
-    """A directory serves until a call has succeeded in it: what was refused has left it as it was, or the next calls differ."""
+    """A directory serves until a call has succeeded in it:
+    what was refused has left it as it was, or the next calls differ.
+    """
     numbers = itertools.count()
 
     def fresh() -> str:

@@ -1,4 +1,6 @@
-"""Checks of every call that takes a path: at the limits of names and paths, through loops, below what is no directory."""
+"""Checks of every call that takes a path: at the limits of names and paths, through loops,
+below what is no directory.
+"""
 
 import os
 import stat

@@ -1,7 +1,9 @@
-"""Random calls of several users on a real file system against the model of the namespace (tests/meta/model.py).
+"""Random calls of several users on a real file system against the model
+of the namespace (tests/meta/model.py).
 
-Each user is a process of its own.  Every call must have the errno that the model gives, and the whole tree, with all attributes, must
-be the model's.  Run on a local file system it tells whether the model is right; on a mount, whether EmberFS is.
+Each user is a process of its own.  Every call must have the errno that the model gives, and the
+whole tree, with all attributes, must be the model's.  Run on a local file system it tells whether
+the model is right; on a mount, whether EmberFS is.
 
 Paths lead through directories only; symbolic links dangle.
 """
@@ -73,7 +75,8 @@ class KernelModel(Model):
 
 
 def _is_protected(parent: Node, link: Node, who: Person) -> bool:
-    """Return whether the kernel lets a person follow no link of others here, as most distributions have it set.
+    """Return whether the kernel lets a person follow no link of others here,
+    as most distributions have it set.
 
     Source: Linux, proc(5), "protected_symlinks".
     """

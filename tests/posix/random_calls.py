@@ -1,4 +1,5 @@
-"""What random system calls are about: paths of every shape, modes, flags, lengths, times; calls as JSON can carry them.
+"""What random system calls are about: paths of every shape, modes, flags, lengths, times;
+calls as JSON can carry them.
 
 Nothing is called here: `side_by_side` does that, on both sides.
 """
@@ -104,7 +105,9 @@ class Calls:
         return self._source.randrange(SLOTS)
 
     def _owner(self) -> tuple[int, int]:
-        """Return who is to own; not (-1, -1), which moves the time of change of a local file, and nothing here."""
+        """Return who is to own; not (-1, -1), which moves the time of change of a local file,
+        and nothing here.
+        """
         uid = self._pick([-1, 0, *(who.uid for who in PEOPLE)])
         gids = [0, 65529, *(who.gid for who in PEOPLE)]
         return uid, self._pick(gids if uid == -1 else [-1, *gids])

@@ -1,4 +1,6 @@
-"""Checks of who may do what: mode bits, owners, groups, sticky and set-id bits, times, attributes."""
+"""Checks of who may do what: mode bits, owners, groups, sticky and set-id bits,
+times, attributes.
+"""
 
 import ctypes
 import os

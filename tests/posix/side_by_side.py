@@ -1,15 +1,20 @@
-"""The same random system calls on a local file system and on the mount: every outcome and every attribute must be equal.
+"""The same random system calls on a local file system and on the mount:
+every outcome and every attribute must be equal.
 
-`python -m tests.posix.side_by_side LOCAL MOUNT [--runs N] [--seed S] [--calls C]`, as root; both are directories.
+`python -m tests.posix.side_by_side LOCAL MOUNT [--runs N] [--seed S] [--calls C]`,
+as root; both are directories.
 
-No model stands in between, so whatever Linux does is the rule: paths of every shape (dots, doubled and trailing slashes, names
-that are too long, symbolic links that lead on, nowhere or round in circles), three users, open files that outlive their names,
-removed directories that somebody still has open.  After every call the whole tree is compared, and which times of which
-file the call moved.  Each user is a process of its own below a root directory of its own, so that `..` ends there.
+No model stands in between, so whatever Linux does is the rule: paths of every shape (dots,
+doubled and trailing slashes, names that are too long, symbolic links that lead on, nowhere
+or round in circles), three users, open files that outlive their names, removed directories
+that somebody still has open.  After every call the whole tree is compared, and which times
+of which file the call moved.  Each user is a process of its own below a root directory of
+its own, so that `..` ends there.
 
-Not called, since libfuse or pyfuse3 pass them on to nobody (specs/semantics.md): O_TMPFILE, fallocate, SEEK_DATA, and opening with O_PATH, after which a removed
-file does not last; pipes, of which the same holds.  Not
-compared: device files, which a mount does not open; times of access; sizes of directories.
+Not called, since libfuse or pyfuse3 pass them on to nobody (specs/semantics.md): O_TMPFILE,
+fallocate, SEEK_DATA, and opening with O_PATH, after which a removed file does not last;
+pipes, of which the same holds.  Not compared: device files, which a mount does not open;
+times of access; sizes of directories.
 """
 
 import argparse
@@ -36,7 +41,7 @@ NOT_OPEN = 999_999
 """A descriptor that nobody has."""
 
 
-# ---- in the process of a user ---------------------------------------------------------------------
+# ---- in the process of a user --------------------------------------------------------------------
 
 _open: dict[int, int] = {}
 
@@ -158,7 +163,7 @@ CALLS: dict[str, Callable] = {
 }
 
 
-# ---- both sides ------------------------------------------------------------------------------------
+# ---- both sides ----------------------------------------------------------------------------------
 
 
 class Pair:

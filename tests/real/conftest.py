@@ -1,9 +1,12 @@
-"""Real clusters for the tests of this folder: `ember up` in a temporary directory, `ember down` at the end.
+"""Real clusters for the tests of this folder:
+`ember up` in a temporary directory, `ember down` at the end.
 
-`--until` this very process: a cluster is also stopped, and its mount ended, when the tests are killed.
+`--until` this very process: a cluster is also stopped, and its mount
+ended, when the tests are killed.
 
-The short form runs by default; EMBER_TEST_SCALE=full runs the sizes that are promised for a release.
-With EMBER_TEST_INLINE=BYTES these clusters keep files up to that length in their metadata stores, with 0 none.
+The short form runs by default; EMBER_TEST_SCALE=full runs the sizes that are promised for
+a release. With EMBER_TEST_INLINE=BYTES these clusters keep files up to that length in
+their metadata stores, with 0 none.
 """
 
 import json
@@ -61,7 +64,9 @@ class Cluster:
         )
 
     def keep_small_files(self, length_max: int) -> None:
-        """Have the metadata service keep files up to so many bytes, 0: none; it is started anew, as after a crash."""
+        """Have the metadata service keep files up to so many bytes, 0: none;
+        it is started anew, as after a crash.
+        """
         where = "--dir", self.directory
         self.ember(
             "admin", "config", "change", "meta", f"meta.inline_bytes_max={length_max}", *where
@@ -69,7 +74,9 @@ class Cluster:
         self.kill("control")
 
     def kill(self, service: str) -> None:
-        """Kill a process, and wait for its successor; a mount daemon's has to detach what the dead one left, too."""
+        """Kill a process, and wait for its successor;
+        a mount daemon's has to detach what the dead one left, too.
+        """
         pid = self.pid_of(service)
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
@@ -140,7 +147,9 @@ def place(cluster, request):
 
 @pytest.fixture(scope="session")
 def library_tree(tmp_path_factory):
-    """The Python standard library as real input: thousands of files, some hundred in the short form."""
+    """The Python standard library as real input:
+    thousands of files, some hundred in the short form.
+    """
     source = Path(os.__file__).parent
     copied = tmp_path_factory.mktemp("input") / "lib"
     skipped = ["__pycache__", "site-packages"]

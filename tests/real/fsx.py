@@ -1,6 +1,8 @@
-"""Random reads, writes, truncations, extensions, reopens and syncs of one file, each compared with a twin in memory.
+"""Random reads, writes, truncations, extensions, reopens and syncs of one file,
+each compared with a twin in memory.
 
-The idea is that of Apple's and later xfstests' fsx; every step checks the length, every read checks every byte.
+The idea is that of Apple's and later xfstests' fsx; every step checks the
+length, every read checks every byte.
 """
 
 import contextlib

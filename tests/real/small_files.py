@@ -1,9 +1,11 @@
-"""Makes, rewrites, lengthens, renames and removes small files in a directory until it is told to stop, and knows what they may hold.
+"""Makes, rewrites, lengthens, renames and removes small files in a directory until it is told
+to stop, and knows what they may hold.
 
     python -m tests.real.small_files DIRECTORY SEED STOP
 
-Prints, as JSON, by name the MD5 sums of what may be there ("" for nothing).  Where the mount has died under an operation it may have happened or not;
-what was closed before that is as it was closed.
+Prints, as JSON, by name the MD5 sums of what may be there ("" for nothing).  Where
+the mount has died under an operation it may have happened or not; what was closed
+before that is as it was closed.
 """
 
 import errno
@@ -64,7 +66,8 @@ class Files:
         """Find out what a file holds of which two things may be true."""
         allowed = self.allowed.get(name, {None})
         found = self._found(name)
-        # What was cut short while it was written may be there in part, which a later look only has to agree with.
+        # What was cut short while it was written may be there in part, which a later
+        # look only has to agree with.
         if len(allowed) == 1:
             assert found in allowed, f"{name}: {_told(found)}, not {[*map(_told, allowed)]}"
         self.content[name], self.allowed[name] = found, {found}

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Part:
-    """A command that is run in an empty folder, how it tells which of its tests failed, and the exit codes that mean 'passed' or 'left out'."""
+    """A command that is run in an empty folder, how it tells which of its tests failed,
+    and the exit codes that mean 'passed' or 'left out'.
+    """
 
     command: list[str]
     failed: re.Pattern = re.compile(r"(?!)")

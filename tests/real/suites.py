@@ -1,14 +1,19 @@
 """Others' tests of files, in a directory of a mount: what fails there, and not on a local disk?
 
-    python -m tests.real.suites DIRECTORY [--sources SOURCES] [--programs PROGRAMS] [--other OTHER] [PART ...]
+    python -m tests.real.suites DIRECTORY [--sources SOURCES]
+        [--programs PROGRAMS] [--other OTHER] [PART ...]
 
-Parts are Python's own tests (Debian: libpython3.11-testsuite), those of Go's standard library (golang-go), writing and verifying with fio in several
-ways, the stressors of files of stress-ng, programs that live on files (tests/real/suites_of_programs.py); and, with SOURCES, a directory in which
-source packages were unpacked (`apt-get source NAME`), the tests of acl, attr, fuse3, NFStest, perl, coreutils with gnulib, tar, cpio, SQLite and git
-(tests/real/suites_of_sources.py); with PROGRAMS, an interpreter,
-applications of training teams, as far as it has their packages (tests/real/applications), also over both mounts when OTHER is DIRECTORY by another one.  A word that begins several parts, such as `fio`, names
-them all; without any it is all that is installed, and what is not is named.  A part that fails in DIRECTORY is run again in
-a local directory: only what passes there counts.  By hand: Python and Go take half an hour on two cores, coreutils half an hour, git hours.
+Parts are Python's own tests (Debian: libpython3.11-testsuite), those of Go's standard library
+(golang-go), writing and verifying with fio in several ways, the stressors of files of
+stress-ng, programs that live on files (tests/real/suites_of_programs.py); and, with SOURCES, a
+directory in which source packages were unpacked (`apt-get source NAME`), the tests of acl,
+attr, fuse3, NFStest, perl, coreutils with gnulib, tar, cpio, SQLite and git
+(tests/real/suites_of_sources.py); with PROGRAMS, an interpreter, applications of training
+teams, as far as it has their packages (tests/real/applications), also over both mounts when
+OTHER is DIRECTORY by another one.  A word that begins several parts, such as `fio`, names them
+all; without any it is all that is installed, and what is not is named.  A part that fails in
+DIRECTORY is run again in a local directory: only what passes there counts.  By hand: Python and
+Go take half an hour on two cores, coreutils half an hour, git hours.
 """
 
 import argparse
@@ -211,7 +216,10 @@ def application_parts(interpreter: Path, other: Path | None) -> dict[str, Part]:
             continue
         script = Path(__file__).parent / "applications" / f"{program}.py"
         there = f'"{other}/${{PWD##*/}}"' if other else '"$PWD"'
-        run = f'there={there}; [ -d "$there" ] || there=$PWD; exec {interpreter} -P {script} "$PWD" "$there"'
+        run = (
+            f'there={there}; [ -d "$there" ] || there=$PWD; exec {interpreter} -P {script} "$PWD" '
+            '"$there"'
+        )
         found[f"applications/{program}"] = Part(["/bin/sh", "-c", run])
     return found
 
@@ -236,7 +244,9 @@ def installed_parts() -> dict[str, Part]:
 
 
 def run(part: Part, directory: Path) -> tuple[bool, set[str]]:
-    """Run a part with its files in a new folder of the directory; return whether all passed, and the tests that failed."""
+    """Run a part with its files in a new folder of the directory;
+    return whether all passed, and the tests that failed.
+    """
     with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as folder:
         environment = os.environ | {"TMPDIR": folder, "PATH": os.defpath}
         environment |= {"HOME": os.path.expanduser("~")} | part.environment
@@ -260,7 +270,9 @@ def run(part: Part, directory: Path) -> tuple[bool, set[str]]:
 
 
 def judge(name: str, part: Part, directory: Path) -> set[str]:
-    """Return the tests of a part that fail in the directory alone and have no known reason; print what is found."""
+    """Return the tests of a part that fail in the directory alone and have no known reason;
+    print what is found.
+    """
     passed, failed = run(part, directory)
     if passed:
         print(f"{name}: passed", flush=True)
@@ -319,7 +331,8 @@ def main() -> int:
         n: here for n, part in wanted.items() if (here := judge(n, part, arguments.directory))
     }
     print(
-        f"{len(wanted)} parts, {len(failed)} with failures of their own: {', '.join(failed) or 'none'}"
+        f"{len(wanted)} parts, {len(failed)} with failures of their own: "
+        f"{', '.join(failed) or 'none'}"
     )
     return 1 if failed else 0
 

@@ -1,4 +1,5 @@
-"""Programs that live on files, as parts of `tests.real.suites`: each a script that ends with 0 if all was as it should be.
+"""Programs that live on files, as parts of `tests.real.suites`:
+each a script that ends with 0 if all was as it should be.
 
 They are run by root.  What is needed and not installed is named.
 """
@@ -26,7 +27,9 @@ for type in ext4:64 xfs:310 btrfs:130; do
     case $type in ext4*) e2fsck -fn image;; xfs*) xfs_repair -n image;; btrfs*) btrfs check image;; esac
 done
 """
-"""File systems in an image: through the page cache, then without it; trimmed, unmounted, checked."""
+"""File systems in an image: through the page cache, then without it;
+trimmed, unmounted, checked.
+"""
 DISKS = """
 qemu-img create -q -f qcow2 a.qcow2 64M
 qemu-io -c 'write -P 3 1M 3M' -c 'write -P 4 10M 64k' -c 'discard 2M 1M' -c flush a.qcow2

@@ -1,9 +1,11 @@
 """The tests that come with others' source packages, as parts of `tests.real.suites`.
 
-SOURCES is a directory in which they were unpacked.  acl, attr, fuse3, perl and nfstest (Debian 13 and later) run as they are, with what is installed;
-coreutils has to have been built (`./configure && make && make -C gnulib-tests check TESTS=`), tar and cpio likewise (`make -C tests check TESTSUITEFLAGS=-l`),
-of SQLite its `testfixture`, and of git its helper (`make t/helper/test-tool bin-wrappers/git GIT-BUILD-OPTIONS && make -C templates`), of the release that
-is installed.  What they make is in the folder that they run in.
+SOURCES is a directory in which they were unpacked.  acl, attr, fuse3, perl and nfstest (Debian 13
+and later) run as they are, with what is installed; coreutils has to have been built (`./configure
+&& make && make -C gnulib-tests check TESTS=`), tar and cpio likewise (`make -C tests check
+TESTSUITEFLAGS=-l`), of SQLite its `testfixture`, and of git its helper (`make t/helper/test-tool
+bin-wrappers/git GIT-BUILD-OPTIONS && make -C templates`), of the release that is installed.  What
+they make is in the folder that they run in.
 """
 
 import ast
@@ -102,24 +104,33 @@ def shell(script: str) -> list[str]:
 
 
 def acl(source: Path) -> Iterator[tuple[str, Part]]:
-    """Tests that are transcripts, compared line by line; names of users come from a library that is laid before the C library."""
+    """Tests that are transcripts, compared line by line;
+    names of users come from a library that is laid before the C library.
+    """
     library = (
-        'for s in passwd group; do gcc -shared -fPIC -w -D_GNU_SOURCE -DEXPORT= -include stdlib.h -I$T "-DBASEDIR=\\"$S\\"" -I$S/include'
-        " -I$S/libmisc -c $S/test/test_$s.c -o $T/$s.o; done; gcc -shared -o $T/l.so $T/passwd.o $T/group.o; export LD_PRELOAD=$T/l.so"
+        "for s in passwd group; do gcc -shared -fPIC -w -D_GNU_SOURCE -DEXPORT= -include stdlib.h "
+        '-I$T "-DBASEDIR=\\"$S\\"" -I$S/include'
+        " -I$S/libmisc -c $S/test/test_$s.c -o $T/$s.o; done; gcc -shared -o $T/l.so $T/passwd.o "
+        "$T/group.o; export LD_PRELOAD=$T/l.so"
     )
     for test in sorted([*source.glob("test/*.test"), *source.glob("test/root/*.test")]):
         setting = (
             f"S={shlex.quote(str(source))}; T=$(mktemp -d -p /tmp); chmod 755 $T; touch $T/config.h"
         )
-        body = f"cp -a $S/test test; (export srcdir=.; {library if source.name.startswith('acl') else ':'}; test/run {test})"
+        body = (
+            "cp -a $S/test test; (export srcdir=.; "
+            f"{library if source.name.startswith('acl') else ':'}; test/run {test})"
+        )
         yield test.name, Part(shell(f"{setting}; {body}; rm -r $T"), ACL_FAILED)
 
 
 def fuse3(source: Path) -> Iterator[tuple[str, Part]]:
     """The classic program of FUSE's own regression tests, as root and as a plain user."""
     make = (
-        "T=$(mktemp -d -p /tmp); chmod 755 $T; printf '#define HAVE_%s 1\\n' SETXATTR COPY_FILE_RANGE STRUCT_STAT_ST_ATIM >$T/fuse_config.h;"
-        f" gcc -w -D_FILE_OFFSET_BITS=64 -I$T -I{source}/include -o $T/s {source}/test/test_syscalls.c || exit 9;"
+        "T=$(mktemp -d -p /tmp); chmod 755 $T; printf '#define HAVE_%s 1\\n' SETXATTR "
+        "COPY_FILE_RANGE STRUCT_STAT_ST_ATIM >$T/fuse_config.h;"
+        f" gcc -w -D_FILE_OFFSET_BITS=64 -I$T -I{source}/include -o $T/s "
+        f"{source}/test/test_syscalls.c || exit 9;"
     )
     for who, rights in (
         ("root", ""),
@@ -137,11 +148,17 @@ def perl(source: Path) -> Iterator[tuple[str, Part]]:
     for test in sorted(t for folder in PERL for t in source.glob(f"{folder}/*.t")):
         name = test.relative_to(source)
         if name.parts[0] == "t":
-            core = "$(perl -MConfig -e 'print qq($Config{privlibexp} $Config{archlibexp} $Config{archlibexp}-base)')"
+            core = (
+                "$(perl -MConfig -e 'print qq($Config{privlibexp} $Config{archlibexp} "
+                "$Config{archlibexp}-base)')"
+            )
             library = (
                 f"L=$(mktemp -d -p /tmp); for i in {core}; do cp -rs $i/. $L/ 2>/dev/null; done"
             )
-            links = f"{library}; ln -s $L lib; mkdir t; ln -s {source}/t/* t/; (cd t; perl io/{test.name}); code=$?; rm -r $L; exit $code"
+            links = (
+                f"{library}; ln -s $L lib; mkdir t; ln -s {source}/t/* t/; (cd t; perl "
+                f"io/{test.name}); code=$?; rm -r $L; exit $code"
+            )
         else:
             links = f"mkdir t; cp -rs {test.parent}/. t/; perl t/{test.name}"
         yield str(name), Part(shell(links), TAP_FAILED)
@@ -150,9 +167,12 @@ def perl(source: Path) -> Iterator[tuple[str, Part]]:
 def coreutils(source: Path) -> Iterator[tuple[str, Part]]:
     """Tests of the programs, and those of gnulib's functions that coreutils use."""
     setting = (
-        f"export srcdir={source} abs_srcdir={source} abs_top_srcdir={source} abs_top_builddir={source} CONFIG_HEADER={source}/lib/config.h"
-        f" built_programs=\"$(cd {source}/src; ls)\" VERSION=x PACKAGE_VERSION=x PERL=perl AWK=awk 'EGREP=grep -E' SHELL=/bin/sh CC=gcc LC_ALL=C"
-        f" host_os=linux-gnu LOCALE_FR=none LOCALE_FR_UTF8=none LOCALE_JA=none LOCALE_ZH_CN=none USE_ACL=1 fail=0 PATH={source}/src:$PATH;"
+        f"export srcdir={source} abs_srcdir={source} abs_top_srcdir={source} "
+        f"abs_top_builddir={source} CONFIG_HEADER={source}/lib/config.h"
+        f' built_programs="$(cd {source}/src; ls)" VERSION=x PACKAGE_VERSION=x PERL=perl '
+        "AWK=awk 'EGREP=grep -E' SHELL=/bin/sh CC=gcc LC_ALL=C"
+        " host_os=linux-gnu LOCALE_FR=none LOCALE_FR_UTF8=none LOCALE_JA=none LOCALE_ZH_CN=none "
+        f"USE_ACL=1 fail=0 PATH={source}/src:$PATH;"
     )
     for folder in COREUTILS:
         for test in sorted(source.glob(f"tests/{folder}/*.sh")):
@@ -169,8 +189,13 @@ def coreutils(source: Path) -> Iterator[tuple[str, Part]]:
 
 
 def autotest(source: Path) -> Iterator[tuple[str, Part]]:
-    """A suite of GNU's Autotest as one part: its tests are in the folder of the run, the programs in the source's."""
-    run = f"cp {source}/tests/at{{config,local}} .; bash {source}/tests/testsuite AUTOTEST_PATH={source}/src:{source}/tests"
+    """A suite of GNU's Autotest as one part: its tests are in the folder of the run,
+    the programs in the source's.
+    """
+    run = (
+        f"cp {source}/tests/at{{config,local}} .; bash {source}/tests/testsuite "
+        f"AUTOTEST_PATH={source}/src:{source}/tests"
+    )
     yield "all", Part(shell(run), AUTOTEST_FAILED, {"TAR_OPTIONS": ""})
 
 
@@ -190,13 +215,16 @@ def git(source: Path) -> Iterator[tuple[str, Part]]:
 
 
 def nfstest(source: Path) -> Iterator[tuple[str, Part]]:
-    """What NFS' testers ask of POSIX and of locks, each call by itself; there is no server, and no packets are looked at."""
+    """What NFS' testers ask of POSIX and of locks, each call by itself;
+    there is no server, and no packets are looked at.
+    """
     tests = [("posix", name) for name in _names(source, "posix", "TESTNAMES")]
     for several in ("BTESTS", "NPTESTS", "OPTESTS"):  # the others want a second machine
         tests += [("lock", name) for name in _names(source, "lock", several)]
     listens = "#!/bin/sh\necho listening on nothing >&2\nexec sleep 900\n"
     setting = (
-        f"T=$(mktemp -d -p /tmp); printf {shlex.quote(listens)} >$T/tcpdump; chmod -R 777 $T; export PATH=$T:$PATH PYTHONPATH={source};"
+        f"T=$(mktemp -d -p /tmp); printf {shlex.quote(listens)} >$T/tcpdump; chmod -R 777 $T; "
+        f"export PATH=$T:$PATH PYTHONPATH={source};"
         " mkdir -m 777 d"
     )
     for who, rights in (
@@ -204,8 +232,14 @@ def nfstest(source: Path) -> Iterator[tuple[str, Part]]:
         ("user", "setpriv --reuid 65534 --regid 65534 --clear-groups"),
     ):
         for kind, name in tests:
-            options = f"--server 127.0.0.1 --nomount --mtpoint $PWD/d --notty --sudo= --tmpdir $T --runtest {name}"
-            run = f"{rights} /usr/bin/python3 {source}/test/nfstest_{kind} {options}; code=$?; rm -r $T; exit $code"
+            options = (
+                "--server 127.0.0.1 --nomount --mtpoint $PWD/d --notty --sudo= --tmpdir $T "
+                f"--runtest {name}"
+            )
+            run = (
+                f"{rights} /usr/bin/python3 {source}/test/nfstest_{kind} {options}; code=$?; rm "
+                "-r $T; exit $code"
+            )
             yield f"{kind}-{name}-{who}", Part(shell(f"{setting}; {run}"), NFSTEST_FAILED)
 
 
@@ -233,7 +267,9 @@ NEEDED = {
 
 
 def parts(sources: Path) -> dict[str, Part]:
-    """Return the parts of the packages in a directory, named PACKAGE/TEST; print which are missing."""
+    """Return the parts of the packages in a directory, named PACKAGE/TEST;
+    print which are missing.
+    """
     found = {}
     for package, (made, needed) in NEEDED.items():
         places = [p for p in sorted(sources.glob(f"{package}*")) if (p / needed).exists()]

@@ -1,4 +1,6 @@
-"""Times of access on real mounts of one cluster: between mounts, of very many files, and where nothing may be written."""
+"""Times of access on real mounts of one cluster:
+between mounts, of very many files, and where nothing may be written.
+"""
 
 import os
 import subprocess

@@ -82,7 +82,10 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
     files = {
         "ember_sample.py": "answer = 42\\n",
         info + "METADATA": "Metadata-Version: 2.1\\nName: ember_sample\\nVersion: 1.0\\n",
-        info + "WHEEL": "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        info + "WHEEL": (
+            "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\n"
+            "Tag: py3-none-any\\n"
+        ),
     }
     record = "".join(name + ",,\\n" for name in files) + info + "RECORD,,\\n"
     with zipfile.ZipFile(os.path.join(directory, file_name), "w") as wheel:
@@ -95,7 +98,8 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 
 def test_compile_and_run(place):
     (place / "main.c").write_text(
-        '#include <stdio.h>\nint square(int);\nint main(void){printf("%d\\n", square(7));return 0;}\n'
+        '#include <stdio.h>\nint square(int);\nint main(void){printf("%d\\n", square(7));return '
+        "0;}\n"
     )
     (place / "square.c").write_text("int square(int x){return x*x;}\n")
     (place / "Makefile").write_text(
@@ -179,7 +183,10 @@ def test_mmap_read_and_shared_write(place):
 
 
 def test_shell_pipeline_with_many_processes(place):
-    script = "for i in $(seq 50); do (echo line $i >> log; mv log log.tmp; mv log.tmp log); done; wc -l < log"
+    script = (
+        "for i in $(seq 50); do (echo line $i >> log; mv log log.tmp; mv log.tmp log); done; wc "
+        "-l < log"
+    )
     assert run("sh", "-c", script, cwd=place).strip() == "50"
 
 

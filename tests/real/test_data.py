@@ -1,4 +1,6 @@
-"""Data in, data out: big trees and big files, across a restart of everything, and random overwrites."""
+"""Data in, data out: big trees and big files, across a restart of everything,
+and random overwrites.
+"""
 
 import errno
 import hashlib
@@ -42,7 +44,9 @@ def test_tree_and_big_file_survive_a_restart(own_cluster, library_tree):
 
 
 def test_random_overwrites_match_a_twin(place):
-    """Random writes, reads, truncates, extensions, reopens and fsyncs, checked against a twin in memory."""
+    """Random writes, reads, truncates, extensions, reopens and fsyncs,
+    checked against a twin in memory.
+    """
     generator = random.Random(int(os.environ.get("EMBER_TEST_SEED", "11")))
     file = Fsx(place / "file", generator, 6 * MIB)
     for _ in range(scaled(3000, 10_000)):

@@ -1,4 +1,6 @@
-"""Starts of a cluster that has lost disks while nothing ran: whatever the others have is served, and nothing old for new."""
+"""Starts of a cluster that has lost disks while nothing ran:
+whatever the others have is served, and nothing old for new.
+"""
 
 import json
 import os

@@ -103,7 +103,9 @@ def test_nothing_is_found_while_others_work(small):
 
 
 def test_counters_are_counted_anew(small):
-    """`ember quota recount` while a mount works: what was planted is found by its path, and put right."""
+    """`ember quota recount` while a mount works:
+    what was planted is found by its path, and put right.
+    """
     (small.mount / "counted" / "below").mkdir(parents=True)
     (small.mount / "counted" / "below" / "f").write_bytes(bytes(1000))
 
@@ -116,8 +118,12 @@ def test_counters_are_counted_anew(small):
     path = small.mount / "counted"
     for options, code, repaired in ((["--check"], 1, 0), ([path], 0, 1), ([], 0, 0)):
         done = subprocess.run(
-            [str(c) for c in [*command, *options]], capture_output=True, text=True, check=False, timeout=120
-        )  # fmt: skip
+            [str(c) for c in [*command, *options]],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == code, done.stderr
         told = json.loads(done.stdout)
         assert told["repaired_count"] == repaired

@@ -82,7 +82,7 @@ class TestPipe(abstract.AbstractPipeTests, Fixtures):
     pass
 
 
-# ---- what the suite does not ask for ------------------------------------------------------------------
+# ---- what the suite does not ask for -------------------------------------------------------------
 
 
 def test_modes(fs, folder):
@@ -256,8 +256,13 @@ def test_errors_are_told_apart(cluster, folder, fs):
     fs.chmod(f"{folder}/secret", 0o700)
     stranger = EmberFileSystem(cluster=cluster.directory, uid=65_533)
     for call in (
-        stranger.exists, stranger.isfile, stranger.cat_file, stranger.info, stranger.rm, stranger.open,
-    ):  # fmt: skip
+        stranger.exists,
+        stranger.isfile,
+        stranger.cat_file,
+        stranger.info,
+        stranger.rm,
+        stranger.open,
+    ):
         with pytest.raises(PermissionError, match=folder):
             call(f"{folder}/secret/f")
     strict = EmberFileSystem(cluster=cluster.directory, auto_mkdir=False)

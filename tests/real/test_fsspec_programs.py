@@ -1,4 +1,6 @@
-"""What people use `ember://` with: pandas, pyarrow, DuckDB and zarr read and write on a real cluster."""
+"""What people use `ember://` with: pandas, pyarrow,
+DuckDB and zarr read and write on a real cluster.
+"""
 
 import secrets
 

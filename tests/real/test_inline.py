@@ -1,4 +1,6 @@
-"""Small files in the metadata store, on a real cluster: through kills of everything, a stop, and the loss of all storage."""
+"""Small files in the metadata store, on a real cluster:
+through kills of everything, a stop, and the loss of all storage.
+"""
 
 import hashlib
 import json
@@ -111,12 +113,15 @@ def test_small_files_survive_the_death_of_everything_in_turn(
     assert kept > 0
     small_cluster.ember("umount", other)
     report_figure(
-        f"{steps} steps, {lost} cut short by the death of a mount; {kept} of {len(there)} files inline"
+        f"{steps} steps, {lost} cut short by the death of a mount; {kept} of {len(there)} files "
+        "inline"
     )
 
 
 def test_programs(small_cluster, tmp_path):
-    """What people do with many small files; each is read back from another mount's point of view, the native client's."""
+    """What people do with many small files; each is read back from another mount's point of view,
+    the native client's.
+    """
     place = small_cluster.mount / "programs"
     place.mkdir()
     source = tmp_path / "source"

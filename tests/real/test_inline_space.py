@@ -1,4 +1,6 @@
-"""Space and small files in the metadata store, on real mounts and with the native client: what they may take there, quotas, `df`, checks, backups."""
+"""Space and small files in the metadata store, on real mounts and with the native client:
+what they may take there, quotas, `df`, checks, backups.
+"""
 
 import errno
 import json
@@ -68,7 +70,9 @@ def refused(call, *arguments) -> None:
 
 
 def test_usage_space_and_free_space(small_cluster, other, fs):
-    """`st_blocks`, usage of trees and `df` say of inline files what they say of others; a move to a chunk changes none of it but `df`."""
+    """`st_blocks`, usage of trees and `df` say of inline files what they say of others;
+    a move to a chunk changes none of it but `df`.
+    """
     tree = small_cluster.mount / "tree"
     (tree / "below").mkdir(parents=True)
     lengths = [1, 511, 513, 4096, 65_536, 65_537, 100_000]
@@ -104,7 +108,9 @@ def test_usage_space_and_free_space(small_cluster, other, fs):
 
 
 def test_a_limit_on_bytes_counts_inline_files(small_cluster, other, fs):
-    """What is there when the limit is set counts, and is read, rewritten and removed as ever; nothing grows beyond the limit."""
+    """What is there when the limit is set counts, and is read, rewritten and removed as ever;
+    nothing grows beyond the limit.
+    """
     tree = small_cluster.mount / "limited"
     tree.mkdir()
     contents = {f"/limited/{n}": os.urandom(10_000) for n in range(8)}
@@ -114,7 +120,8 @@ def test_a_limit_on_bytes_counts_inline_files(small_cluster, other, fs):
     assert usage(tree) == (80_000, 8, 0)
     space = os.statvfs(tree)
     assert (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize) == (98_304, 16_384)
-    # Others: growth of what is inline, a file that becomes longer than what is left, and one that is moved here.
+    # Others: growth of what is inline, a file that becomes longer than what is
+    # left, and one that is moved here.
     refused(os.truncate, tree / "0", 31_000)
     fd = os.open(tree / "0", os.O_WRONLY)
     assert os.pwrite(fd, bytes(40_000), 0) == 30_000
@@ -148,7 +155,9 @@ def test_a_limit_on_bytes_counts_inline_files(small_cluster, other, fs):
 
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_a_limit_that_an_open_file_does_not_know_of(small_cluster, fs, is_synced):
-    """Bytes of a small file that nobody was promised are refused by its close, once, and are not there afterwards."""
+    """Bytes of a small file that nobody was promised are refused by its close, once,
+    and are not there afterwards.
+    """
     for attempt in range(10):
         tree = small_cluster.mount / f"unaware-{is_synced}-{attempt}"
         tree.mkdir()
@@ -234,7 +243,11 @@ def doctor_finds(cluster) -> set[str]:
 
 
 def test_a_backup_has_the_bytes(small_cluster, fs, tmp_path):
-    """The last test of its cluster.  A backup brings back inline files whole, also over what was done since, and disks that know of it."""
+    """The last test of its cluster.
+
+    A backup brings back inline files whole, also over what was done
+    since, and disks that know of it.
+    """
     (small_cluster.mount / "kept").mkdir()
     contents = {f"/kept/{n}": os.urandom(n) for n in (1, 5000, LENGTH_MAX, LENGTH_MAX + 1, 300_000)}
     assert not fs.write_files(contents)

@@ -1,4 +1,6 @@
-"""Processes die under a copy: it pauses, ends without error, and every replica is equal afterwards."""
+"""Processes die under a copy: it pauses, ends without error,
+and every replica is equal afterwards.
+"""
 
 import os
 import signal
@@ -100,7 +102,9 @@ def test_a_kv_cache_goes_on_when_its_mount_daemon_was_killed(own_cluster):
 
 
 def test_a_killed_mount_daemon_exposes_no_empty_directory(own_cluster):
-    """Whoever wrote there would write to the disk beneath, and nothing could be mounted on it any more."""
+    """Whoever wrote there would write to the disk beneath,
+    and nothing could be mounted on it any more.
+    """
     mount = own_cluster.mount
     (mount / "there").touch()
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Large reads of a real cluster, whose processes are of one machine: lent out of the data files, and damaged there."""
+"""Large reads of a real cluster, whose processes are of one machine:
+lent out of the data files, and damaged there.
+"""
 
 import mmap
 import os
@@ -54,7 +56,9 @@ def pages_of(position: int, generation: int) -> bytes:
 
 
 def check_pages(data: memoryview, first: int, last_of: dict[int, int]) -> None:
-    """Check that each page is the one that it should be, whole, and no older than when it was read before."""
+    """Check that each page is the one that it should be, whole,
+    and no older than when it was read before.
+    """
     for start in range(0, len(data), PAGE_BYTES):
         page = bytes(data[start : start + PAGE_BYTES])
         number, generation = PAGE.unpack_from(page)

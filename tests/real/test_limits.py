@@ -1,4 +1,6 @@
-"""Processes that get no descriptor and no memory any more, under a load: no error, no wrong byte, and they go on by themselves."""
+"""Processes that get no descriptor and no memory any more, under a load:
+no error, no wrong byte, and they go on by themselves.
+"""
 
 import os
 import random
@@ -63,7 +65,9 @@ def _take_descriptors(pid: int) -> tuple[int, int]:
 
 
 def _pid_of_running(cluster, name):
-    """Return the process of a service, once it serves: a lack of memory may have ended the one before."""
+    """Return the process of a service, once it serves:
+    a lack of memory may have ended the one before.
+    """
     while True:
         (found,) = [s for s in cluster.status()["services"] if s["name"] == name]
         if found["state"] == "running":
@@ -72,7 +76,9 @@ def _pid_of_running(cluster, name):
 
 
 def test_a_process_without_memory_or_descriptors_goes_on(own_cluster):
-    """Where memory was short a thread died before its first step, and the event loop waited for it for ever."""
+    """Where memory was short a thread died before its first step,
+    and the event loop waited for it for ever.
+    """
     writers = [Writer(own_cluster.mount, seed) for seed in range(8)]
     for writer in writers:
         writer.start()

@@ -1,4 +1,6 @@
-"""What a program reads of a listing that it began before says nothing of what was done meanwhile."""
+"""What a program reads of a listing that it began before says nothing
+of what was done meanwhile.
+"""
 
 import os
 import subprocess
@@ -42,7 +44,9 @@ def second_mount(cluster, tmp_path):
 
 
 def test_each_open_of_a_name_that_a_listing_showed_finds_what_it_means(second_mount, place):
-    """Another mount puts a new file in its place, and the first one holds the one that was there."""
+    """Another mount puts a new file in its place,
+    and the first one holds the one that was there.
+    """
     (place / "f").write_bytes(b"old")
     other = second_mount / place.name
     assert len(list(os.scandir(place))) == 1
@@ -54,7 +58,9 @@ def test_each_open_of_a_name_that_a_listing_showed_finds_what_it_means(second_mo
 
 
 def test_an_open_by_a_name_that_was_listed_never_empties_what_has_moved(second_mount, place):
-    """Another mount gives the file a new name, this one finds it there, and writes a file by the old one within the second."""
+    """Another mount gives the file a new name, this one finds it there,
+    and writes a file by the old one within the second.
+    """
     (place / "f.part").write_bytes(b"whole")
     other = second_mount / place.name
     assert len(list(os.scandir(place))) == 1

@@ -1,4 +1,6 @@
-"""A metadata store that is gone: no empty namespace takes its place, and what is brought back serves."""
+"""A metadata store that is gone: no empty namespace takes its place,
+and what is brought back serves.
+"""
 
 import shutil
 import subprocess

@@ -1,7 +1,9 @@
-"""Three managers, three metadata services and a kv process lose processes under load: a pause, and nothing else.
+"""Three managers, three metadata services and a kv process lose processes under load:
+a pause, and nothing else.
 
-A writer makes, checks and removes files on the mount all the time; tests/real/watching.py watches store and managers. Each fault is
-followed by a wait until everything is well again. `EMBER_TEST_SCALE=full` runs MANAGER_ROUNDS (default 40) random faults.
+A writer makes, checks and removes files on the mount all the time; tests/real/watching.py watches
+store and managers. Each fault is followed by a wait until everything is well again.
+`EMBER_TEST_SCALE=full` runs MANAGER_ROUNDS (default 40) random faults.
 """
 
 import os
@@ -29,7 +31,9 @@ STOPPED_S = PRIMARY_LEASE_S + 2.0
 KILL_PAUSE_S_MAX = 3.0
 SILENCE_PAUSE_S_MAX = PRIMARY_LEASE_S + 1.0
 LOAD_FACTOR = float(os.environ.get("EMBER_LOAD_FACTOR", "10"))
-"""The machine may be busy with other tests: promised times are printed, asserted only so much longer."""
+"""The machine may be busy with other tests:
+promised times are printed, asserted only so much longer.
+"""
 
 WRITER = """
 import os, sys, time
@@ -136,7 +140,9 @@ class Lab:
         assert self.watch.chain_versions == before, f"{fault}: storage lives, but chains changed"
 
     def wait_status(self, is_enough: Callable[[dict], bool], timeout_s: float = 90.0) -> dict:
-        """Return the status once it is as wished: on a busy machine even a living primary may be slow to answer."""
+        """Return the status once it is as wished: on a busy machine even a living primary may be
+        slow to answer.
+        """
         deadline_s = time.monotonic() + timeout_s
         while not is_enough(status := self.status()):
             assert time.monotonic() < deadline_s, status
@@ -196,7 +202,8 @@ async def test_processes_die_and_fall_silent(several, report_figure):
     comparison = several.ember("admin", "chunks", "compare", "--dir", several.directory)
     watch = lab.watch
     report_figure(
-        f"{len(faults)} faults of managers, meta and kv, {len(lab.operations)} operations without error;"
+        f"{len(faults)} faults of managers, meta and kv, {len(lab.operations)} operations without "
+        "error;"
         f" {watch.answer_count} answers and {watch.routing_version} routing versions consistent,"
         f" {len(watch.owners)} epochs; {comparison.strip().splitlines()[-1]}"
     )

@@ -1,4 +1,6 @@
-"""`mount -t fuse.ember`, /etc/fstab, remount and umount, as the system's own programs do them, on real mounts."""
+"""`mount -t fuse.ember`, /etc/fstab, remount and umount, as the system's own programs do them,
+on real mounts.
+"""
 
 import contextlib
 import errno
@@ -42,7 +44,9 @@ def is_locked_alone(folder):
 
 @pytest.fixture(scope="module")
 def _helper():
-    """Install the helper; the last run that uses it removes it, and what stood there before is put back."""
+    """Install the helper; the last run that uses it removes it,
+    and what stood there before is put back.
+    """
     places = [Path(helper_path(deed)) for deed in DEEDS]
     folder = os.open(FOLDER, os.O_RDONLY)
     before = {}
@@ -258,7 +262,9 @@ def test_set_id_bits_and_devices_act_as_mount_says(cluster, place):
 
 
 def test_what_was_written_through_a_mapping_is_there_after_umount(cluster, place):
-    """The daemon may still have it when the kernel has let the mount go; who mounts next sees it all the same."""
+    """The daemon may still have it when the kernel has let the mount go;
+    who mounts next sees it all the same.
+    """
     source = f"{cluster.directory}:/b"
     for turn in range(3):
         mount(source, place)

@@ -1,6 +1,8 @@
-"""Real processes and disks: a storage node is drained and filled again under load, while manager and nodes are killed.
+"""Real processes and disks: a storage node is drained and filled again under load,
+while manager and nodes are killed.
 
-The writer makes, reads back and removes files all the time; in the end every file is there, on equal replicas.
+The writer makes, reads back and removes files all the time; in the end every
+file is there, on equal replicas.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""A disk that was put back to an earlier state: nobody serves it as the newest, and nothing is overwritten by it."""
+"""A disk that was put back to an earlier state:
+nobody serves it as the newest, and nothing is overwritten by it.
+"""
 
 import json
 import shutil

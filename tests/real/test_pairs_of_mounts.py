@@ -1,7 +1,8 @@
-"""What one mount does to files, seen by another that has looked at all of them just before, and has some open: as on a local file system.
+"""What one mount does to files, seen by another that has looked at all of them just before,
+and has some open: as on a local file system.
 
-At once, by opening; of names of directories, of attributes, and of what is held open, after the second for which they may be older
-(specs/semantics.md, Names).
+At once, by opening; of names of directories, of attributes, and of what is held open, after the
+second for which they may be older (specs/semantics.md, Names).
 """
 
 import ctypes
@@ -170,7 +171,9 @@ def content(path: Path) -> tuple[int, str] | str:
 
 
 def facts(at: os.stat_result) -> list[object]:
-    """Return what must be equal: no times but one that was set, of directories neither length nor links."""
+    """Return what must be equal: no times but one that was set,
+    of directories neither length nor links.
+    """
     is_set = at.st_mtime_ns == SET_NS
     if stat.S_ISDIR(at.st_mode):
         return [oct(at.st_mode), at.st_uid, at.st_gid, at.st_nlink == 0]
@@ -208,7 +211,9 @@ def of_held(fd: int) -> list[object]:
 def seen(
     changed: Path, seen_from: Path, names: list[str], wait_s: float
 ) -> dict[str, list[object]]:
-    """Make each change below one directory; return what was found below the other: at once, `wait_s` later, and by what had been open."""
+    """Make each change below one directory; return what was found below the other:
+    at once, `wait_s` later, and by what had been open.
+    """
     found: dict[str, list[object]] = {}
     held: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -218,7 +223,8 @@ def seen(
         look(there)
         held[name] = [os.open(there / n, os.O_RDONLY) for n in HELD]
         found[name] = [outcome(lambda do=CHANGES[name], at=at: do(at) and None)]
-        # A directory may for a second be found by the name that it had: nothing is asked by way of one, nor where one was.
+        # A directory may for a second be found by the name that it had: nothing is asked by
+        # way of one, nor where one was.
         asked = [n for n in FILES if "/" not in n and (n != "f" or name != "exchange f d")]
         found[name].append([outcome(content, there / n) for n in asked])
     time.sleep(wait_s)

@@ -1,4 +1,6 @@
-"""PostgreSQL on the mount: what it said was committed is there after its own death, the mount's and a storage process's."""
+"""PostgreSQL on the mount: what it said was committed is there after its own death,
+the mount's and a storage process's.
+"""
 
 import os
 import shutil
@@ -128,7 +130,9 @@ def load_with_a_death(server, kill):
 
 @pytest.fixture
 def reachable_cluster():
-    """A cluster for one test, mounted where other users get to; pytest closes its own directories to them."""
+    """A cluster for one test, mounted where other users get to;
+    pytest closes its own directories to them.
+    """
     base = Path(tempfile.mkdtemp())
     for folder in (base, *base.parents):
         if folder.stat().st_mode & stat.S_IXOTH:

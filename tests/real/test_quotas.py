@@ -1,4 +1,6 @@
-"""Quotas on real mounts: EDQUOT from the system call itself, the same numbers on two mounts, `df`, the commands."""
+"""Quotas on real mounts: EDQUOT from the system call itself, the same numbers on two mounts,
+`df`, the commands.
+"""
 
 import errno
 import json
@@ -91,7 +93,8 @@ def test_a_limit_on_bytes_is_met_by_write_itself(cluster, second_mount, place):
     (other / "small").write_bytes(bytes(1000))
     with (other / "log").open("ab", buffering=0) as log:
         assert log.write(bytes(5 * MIB)) == 5 * MIB
-        # The kernel makes several requests of it, cut at pages of the buffer, which may begin anywhere in one.
+        # The kernel makes several requests of it, cut at pages of the buffer,
+        # which may begin anywhere in one.
         assert log.write(bytes(3 * MIB)) == 2 * MIB - 1000
         refused(log.write, bytes(MIB))
     assert usage(place / "d") == (8 * MIB, 3, 0)
@@ -105,8 +108,8 @@ def cluster_shows_df(cluster) -> bool:
 def write_unaware(cluster, place):
     """Write 1 MiB, set a limit of 2 MiB, write 4 MiB more; return (descriptor, path).
 
-    The mount reports every few seconds: when that falls into the second write, it learns of the limit in time and
-    the write itself is refused.  Then once more.
+    The mount reports every few seconds: when that falls into the second write, it learns of the
+    limit in time and the write itself is refused.  Then once more.
     """
     for i in range(10):
         directory = place / f"d{i}"

@@ -1,4 +1,6 @@
-"""Starts that are killed or made twice, and a cluster whose folder of sockets is emptied: nothing is lost, nothing is left running."""
+"""Starts that are killed or made twice, and a cluster whose folder of sockets is emptied:
+nothing is lost, nothing is left running.
+"""
 
 import os
 import shutil
@@ -57,7 +59,9 @@ def test_a_start_that_was_killed_is_gone_on_with(own_cluster):
 
 
 def test_a_cluster_whose_sockets_were_removed_is_stopped(own_cluster):
-    """By who tidies temporary folders: it had been taken for one that does not run, and a wipe removed the files under it."""
+    """By who tidies temporary folders: it had been taken for one that does not run,
+    and a wipe removed the files under it.
+    """
     (own_cluster.mount / "f").write_bytes(b"kept")
     shutil.rmtree(own_cluster.directory / "run")
     words = [EMBER, "up", "--dir", own_cluster.directory, "--mount", own_cluster.mount]

@@ -1,4 +1,6 @@
-"""A mount daemon is killed while the kernel makes one of its threads wait for a READ that it has not answered."""
+"""A mount daemon is killed while the kernel makes one of its threads wait for a READ
+that it has not answered.
+"""
 
 import os
 import signal

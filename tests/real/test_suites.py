@@ -1,4 +1,6 @@
-"""Others' tests of files, where they are installed; `python -m tests.real.suites` runs all of them, by hand."""
+"""Others' tests of files, where they are installed;
+`python -m tests.real.suites` runs all of them, by hand.
+"""
 
 import re
 import shutil
@@ -53,7 +55,8 @@ def test_an_application_is_told_of_both_mounts(tmp_path, monkeypatch, capsys):
     script = tmp_path / "applications" / "shown.py"
     script.parent.mkdir()
     script.write_text(
-        "import os, sys; os.path.samefile(*sys.argv[1:]) or 1 / 0; print(sys.argv[2], file=open('told', 'w')); os.rename('told', '../told')"
+        "import os, sys; os.path.samefile(*sys.argv[1:]) or 1 / 0; print(sys.argv[2], "
+        "file=open('told', 'w')); os.rename('told', '../told')"
     )
     monkeypatch.setattr(suites, "__file__", str(tmp_path / "suites.py"))
     monkeypatch.setattr(suites, "APPLICATIONS", {"shown": "os", "missing": "no_such_package"})

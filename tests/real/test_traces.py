@@ -1,4 +1,6 @@
-"""A request of a program followed through the processes of a cluster that runs: mount, metadata service, head, middle, tail."""
+"""A request of a program followed through the processes of a cluster that runs:
+mount, metadata service, head, middle, tail.
+"""
 
 import json
 import os
@@ -34,7 +36,19 @@ def test_a_mount_tells_its_settings(cluster):
 
 
 def test_a_write_and_a_read_are_followed_through_all_processes(cluster, place):
-    command = [EMBER, "admin", "trace", cluster.mount, "--seconds", "500", "--count", "1000", "--json", "--dir", cluster.directory]  # fmt: skip
+    command = [
+        EMBER,
+        "admin",
+        "trace",
+        cluster.mount,
+        "--seconds",
+        "500",
+        "--count",
+        "1000",
+        "--json",
+        "--dir",
+        cluster.directory,
+    ]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = watching.stderr.readline()
@@ -65,5 +79,7 @@ def test_a_write_and_a_read_are_followed_through_all_processes(cluster, place):
         assert all(r["parent_id"] for r in found[1:])
     reads = [t for t in traces.values() if t[0]["name"] == "read" and "storage" in processes(t)]
     assert reads, {t[0]["name"] for t in traces.values()}
-    before = cluster.ember("admin", "trace", cluster.mount, "--seconds", 1, "--json", "--dir", cluster.directory)  # fmt: skip
+    before = cluster.ember(
+        "admin", "trace", cluster.mount, "--seconds", 1, "--json", "--dir", cluster.directory
+    )
     assert not {row["trace_id"] for row in json.loads(before)} & set(traces)

@@ -1,4 +1,6 @@
-"""`ember rm`, `ember trash` and `ember dirlock` on a real mount, and the same through mv and setfattr."""
+"""`ember rm`, `ember trash` and `ember dirlock` on a real mount,
+and the same through mv and setfattr.
+"""
 
 import errno
 import json

@@ -300,7 +300,9 @@ def test_a_directory_that_is_held_is_used_on_after_it_was_moved_elsewhere(
 def test_a_name_made_on_one_mount_is_there_on_the_one_that_has_made_the_directory(
     second_mount, place, make
 ):
-    """That one knows which names are absent, for as long as it makes others there itself (decision 0152)."""
+    """That one knows which names are absent, for as long
+    as it makes others there itself (decision 0152).
+    """
     for number in range(5):
         own = place / f"{number}"
         own.mkdir()

@@ -2,11 +2,14 @@
 
     python -m tests.real.visibility [--count N] [--seed S] [--unfinished]
 
-A trial: on one of two mounts of a cluster of its own a file is written anew, overwritten in part, appended to, cut or lengthened, and
-then closed, or synced by fsync or fdatasync and left open; on the other mount it is opened and read whole: content and length must be
-those of a model of plain bytes.  A few files, written from both sides in turn, so that each mount has old pages, lengths and names of them.
+A trial: on one of two mounts of a cluster of its own a file is written anew, overwritten in
+part, appended to, cut or lengthened, and then closed, or synced by fsync or fdatasync and left
+open; on the other mount it is opened and read whole: content and length must be those of a
+model of plain bytes.  A few files, written from both sides in turn, so that each mount has old
+pages, lengths and names of them.
 
---unfinished is the negative control: nothing is closed or synced, so the reader must often see something else.  Exit code 1 if a trial fails.
+--unfinished is the negative control: nothing is closed or synced, so the reader must often see
+something else.  Exit code 1 if a trial fails.
 """
 
 import argparse
@@ -65,7 +68,8 @@ class Trials:
         if found != self.contents[name]:
             expected = self.contents[name]
             self.failures.append(
-                f"trial {number}: {what}: {len(found)} bytes instead of {len(expected)}, the first that"
+                f"trial {number}: {what}: {len(found)} bytes instead of {len(expected)}, the "
+                "first that"
                 f" differs is at {first_difference(found, expected)}"
             )
             if self.ends:
@@ -167,7 +171,8 @@ def main() -> int:
         except AssertionError as error:
             print(error)
         print(
-            f"{given.count} trials, {len(trials.failures)} failed, {time.monotonic() - began_s:.0f} s"
+            f"{given.count} trials, {len(trials.failures)} failed, "
+            f"{time.monotonic() - began_s:.0f} s"
         )
     finally:
         subprocess.run([EMBER, "umount", other, "--dir", cluster.directory], check=False)

@@ -1,11 +1,12 @@
-"""Watches the managers of a real cluster from outside: what they write, and what each of them answers.
+"""Watches the managers of a real cluster from outside:
+what they write, and what each of them answers.
 
 Checked all the time, by polling:
-    - in the store: routing and chain versions never fall, one routing version names one content, a chain that
-      changes gets a new version, and versions of chains grow no faster than the routing version; an epoch of the lease
-      never falls and names one owner;
-    - in every answer: no manager tells a routing version that is older than one which was known, from anybody, before it was
-      asked; what is told under one version is one content.
+    - in the store: routing and chain versions never fall, one routing version names one content, a
+      chain that changes gets a new version, and versions of chains grow no faster than the routing
+      version; an epoch of the lease never falls and names one owner;
+    - in every answer: no manager tells a routing version that is older than one which was known,
+      from anybody, before it was asked; what is told under one version is one content.
 """
 
 from dataclasses import dataclass, field
@@ -132,7 +133,9 @@ async def poll_manager(watch: Watch, channel, address: str) -> None:
 
 
 async def pester_manager(watch: Watch, channel, address: str) -> None:
-    """Ask without waiting for answers, so that a stopped manager finds questions of all ages when it goes on."""
+    """Ask without waiting for answers, so that a stopped manager finds questions of all ages
+    when it goes on.
+    """
     async with trio.open_nursery() as nursery:
         while True:
             nursery.start_soon(ask, watch, channel, address, PATIENCE_S)

@@ -1,14 +1,16 @@
-"""Row R1: broken and strange frames at every listening address of a real cluster, while honest callers are served.
+"""Row R1: broken and strange frames at every listening address of a real cluster,
+while honest callers are served.
 
-`python -m tests.rpc.fuzz --frames N [--seed S]`: starts a cluster of its own in a temporary directory, sends N frames to each
-of its processes, and prints per process what came of it.  Fails if a process dies, leaves an honest call, a well-formed
-request or a broken stream without an answer for 30 s, answers INTERNAL_ERROR, closes a connection without cause, grows by
-more than 50 MiB, keeps descriptors, or keeps something of Python's for every few frames: in the second half, when what is
-remembered up to a bound is remembered.
+`python -m tests.rpc.fuzz --frames N [--seed S]`: starts a cluster of its own in a temporary
+directory, sends N frames to each of its processes, and prints per process what came of it.  Fails
+if a process dies, leaves an honest call, a well-formed request or a broken stream without an answer
+for 30 s, answers INTERNAL_ERROR, closes a connection without cause, grows by more than 50 MiB,
+keeps descriptors, or keeps something of Python's for every few frames: in the second half, when
+what is remembered up to a bound is remembered.
 
-Half of the frames are structure-aware: a good header around a random message of a method that the process serves, the message
-damaged in half of the cases.  The rest is blind: good frames with bytes flipped, cut, inserted or doubled, headers with any
-fields, and the same instead of a hello.
+Half of the frames are structure-aware: a good header around a random message of a method that the
+process serves, the message damaged in half of the cases.  The rest is blind: good frames with bytes
+flipped, cut, inserted or doubled, headers with any fields, and the same instead of a hello.
 """
 
 import argparse
@@ -43,9 +45,13 @@ from .peer import SilenceError, connected, greeted, honest_call, request_frame
 
 GROWTH_BYTES_MAX = 50 * 1024 * 1024
 BLOCKS_PER_CALL_MAX = 0.5
-"""Pieces of memory that stay of each call of the second half; one object that is kept is at least one."""
+"""Pieces of memory that stay of each call of the second half;
+one object that is kept is at least one.
+"""
 BLOCKS_MIN = 60_000
-"""So many come and go by themselves: the collector of garbage looks when there are 20,000 new objects, of a few pieces each."""
+"""So many come and go by themselves: the collector of garbage looks when there
+are 20,000 new objects, of a few pieces each.
+"""
 DESCRIPTORS_MAX = 20
 """More open than before; some belong to connections that are being closed."""
 
@@ -111,7 +117,10 @@ class Growth:
             if self.late_calls
             else ""
         )
-        return f"{self.of('memory_bytes') / 2**20:.1f} MiB, {self.of('descriptors')} descriptors, {late}"
+        return (
+            f"{self.of('memory_bytes') / 2**20:.1f} MiB, {self.of('descriptors')} descriptors, "
+            f"{late}"
+        )
 
 
 @dataclass
@@ -131,7 +140,8 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.frames:,} frames in {self.took_s:.0f} s, {self.honest} honest calls served,"
+            f"{self.name}: {self.frames:,} frames in {self.took_s:.0f} s, {self.honest} honest "
+            "calls served,"
             f" {len(self.problems)} problems, grew {self.growth}, {len(self.methods)} methods,"
             f" {dict(self.statuses.most_common(12))}"
         )
@@ -155,7 +165,9 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def _likely(rng: random.Random, spec: FieldDescriptor):
-    """Return a value as `value_of` does, often one that names something: a request gets further with it."""
+    """Return a value as `value_of` does, often one that names something:
+    a request gets further with it.
+    """
     if spec.cpp_type in _WHOLE and rng.random() < 0.4:
         return rng.choice(REAL_IDS)
     return value_of(rng, spec)
@@ -213,7 +225,9 @@ def descriptor_count(pid: int) -> int:
 
 
 class Attack:
-    """Frames for one process, from several connections at once, and an honest caller beside them."""
+    """Frames for one process, from several connections at once,
+    and an honest caller beside them.
+    """
 
     def __init__(self, cluster: "Running", report: Report, seed: int) -> None:
         self.report = report

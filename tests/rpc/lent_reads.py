@@ -26,7 +26,9 @@ def content(length, seed):
 
 
 class Storage:
-    """Answers reads as storage processes do, out of a pool of buffers; the chunk says what there is to read."""
+    """Answers reads as storage processes do, out of a pool of buffers;
+    the chunk says what there is to read.
+    """
 
     def __init__(self):
         self.pool = BufferPool(64 << 20)

@@ -1,4 +1,5 @@
-"""Messages of every declared type with random content, made from their descriptors: edge values, noise, hostile names.
+"""Messages of every declared type with random content, made from their descriptors:
+edge values, noise, hostile names.
 
 Plain random numbers, not hypothesis: a message costs microseconds, and a seed names it.
 """
@@ -84,7 +85,9 @@ def fill(
     depth: int = 0,
     left_out: float = LEFT_OUT_SHARE,
 ) -> None:
-    """Fill the fields of a message but for a share; of those that exclude each other the last one stays."""
+    """Fill the fields of a message but for a share;
+    of those that exclude each other the last one stays.
+    """
     for field in message.DESCRIPTOR.fields:
         if rng.random() < left_out or (field.message_type and depth >= DEPTH_MAX):
             continue

@@ -76,7 +76,8 @@ class Peer:
         return True
 
     async def exchange(self, data: bytes, wanted: Collection[int]) -> list[Answer]:
-        """Send bytes, and return what comes until every wanted request is answered or the stream ends.
+        """Send bytes, and return what comes until every wanted request is answered
+        or the stream ends.
 
         Raises:
             SilenceError: neither happened.
@@ -158,7 +159,9 @@ def request_frame(
     trace: bytes = b"",
     version: int = VERSION_MAX,
 ) -> bytes:
-    """Return a request whose header is good, whatever the message is; with a `trace`, one that says it is traced."""
+    """Return a request whose header is good, whatever the message is;
+    with a `trace`, one that says it is traced.
+    """
     message = trace + message
     header = encode_header(
         Kind.REQUEST,
@@ -175,7 +178,9 @@ def request_frame(
 
 
 async def honest_call(address: str, cluster_id: str) -> None:
-    """Call Core.Echo over a connection of its own; raises when it is not answered well and in time."""
+    """Call Core.Echo over a connection of its own;
+    raises when it is not answered well and in time.
+    """
     message = core_pb2.EchoReq(data=b"honest").SerializeToString()
     async with greeted(address, cluster_id) as peer:
         frame = request_frame(services.CORE_ECHO, 1, message)

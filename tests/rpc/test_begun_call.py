@@ -1,4 +1,6 @@
-"""Calls that nobody waits for: their end is told once, whatever it is, and nothing of them stays behind."""
+"""Calls that nobody waits for: their end is told once, whatever it is,
+and nothing of them stays behind.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""Methods that begin a request where it was received, and answer when they like: each is answered once, all else is as ever."""
+"""Methods that begin a request where it was received, and answer when they like:
+each is answered once, all else is as ever.
+"""
 
 import pytest
 import trio
@@ -157,7 +159,9 @@ async def test_an_answer_after_the_end_of_its_connection_is_dropped(net, process
 
 
 async def test_an_answer_while_its_connection_ends_is_dropped(net, process, service):
-    """So many are under way that replies would be posted, and the connection takes no task for that any more."""
+    """So many are under way that replies would be posted,
+    and the connection takes no task for that any more.
+    """
     async with process(net) as p, trio.open_nursery() as nursery:
         told = []
 

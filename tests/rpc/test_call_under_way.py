@@ -13,7 +13,9 @@ from fs.schema.status import FsError, Status
 
 
 async def finished_at_the_deadline(call):
-    """What a task sees whose work ends in the very moment in which its time is up: no cancellation."""
+    """What a task sees whose work ends in the very moment in which its time is up:
+    no cancellation.
+    """
     with trio.CancelScope(shield=True):
         await trio.sleep_until(call.deadline_s)
 

@@ -275,7 +275,9 @@ async def test_a_connection_that_ends_within_a_payload_fails_the_call(net, proce
 
 
 async def test_nobody_keeps_the_buffers_of_a_call_that_has_ended(net, process):
-    """Without the garbage collector, which comes late: large buffers go to the next call at once."""
+    """Without the garbage collector, which comes late:
+    large buffers go to the next call at once.
+    """
 
     class Target(bytearray):
         pass
@@ -298,7 +300,9 @@ async def test_nobody_keeps_the_buffers_of_a_call_that_has_ended(net, process):
 
 @pytest.mark.thorough
 async def test_cancelled_in_the_middle_of_a_payload_the_buffers_rest(net, process):
-    """Whatever moment a call is cancelled at, its buffers are left alone and later calls are whole."""
+    """Whatever moment a call is cancelled at, its buffers are left alone
+    and later calls are whole.
+    """
     size = 2_000_000
     rng = random.Random(3)
     async with process(net) as p:

@@ -1,4 +1,6 @@
-"""Closed clusters: what is needed to be served, by every method, over every network; and what is refused."""
+"""Closed clusters: what is needed to be served, by every method, over every network;
+and what is refused.
+"""
 
 import hashlib
 import logging
@@ -92,8 +94,9 @@ async def test_who_knows_the_key_is_served(net, process):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [((OLD, NEW), (OLD,)), ((NEW, OLD), (OLD,)), ((OLD,), (OLD, NEW)), ((NEW,), (OLD, NEW))]
-)  # fmt: skip
+    ("ours", "theirs"),
+    [((OLD, NEW), (OLD,)), ((NEW, OLD), (OLD,)), ((OLD,), (OLD, NEW)), ((NEW,), (OLD, NEW))],
+)
 async def test_a_key_is_replaced_while_all_goes_on(net, process, ours, theirs):
     async with process(net, guard=guard(*ours), secrets=theirs) as p:
         assert await echoes(p)
@@ -218,7 +221,9 @@ async def test_a_listener_that_does_not_know_the_key_gets_no_proof(net, process)
 
 @pytest.mark.parametrize("status", [None, Status.RPC_WRONG_NODE, Status.CHUNK_NOT_FOUND])
 async def test_a_listener_without_the_key_judges_nobody(net, process, status):
-    """A node is gone when another one answers at its address, if that one proves to be of the cluster."""
+    """A node is gone when another one answers at its address,
+    if that one proves to be of the cluster.
+    """
 
     async def pretend(stream):
         raw = Greeter(stream)

@@ -1,4 +1,6 @@
-"""The arithmetic of proofs, byte for byte: a release that computes another one can no longer talk to this one."""
+"""The arithmetic of proofs, byte for byte:
+a release that computes another one can no longer talk to this one.
+"""
 
 import pytest
 

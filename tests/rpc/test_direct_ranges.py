@@ -1,4 +1,6 @@
-"""Replies that lend ranges which the disk has yet to read: who reads them, who must not, and what either side that lies can do."""
+"""Replies that lend ranges which the disk has yet to read:
+who reads them, who must not, and what either side that lies can do.
+"""
 
 import os
 
@@ -36,7 +38,9 @@ LENT = FLAG_LENT | FLAG_RANGES
 
 
 class Storage:
-    """Lends two halves of a file, the last one first, to be read past the page cache if its caller takes that; else it sends the bytes."""
+    """Lends two halves of a file, the last one first,
+    to be read past the page cache if its caller takes that; else it sends the bytes.
+    """
 
     def __init__(self, folder):
         data = noise(SIZE)
@@ -187,7 +191,7 @@ def test_those_who_read_from_one_disk_are_in_one_line(storage, monkeypatch):
     assert lines[0] is not None and lines[0] is lines[1]
 
 
-# ---- either side by hand, also of another release --------------------------------------------------
+# ---- either side by hand, also of another release ------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [RANGES, RANGES | FLAG_DIRECT])

@@ -1,4 +1,6 @@
-"""Answers that cannot be made or sent for an error of ours: told to their callers, or the end of one connection, never of the process."""
+"""Answers that cannot be made or sent for an error of ours:
+told to their callers, or the end of one connection, never of the process.
+"""
 
 import pytest
 import trio

@@ -1,4 +1,6 @@
-"""Tasks that have answered a request lead again: few are started, and nothing of one request concerns a later one."""
+"""Tasks that have answered a request lead again:
+few are started, and nothing of one request concerns a later one.
+"""
 
 import pytest
 import trio

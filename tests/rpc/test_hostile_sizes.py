@@ -1,4 +1,5 @@
-"""Row R3: sizes that are claimed but never sent, idle connections and slow senders cost next to nothing.
+"""Row R3: sizes that are claimed but never sent,
+idle connections and slow senders cost next to nothing.
 
 `EMBER_IDLE_CONNECTIONS=1000` runs the long form.
 """

@@ -1,4 +1,6 @@
-"""Lent payloads: what is read where its caller has it, what is sent all the same, and what a caller that lies can do."""
+"""Lent payloads: what is read where its caller has it, what is sent all the same,
+and what a caller that lies can do.
+"""
 
 import ctypes
 import mmap
@@ -204,7 +206,9 @@ async def test_after_a_payload_that_could_not_be_read_all_are_sent(unix, process
 
 
 async def test_who_gives_up_may_use_its_memory_at_once(unix, process, storage):
-    """The server reads it when it has room, finds something else, and refuses it; nothing else is hurt."""
+    """The server reads it when it has room, finds something else, and refuses it;
+    nothing else is hurt.
+    """
     bugs = []
     async with process(
         unix, services=[([WRITE], storage)], on_bug=lambda *bug: bugs.append(bug)
@@ -231,7 +235,9 @@ async def test_who_gives_up_may_use_its_memory_at_once(unix, process, storage):
 async def test_in_simulation_memory_changes_once_it_is_lent_no_more(
     process, storage, is_compared, autojump_clock  # noqa: ARG001
 ):  # fmt: skip
-    """What was given up is read all the same, and then holds whatever it does: that is never taken, but where nobody compares it."""
+    """What was given up is read all the same, and then holds whatever it does:
+    that is never taken, but where nobody compares it.
+    """
     memory = MemoryNetwork(seed=1)
     memory.memory = SimulatedMemory(1)
     ends = memory.endpoint("a"), memory.endpoint("b")
@@ -255,7 +261,7 @@ async def test_in_simulation_memory_changes_once_it_is_lent_no_more(
     assert all(data in sent for data in storage.taken) is is_compared
 
 
-# ---- who speaks by hand ------------------------------------------------------------------------------
+# ---- who speaks by hand --------------------------------------------------------------------------
 
 
 class Caller(Raw):

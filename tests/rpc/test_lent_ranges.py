@@ -1,4 +1,6 @@
-"""Replies that lend ranges of files: what is read there, what is asked for again, and what either side that lies can do."""
+"""Replies that lend ranges of files: what is read there, what is asked for again,
+and what either side that lies can do.
+"""
 
 import os
 from contextlib import suppress
@@ -42,7 +44,9 @@ BOTH = FLAG_BORROWS | FLAG_RANGES
 
 
 class Storage:
-    """Lends ranges of two files, or what the test says, wherever that may be; else it sends the bytes."""
+    """Lends ranges of two files, or what the test says, wherever that may be;
+    else it sends the bytes.
+    """
 
     def __init__(self, folder):
         self.data = [noise(9 << 20, 1), noise(2 << 20, 2)]
@@ -252,7 +256,7 @@ async def test_a_call_given_up_returns_what_was_lent(unix, process, storage, mon
         assert lent_count == 5 or when == "at once"
 
 
-# ---- either side by hand ---------------------------------------------------------------------------
+# ---- either side by hand -------------------------------------------------------------------------
 
 
 async def test_what_a_connection_held_is_free_once_it_has_ended(unix, process, storage):
@@ -358,7 +362,7 @@ def test_ranges_are_a_way_of_lending(kind, flags, is_known):
         decode_header(header, limits)
 
 
-# ---- the parts ------------------------------------------------------------------------------------
+# ---- the parts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_simulated", [False, True])

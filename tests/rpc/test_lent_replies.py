@@ -1,4 +1,6 @@
-"""Lent replies: what is read where its server has it, what is sent all the same, and what either side that lies can do."""
+"""Lent replies: what is read where its server has it, what is sent all the same,
+and what either side that lies can do.
+"""
 
 import ctypes
 import mmap
@@ -288,7 +290,7 @@ async def test_what_was_read_is_returned_where_others_always_wait_to_send(unix, 
         all_.cancel_scope.cancel()
 
 
-# ---- the parts ------------------------------------------------------------------------------------
+# ---- the parts -----------------------------------------------------------------------------------
 
 
 def lender(memory, totals):

@@ -166,7 +166,9 @@ async def test_who_keeps_a_reply_loses_the_connection(raw, storage):
 
 
 async def test_a_reply_whose_return_waits_behind_requests_for_room_is_not_kept(unix, process):
-    """A node that is short of buffers waits with each request; what lies behind them it has not seen."""
+    """A node that is short of buffers waits with each request;
+    what lies behind them it has not seen.
+    """
 
     class Writes(AtOnce):
         async def write(self, _call, _request):

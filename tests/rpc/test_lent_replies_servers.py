@@ -32,7 +32,9 @@ def answer(number, pieces, size, message=b"", status=0):
 
 @pytest.fixture
 def liar(tmp_path):
-    """Return `liar(talk, call)`: run a server that does as `talk(raw, hello)` says, and `call(channel)`."""
+    """Return `liar(talk, call)`: run a server that does as `talk(raw, hello)` says,
+    and `call(channel)`.
+    """
 
     async def run(talk, call):
         network, address = SocketNetwork(), f"unix:{tmp_path}/liar"

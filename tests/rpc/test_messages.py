@@ -1,4 +1,5 @@
-"""Row R2: every message type survives a round trip, and a cut message decodes to a message or to an error.
+"""Row R2: every message type survives a round trip,
+and a cut message decodes to a message or to an error.
 
 `EMBER_MESSAGE_EXAMPLES=1000` runs the long form.
 """

@@ -1,4 +1,6 @@
-"""Serving methods that are plain functions: what they end at once is answered at once, all else as ever."""
+"""Serving methods that are plain functions:
+what they end at once is answered at once, all else as ever.
+"""
 
 import pytest
 import trio
@@ -152,7 +154,9 @@ async def test_what_a_quick_form_leaves_is_done_by_the_method(net, process, quic
 
 
 async def test_a_packed_form_is_called_in_place_of_the_method(net, process, quick, monkeypatch):
-    """With what the quick form has found out, and in a task, too; what it leaves is done by the method, and its errors are answers."""
+    """With what the quick form has found out, and in a task, too;
+    what it leaves is done by the method, and its errors are answers.
+    """
     seen = []
 
     async def later(data):
@@ -195,7 +199,9 @@ LARGE_BYTES = 12 << 20
 
 
 async def test_large_replies_are_begun_at_once_and_go_on_beside_others(net, process, plain):
-    """The rest of what the socket has no room for is sent by a task; what comes behind it is not cut into it."""
+    """The rest of what the socket has no room for is sent by a task;
+    what comes behind it is not cut into it.
+    """
     async with process(net) as p, trio.open_nursery() as nursery:
 
         async def ask(number):
@@ -346,7 +352,8 @@ class Tried:
         elif request.data == b"error":
             raise FsError(Status.NOT_EMPTY, "directory 17 holds 3 entries")
         assert request.data != b"bug", "broken invariant"
-        # As of what has committed before it fails, and finds that done already when it is called again.
+        # As of what has committed before it fails, and finds that done
+        # already when it is called again.
         assert request.data != b"late bug" or len(self.steps) > 1, "broken invariant"
         if request.data == b"late RuntimeError" and len(self.steps) == 1:
             raise RuntimeError("broken invariant")

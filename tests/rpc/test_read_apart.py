@@ -1,4 +1,6 @@
-"""Lent replies that threads read (`ReadApart`): the event loop goes on, and whatever ends meanwhile, no byte counts that was not lent any more."""
+"""Lent replies that threads read (`ReadApart`):
+the event loop goes on, and whatever ends meanwhile, no byte counts that was not lent any more.
+"""
 
 import os
 import threading

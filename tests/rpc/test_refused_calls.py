@@ -1,6 +1,8 @@
-"""Every remote method against every kind of bad credentials: refused, told in the log, and nothing happened.
+"""Every remote method against every kind of bad credentials:
+refused, told in the log, and nothing happened.
 
-The table is made from the schema, so a new method is in it; who may call it stands below, and has to be said there too.
+The table is made from the schema, so a new method is in it; who may call it stands
+below, and has to be said there too.
 """
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
@@ -40,17 +42,38 @@ ADMITS = {"Meta": MetaService, "Mgmtd": MgmtdService, "Storage": StorageService}
 
 FOR_USERS = {
     *(f"Meta.{m.name}" for m in methods_of("Meta")),
-    "Core.Echo", "Core.GetInfo",
-    "Mgmtd.GetPrimary", "Mgmtd.GetRoutingInfo", "Mgmtd.ReportUnreachable",
-    "Mgmtd.ExtendClientSession", "Mgmtd.CloseClientSession", "Mgmtd.GetSettings",
-    "Storage.BatchRead", "Storage.Write", "Storage.WriteGroup", "Storage.WriteRanges", "Storage.QueryLastChunk", "Storage.SyncChains",
+    "Core.Echo",
+    "Core.GetInfo",
+    "Mgmtd.GetPrimary",
+    "Mgmtd.GetRoutingInfo",
+    "Mgmtd.ReportUnreachable",
+    "Mgmtd.ExtendClientSession",
+    "Mgmtd.CloseClientSession",
+    "Mgmtd.GetSettings",
+    "Storage.BatchRead",
+    "Storage.Write",
+    "Storage.WriteGroup",
+    "Storage.WriteRanges",
+    "Storage.QueryLastChunk",
+    "Storage.SyncChains",
     "Storage.Relay",
-}  # fmt: skip
+}
 FOR_SERVICES = {
-    "Kv.Read", "Kv.Commit", "Kv.Sync", "Mgmtd.Heartbeat", "Mgmtd.FindTokens",
-    "Storage.Update", "Storage.UpdateGroup", "Storage.ReplaceGroup", "Storage.UpdateRanges", "Storage.RemoveChunks", "Storage.QueryVersions", "Storage.SyncStart", "Storage.SyncDone",
+    "Kv.Read",
+    "Kv.Commit",
+    "Kv.Sync",
+    "Mgmtd.Heartbeat",
+    "Mgmtd.FindTokens",
+    "Storage.Update",
+    "Storage.UpdateGroup",
+    "Storage.ReplaceGroup",
+    "Storage.UpdateRanges",
+    "Storage.RemoveChunks",
+    "Storage.QueryVersions",
+    "Storage.SyncStart",
+    "Storage.SyncDone",
     "Storage.FetchCopy",
-}  # fmt: skip
+}
 """All others are for admins."""
 
 KEY, WRONG_KEY = (Secret.of_key(bytes([n]) * 32) for n in (1, 2))
@@ -116,9 +139,13 @@ def record(token, **fields):
 USERS = {
     t.token_id: record(t, **fields)
     for t, fields in (
-        (ALICE, {}), (BOB, {}), (ADMIN, {"is_admin": True}), (ROOT, {"is_root": True}), (EXPIRED, {"expires_ns": 1}),
+        (ALICE, {}),
+        (BOB, {}),
+        (ADMIN, {"is_admin": True}),
+        (ROOT, {"is_root": True}),
+        (EXPIRED, {"expires_ns": 1}),
     )
-}  # fmt: skip
+}
 
 
 async def find(token_ids):

@@ -35,7 +35,9 @@ LIMITS = FrameLimits(1 << 30, 1 << 40)
 
 @pytest.fixture(autouse=True)
 def brief_goodbyes(monkeypatch):
-    """Who hears a goodbye here waits for the end of the stream, and so for all the time that the server waits for him."""
+    """Who hears a goodbye here waits for the end of the stream,
+    and so for all the time that the server waits for him.
+    """
     monkeypatch.setattr(replies, "LINGER_S_MAX", 0.01)
 
 
@@ -389,7 +391,9 @@ async def test_a_reply_does_not_wait_for_the_buffer_of_another_request(
     autojump_clock,  # noqa: ARG001
     monkeypatch,
 ):
-    """The second request's payload lies in the receive buffer when the first one's reply is ready."""
+    """The second request's payload lies in the receive buffer
+    when the first one's reply is ready.
+    """
     monkeypatch.setattr("fs.rpc.server_connection.BUFFER_WAIT_S_MAX", 1e6)
     async with process(net) as p:
         lease = await p.server.pool.acquire(POOL_BYTES_MAX)

@@ -1,4 +1,6 @@
-"""Replies that a method sends before it returns: they come once, and what it does afterwards says nothing to its caller."""
+"""Replies that a method sends before it returns:
+they come once, and what it does afterwards says nothing to its caller.
+"""
 
 import pytest
 import trio

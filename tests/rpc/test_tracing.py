@@ -1,4 +1,6 @@
-"""Traces between processes: what a frame carries, to whom, and what those pay that are not traced."""
+"""Traces between processes: what a frame carries, to whom,
+and what those pay that are not traced.
+"""
 
 import cProfile
 import logging
@@ -70,7 +72,8 @@ async def test_a_request_takes_its_trace_along_and_others_have_none(net, process
     assert [span.name for span in called] == ["Core.Echo", "operation"]
     first = called[0]
     assert (first.kind, first.parent_id) == (SpanKind.CLIENT, root.span_id)
-    # The process that relays begins both of its spans, and that of its call, by the tracer that joined.
+    # The process that relays begins both of its spans, and that of its
+    # call, by the tracer that joined.
     end, call, outer = served
     assert [span.kind for span in served] == [SpanKind.SERVER, SpanKind.CLIENT, SpanKind.SERVER]
     assert outer.parent_id == first.span_id

@@ -112,7 +112,8 @@ def test_frames_that_earlier_releases_allowed_are_made_larger(caplog, tmp_path, 
         ("[[storage.disks]]\npaths='a'\n", "storage.disks[", ["paths: unknown key", "target_ids"]),
         ("rpc = 7\n", "rpc", ["section with keys message_bytes_max"]),
         ("[rpc\n", "", ["not valid TOML", "line 1"]),
-        # A client that asked again for longer than services remember it could have its request done twice.
+        # A client that asked again for longer than services remember it could
+        # have its request done twice.
         ("[client]\nretry_time_s_max = 301\n", "client.retry_time_s_max", ["0.001 to 300.0"]),
         ("[meta]\nidempotency_expiry_s = 599\n", "meta.idempotency_expiry_s", ["600.0 to 86400.0"]),
         # What a whole chunk does not fit into would never let a target of large chunks sync.

@@ -19,7 +19,9 @@ MOUNTS = """\
     ("device", "source"), [("0:27", "/dev/sdb"), ("0:28", "pool/b"), ("0:2", "")]
 )
 def test_what_is_below_a_file_system_without_a_device_of_its_own(device, source):
-    """A flush of btrfs that took 10 s was taken for a hang: nothing said that the device was at work."""
+    """A flush of btrfs that took 10 s was taken for a hang:
+    nothing said that the device was at work.
+    """
     assert disk_hang.source_of(device, MOUNTS) == source
 
 

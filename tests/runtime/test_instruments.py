@@ -1,4 +1,6 @@
-"""trio's instruments are told what they are told without our table, by a loop that asks it without a call."""
+"""trio's instruments are told what they are told without our table,
+by a loop that asks it without a call.
+"""
 
 import trio
 from trio.abc import Instrument

@@ -1,4 +1,6 @@
-"""Which stretch of a log is missing between others: seen whichever one it is, and never where all are there."""
+"""Which stretch of a log is missing between others:
+seen whichever one it is, and never where all are there.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,7 +17,9 @@ EVENT = [(5, 1)]
 
 
 class Machine:
-    """A clock, and a poll that says what it was asked for; each event comes so long after the wait for it began."""
+    """A clock, and a poll that says what it was asked for;
+    each event comes so long after the wait for it began.
+    """
 
     def __init__(self):
         self.now_s = 1000.0

@@ -1,4 +1,6 @@
-"""Forgetting what came first: never less than what is too much, and in the order in which it came."""
+"""Forgetting what came first: never less than what is too much,
+and in the order in which it came.
+"""
 
 from fs.runtime.oldest import SHARE, forget_oldest
 

@@ -1,4 +1,6 @@
-"""Descriptors that the event loop looks after itself: nobody is woken in vain, no time limit is missed."""
+"""Descriptors that the event loop looks after itself:
+nobody is woken in vain, no time limit is missed.
+"""
 
 import errno
 import socket
@@ -126,7 +128,9 @@ def test_a_time_limit_that_was_set_by_what_was_told_is_kept(pair):
 
 
 def test_a_bug_in_who_is_told_ends_the_run_and_every_task_in_order(pair):
-    """Raised right where the loop waits it would leave trio's loop behind, and what tasks have to clean up."""
+    """Raised right where the loop waits it would leave trio's loop behind,
+    and what tasks have to clean up.
+    """
     ended = []
 
     async def other():
@@ -290,7 +294,9 @@ def test_a_cancelled_receive_takes_nothing_and_the_next_one_gets_it_all(pair):
 
 
 def test_a_connection_that_trio_has_waited_for_is_watched_all_the_same():
-    """Trio leaves a descriptor in its epoll once somebody has waited for it, here to be connected."""
+    """Trio leaves a descriptor in its epoll once somebody has waited for it,
+    here to be connected.
+    """
 
     async def main():
         readiness.install()

@@ -50,7 +50,9 @@ async def test_exceptions_come_back():
 
 
 async def test_what_a_failed_call_was_given_is_let_go_of():
-    """It was kept until somebody looked for cycles: the error knew its job, and the job the error."""
+    """It was kept until somebody looked for cycles:
+    the error knew its job, and the job the error.
+    """
 
     class Given:
         """May be referred to weakly."""

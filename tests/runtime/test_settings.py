@@ -1,4 +1,6 @@
-"""Settings of a running process: what is laid over what, whole or not at all, and what is said of it."""
+"""Settings of a running process: what is laid over what, whole or not at all,
+and what is said of it.
+"""
 
 import pytest
 from hypothesis import given, settings

@@ -69,7 +69,9 @@ async def test_one_relative_to_its_beginning_is_refused_as_ever(is_known):
 
 @pytest.mark.parametrize("way", [set_deadline, the_usual])
 async def test_many_of_them_leave_what_trio_keeps_in_order(autojump_clock, way):
-    """Its own count of what it keeps is compared with that whenever it cleans up, every thousand or so."""
+    """Its own count of what it keeps is compared with that whenever it cleans up,
+    every thousand or so.
+    """
     rng = random.Random(3)
     deadlines = readiness.RUN_CONTEXT.runner.deadlines
     with trio.CancelScope() as outer, trio.CancelScope() as inner:

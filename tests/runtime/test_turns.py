@@ -1,4 +1,6 @@
-"""Whose large read is at the disk: how many at once, in which order, and that nobody is forgotten."""
+"""Whose large read is at the disk: how many at once, in which order,
+and that nobody is forgotten.
+"""
 
 import threading
 from contextlib import ExitStack

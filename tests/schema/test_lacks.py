@@ -51,7 +51,9 @@ def test_a_bug_beside_a_lack_is_a_bug():
 
 
 def test_a_lack_is_asked_for_again_and_leaves_the_outcome_open():
-    """And an old release, which does not know the number, takes it for INTERNAL_ERROR (tests/rpc/test_frame.py)."""
+    """And an old release, which does not know the number,
+    takes it for INTERNAL_ERROR (tests/rpc/test_frame.py).
+    """
     assert spec(Status.OUT_OF_RESOURCES).retry is Retry.OTHER
     assert not spec(Status.OUT_OF_RESOURCES).definite
 

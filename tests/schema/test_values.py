@@ -1,4 +1,6 @@
-"""Values that are made plainly: like frozen dataclasses of the same fields, but for the check at run time."""
+"""Values that are made plainly: like frozen dataclasses of the same fields,
+but for the check at run time.
+"""
 
 import copy
 import pickle

@@ -3,7 +3,8 @@
     python -m tests.sim SEED [--trace] [--seconds S] [--only FAULT ...] [--dense] [--log LEVEL]
     python -m tests.sim [FIRST] --count N [--jobs J] [--resume FILE] ...
 
-One seed: its line, or what is broken.  Many: progress, the failing seeds, a summary.  Exit code 1 if a seed failed.
+One seed: its line, or what is broken.  Many: progress, the failing seeds, a
+summary.  Exit code 1 if a seed failed.
 """
 
 import argparse

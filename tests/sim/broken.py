@@ -1,4 +1,6 @@
-"""The registry of mutants: each breaks one rule of EmberFS, and says what it is most sensitive to."""
+"""The registry of mutants: each breaks one rule of EmberFS,
+and says what it is most sensitive to.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -24,7 +24,9 @@ from .scenario import WORK_S, run_seed
 SEEDS_PER_PROCESS: Final = 40
 """Then a fresh interpreter, since nothing is collected during a run.
 
-By a new pool, for one that replaces its processes may wait for ever for a replacement (CPython issue 115634)."""
+By a new pool, for one that replaces its processes may wait for ever for a
+replacement (CPython issue 115634).
+"""
 
 MEMORY_BYTES_MAX: Final = 4 << 30
 GATE_FAULT_COUNT: Final = 10
@@ -196,13 +198,17 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     )
     if good:
         faults = [sum(o.fault_counts.values()) for o in good]
+        below = [
+            o.op_count < GATE_OP_COUNT or count < GATE_FAULT_COUNT
+            for o, count in zip(good, faults, strict=True)
+        ]
         lines.append(
-            f"per seed: {min(o.op_count for o in good)} to {max(o.op_count for o in good)} operations,"
+            f"per seed: {min(o.op_count for o in good)} to {max(o.op_count for o in good)} "
+            "operations,"
             f" {min(faults)} to {max(faults)} faults, longest operation"
             f" {max(o.longest_op_s for o in good):.1f} s, live again after at most"
             f" {max(o.live_s for o in good):.1f} s; below the gate"
-            f" ({GATE_OP_COUNT} operations, {GATE_FAULT_COUNT} faults):"
-            f" {sum(o.op_count < GATE_OP_COUNT or f < GATE_FAULT_COUNT for o, f in zip(good, faults, strict=True))}"
+            f" ({GATE_OP_COUNT} operations, {GATE_FAULT_COUNT} faults): {sum(below)}"
         )
     direct = [o.direct_write_count for o in good if o.direct_write_count]
     lines.append(f"{sum(direct)} versions written past the page cache, in {len(direct)} seeds")

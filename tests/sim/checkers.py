@@ -1,4 +1,6 @@
-"""What must hold during a run and at its end, one checker per property; each raises AssertionError."""
+"""What must hold during a run and at its end, one checker per property;
+each raises AssertionError.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +30,9 @@ VERSION_LOOKS = 20
 class Observer:
     """Looks all the time.
 
-    One primary at most; who names a routing version names its one content; the committed version of a chunk falls on no
-    target that goes on serving; nothing is an assertion that failed inside a service.  Counts what only looking shows.
+    One primary at most; who names a routing version names its one content; the committed version of
+    a chunk falls on no target that goes on serving; nothing is an assertion that failed inside a
+    service.  Counts what only looking shows.
     """
 
     def __init__(self, cluster: SimCluster, memory: Memory, count: Callable[[str], None]) -> None:
@@ -85,7 +88,8 @@ class Observer:
                     continue  # `wait_settings` asks whether it hears of the others
                 known = self._settings.setdefault((role, stored.version), stored.text)
                 assert known == stored.text, (
-                    f"{name}: version {stored.version} of {role.name} is {stored.text!r}, was {known!r}"
+                    f"{name}: version {stored.version} of {role.name} is {stored.text!r}, was "
+                    f"{known!r}"
                 )
 
     def _look_at_lease(self, name: str, service: Any) -> None:
@@ -113,7 +117,8 @@ class Observer:
             for inode_id in sorted(self.memory.shared_inode_ids):
                 for state in target.disk.engine.list_file(target.target_id, inode_id):
                     assert state.commit_ver >= known.get(state.chunk_id, 0), (
-                        f"{name}: {state.chunk_id} fell from {known[state.chunk_id]} to {state.commit_ver}"
+                        f"{name}: {state.chunk_id} fell from {known[state.chunk_id]} to "
+                        f"{state.commit_ver}"
                     )
                     known[state.chunk_id] = state.commit_ver
 
@@ -138,7 +143,9 @@ def check_registers(memory: Memory) -> None:
 
 
 def check_mounts(memory: Memory) -> None:
-    """What is written between open and close, and read after an open, is as if it were done in one step."""
+    """What is written between open and close, and read after an open,
+    is as if it were done in one step.
+    """
     for path, history in memory.mounts.ops.items():
         cuts = [(cut.time_s, cut.synced_s[path]) for cut in memory.cuts]
         assert is_linearizable_across(history, MOUNTED, cuts), (
@@ -153,7 +160,9 @@ def check_given_up(memory: Memory) -> None:
 
 
 def check_contests(memory: Memory) -> None:
-    """An exclusive creation has at most one winner, unless power was lost while it was contested."""
+    """An exclusive creation has at most one winner,
+    unless power was lost while it was contested.
+    """
     for name, winners in memory.winners.items():
         began_s, ended_s = float(name.split("-")[-1]), max(time_s for _, time_s in winners)
         if not any(began_s <= cut.time_s <= ended_s for cut in memory.cuts):
@@ -175,7 +184,8 @@ async def check_trees(fs: EmberFs, memory: Memory) -> None:
 async def touch_leftovers(fs: EmberFs, memory: Memory) -> None:
     """Read the shared files and remove what dead clients have left.
 
-    A pending version whose client has died waits for whoever needs the chunk next (craq.md); afterwards none may be left.
+    A pending version whose client has died waits for whoever needs the chunk next
+    (craq.md); afterwards none may be left.
     """
     for path in memory.synced_s:
         await fs.read_file(path)
@@ -186,7 +196,9 @@ async def touch_leftovers(fs: EmberFs, memory: Memory) -> None:
 
 
 async def _check_abandoned(fs: EmberFs, left: Abandoned) -> None:
-    """What a dead client had finished is there; of what was under way, anything between before and after."""
+    """What a dead client had finished is there;
+    of what was under way, anything between before and after.
+    """
     found = {f"{left.home}/{entry.name}" for entry in await fs.listdir(left.home)}
     op = left.under_way
     after = op.applied_to(left.tree) if op is not None else left.tree
@@ -209,7 +221,9 @@ async def check_metadata(cluster: SimCluster) -> None:
 
 
 async def wait_collected(cluster: SimCluster, timeout_s: float = 300) -> set[int]:
-    """Wait until garbage collection has freed all that was removed; return the inodes that may have chunks."""
+    """Wait until garbage collection has freed all that was removed;
+    return the inodes that may have chunks.
+    """
     with trio.move_on_after(timeout_s):
         while True:
             contents = await load(cluster.kv)
@@ -221,7 +235,8 @@ async def wait_collected(cluster: SimCluster, timeout_s: float = 300) -> set[int
 
 
 def check_replicas(cluster: SimCluster, inode_ids: set[int] | None) -> int:
-    """All targets of a chain hold the same chunks with the same content; return how many chunks there are.
+    """All targets of a chain hold the same chunks with the same content;
+    return how many chunks there are.
 
     With `inode_ids`: no chunk belongs to a file that does not exist, or is inline.
     Reads the disks of processes that have been killed before, as a later process would find them.
@@ -242,8 +257,9 @@ def check_replicas(cluster: SimCluster, inode_ids: set[int] | None) -> int:
                 )
                 after = page[-1].chunk_id.pack()
             for chunk_id, (commit_ver, *_) in chunks.items():
-                # What the digests stand for is really there.  A target that a move gave up in the middle of
-                # its resync may hold versions that were never committed; one of a chain may not (below).
+                # What the digests stand for is really there.  A target that a move gave up
+                # in the middle of its resync may hold versions that were never committed;
+                # one of a chain may not (below).
                 if commit_ver:
                     engine.read_whole(target_id, chunk_id)
             states[target_id] = chunks

@@ -1,8 +1,8 @@
 """A whole cluster in one trio run: real services on simulated network, disks, threads and store.
 
-The processes are built by the same composition functions as real ones (fs/app); only their runtime, their
-key-value engine and their disks are simulated.  What a crash leaves behind is the store and the disks: each
-start of a process sees them through views that its death severs (life.py).
+The processes are built by the same composition functions as real ones (fs/app); only their runtime,
+their key-value engine and their disks are simulated.  What a crash leaves behind is the store and
+the disks: each start of a process sees them through views that its death severs (life.py).
 """
 
 import random
@@ -70,11 +70,15 @@ CLUSTER_ID = "sim"
 CHUNK_BYTES = 65536
 MEMORY_NODE = "mem:node-{}"
 RESYNC_INTERVAL_S = 0.5
-"""Longer than usual, as `PROBE_INTERVALS_S`: asking for nothing to do costs more than all the rest."""
+"""Longer than usual, as `PROBE_INTERVALS_S`:
+asking for nothing to do costs more than all the rest.
+"""
 PROBE_INTERVALS_S = ((primary_module, 1.0), (election_module, 0.5))
 """How often managers ask others whether they live."""
 RESTART_S = 1.0
-"""From the end of a process that cannot open its disk to its next start, by whoever keeps it running."""
+"""From the end of a process that cannot open its disk to its next start,
+by whoever keeps it running.
+"""
 DRIFTS = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
 """How fast a machine's monotonic clock runs."""
 
@@ -109,7 +113,9 @@ def _probing_less() -> Iterator[None]:
 
 
 def watch_updates(service: Any, bugs: list[str]) -> None:
-    """See that an update is accepted only under a chain version that its node had while it ran, be it alone or in a group."""
+    """See that an update is accepted only under a chain version that its node had while it ran,
+    be it alone or in a group.
+    """
 
     def watched(
         real: Callable[..., Awaitable[Any]], updates_of: Callable[[Any], Sequence[Any]]
@@ -143,7 +149,9 @@ def _chain_version(service: Any, chain_id: int) -> int:
 
 
 async def _opened(open_disk: Callable[[int], Awaitable[ChunkEngine]]) -> ChunkEngine:
-    """Open the disk of a process; while it fails, nobody has heard of the process, which ends and is started again."""
+    """Open the disk of a process; while it fails, nobody has heard of the process,
+    which ends and is started again.
+    """
     while True:
         try:
             return await open_disk(0)
@@ -182,7 +190,9 @@ class SimProcess:
 
 
 CLIENT_SECTION: Final = ClientSection(retry_time_s_max=300.0, attr_timeout_s=0.0)
-"""What an open has brought is not shown to later reads: histories with registers in small files are linearizable, too."""
+"""What an open has brought is not shown to later reads:
+histories with registers in small files are linearizable, too.
+"""
 
 
 class SimCluster:
@@ -288,7 +298,7 @@ class SimCluster:
         roles = tuple(r for r in (Role.MGMTD, Role.META, Role.STORAGE) if r in all_roles)
         self.processes[name] = SimProcess(name, node_id, config, roles, body, MachineClock(rate))
 
-    # ---- bodies of processes -----------------------------------------------------------------------
+    # ---- bodies of processes ---------------------------------------------------------------------
 
     async def _control(self, roles: frozenset[Role], this: SimProcess, process: Process) -> None:
         store = StoreView(self.kv, this.life)
@@ -320,7 +330,7 @@ class SimCluster:
             engine = await _opened(open_disk)
             await serve_storage(process, [engine], open_disk, calls)
 
-    # ---- life and death ----------------------------------------------------------------------------
+    # ---- life and death --------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
         """Start a process that is not running."""
@@ -381,7 +391,9 @@ class SimCluster:
         process.ended.set()
 
     async def kill(self, *names: str) -> None:
-        """Kill processes at one instant: connections break, memory is gone, disks and store stay."""
+        """Kill processes at one instant: connections break, memory is gone,
+        disks and store stay.
+        """
         for name in names:
             self.processes[name].life.end()
         for name in names:
@@ -396,7 +408,9 @@ class SimCluster:
             await self.processes[name].ended.wait()
 
     def lose_power(self, name: str, source: random.Random) -> None:
-        """Let the machine of a process that was killed lose its power, and with it what is not durable."""
+        """Let the machine of a process that was killed lose its power,
+        and with it what is not durable.
+        """
         process = self.processes[name]
         process.boot_count += 1
         if process.node_id in self.disks:
@@ -422,7 +436,9 @@ class SimCluster:
 
     @property
     def stored_bytes(self) -> int:
-        """What the chunks of all targets take, of those storage processes that run at this moment."""
+        """What the chunks of all targets take, of those storage processes that run
+        at this moment.
+        """
         found = [self.processes[name].services.get("Storage") for name in self.storages]
         targets = [t for s in found if s for t in s._context.targets.targets.values()]
         return sum(t.disk.engine.used_bytes(t.target_id) for t in targets)
@@ -451,7 +467,7 @@ class SimCluster:
             self.trace.add("end", "")
             nursery.cancel_scope.cancel()
 
-    # ---- asking the manager ------------------------------------------------------------------------
+    # ---- asking the manager ----------------------------------------------------------------------
 
     async def _call_manager(self, *calls):
         runtime = simulated_runtime(self.network.endpoint("observer"), 1)
@@ -464,7 +480,9 @@ class SimCluster:
             return [await self._retry(channels, method, request) for method, request in calls]
 
     async def ask_manager(self, method: Any, request: Any) -> Any:
-        """Ask each manager once; return the reply, None if nobody did it (or its answer was lost)."""
+        """Ask each manager once; return the reply,
+        None if nobody did it (or its answer was lost).
+        """
         runtime = simulated_runtime(self.network.endpoint("observer"), self.random.getrandbits(32))
         identity = new_identity(
             ProcessConfig(process=ProcessSection(cluster_id=CLUSTER_ID)), runtime
@@ -524,7 +542,9 @@ class SimCluster:
         return routing_info_from_pb(reply.routing_info)
 
     async def wait_healthy(self, timeout_s: float = 120, *, is_still: bool = False) -> None:
-        """Wait until every target of every chain serves; with `is_still`, until nothing is being moved either."""
+        """Wait until every target of every chain serves;
+        with `is_still`, until nothing is being moved either.
+        """
         with trio.move_on_after(timeout_s):
             while True:
                 info = await self.routing()
@@ -539,7 +559,9 @@ class SimCluster:
         )
 
     def _do_members_serve(self, info: RoutingInfo) -> bool:
-        """Return whether each member of a chain says itself that it serves, also one whose new start nobody has noticed yet."""
+        """Return whether each member of a chain says itself that it serves,
+        also one whose new start nobody has noticed yet.
+        """
         for chain in info.chains.values():
             for member in chain.targets:
                 process = self.processes[self.node_name(info.target(member.target_id).node_id)]
@@ -568,7 +590,7 @@ class SimCluster:
             for role, stored in process.settings._stored.items()
         )
 
-    # ---- clients -----------------------------------------------------------------------------------
+    # ---- clients ---------------------------------------------------------------------------------
 
     async def connect_client(self, name: str, use: Callable[[EmberFs], Awaitable[None]]) -> None:
         """Connect a native client and run `use` with it, until that ends or the client is killed.

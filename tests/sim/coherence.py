@@ -1,12 +1,15 @@
-"""Programs on two mounts, each with the model of Linux's caches in front: what must a program see that reads, asks, opens?
+"""Programs on two mounts, each with the model of Linux's caches in front:
+what must a program see that reads, asks, opens?
 
-    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names] [--holes] [--begun] [--inline BYTES] [--story]
+    python -m tests.sim.coherence SEED [--count N] [--faults [--only FAULT ...]] [--cuts] [--names]
+        [--holes] [--begun] [--inline BYTES] [--story]
 
 What they do: `coherence_programs`; what the kernel does: `page_cache`.
 
-Beneath, without `--faults`: the FUSE server of the direct frontend, the vfs and the metadata service as they are, requests to it lost,
-repeated and late, with `--begun` also those that no task waits for; chunks that only take their time.  With `--faults`: a whole simulated cluster with all that goes wrong there
-(`coherence_cluster`).
+Beneath, without `--faults`: the FUSE server of the direct frontend, the vfs and the metadata
+service as they are, requests to it lost, repeated and late, with `--begun` also those that no task
+waits for; chunks that only take their time.  With `--faults`: a whole simulated cluster with all
+that goes wrong there (`coherence_cluster`).
 """
 
 import argparse
@@ -173,7 +176,8 @@ def main() -> int:
     if arguments.names:
         told_absent = f", {absent} names told absent by mounts, {known} to lead to files"
     print(
-        f"{arguments.count} seeds, {checked} contents as they must be{told_absent}, failed: {failed}"
+        f"{arguments.count} seeds, {checked} contents as they must be{told_absent}, failed: "
+        f"{failed}"
     )
     return 1 if failed else 0
 

@@ -1,11 +1,13 @@
 """The programs of `coherence_programs` over a whole simulated cluster, with what goes wrong there.
 
-Machines die, come back, are cut off, lose what their disks had not written; chains change their members and their order; managers and metadata
-services die, too, and mounts are stopped.  The model of the kernel and its programs are on the machine of a mount, but not in its daemon:
-they go on while that is stopped.
+Machines die, come back, are cut off, lose what their disks had not written; chains change
+their members and their order; managers and metadata services die, too, and mounts are
+stopped.  The model of the kernel and its programs are on the machine of a mount, but not in
+its daemon: they go on while that is stopped.
 
-Only when asked for, as `--only cut_all`: losses of all power but that of the mounts' own machines (`coherence_power`).  Not here: clients that die, and full
-disks, after which programs may see something else (`recovered` knows what).
+Only when asked for, as `--only cut_all`: losses of all power but that of the mounts' own machines
+(`coherence_power`).  Not here: clients that die, and full disks, after which programs may see
+something else (`recovered` knows what).
 """
 
 import random

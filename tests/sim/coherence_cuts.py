@@ -1,14 +1,17 @@
-"""A file that one program of one mount empties and writes anew, or cuts, again and again, while others have it open and read it.
+"""A file that one program of one mount empties and writes anew, or cuts, again and again,
+while others have it open and read it.
 
-It never has a zero byte in it, so nobody reads one: not of what storage has cut already, nor of what it does not have yet, nor of what the
-kernel has filled up where a READ was answered short.
+It never has a zero byte in it, so nobody reads one: not of what storage has cut already, nor of
+what it does not have yet, nor of what the kernel has filled up where a READ was answered short.
 
-Two exceptions, which no mount can prevent (decision 0138).  A reply that told attributes while a READ was under way makes Linux overlook
-that its answer is short, and the mount of a reader cannot know before that the file is being cut on another one.  And where another one
-has made the file longer, Linux shows the new size before it drops the page with the old end, behind which it has zeros.
+Two exceptions, which no mount can prevent (decision 0138).  A reply that told attributes
+while a READ was under way makes Linux overlook that its answer is short, and the mount of a
+reader cannot know before that the file is being cut on another one.  And where another one
+has made the file longer, Linux shows the new size before it drops the page with the old
+end, behind which it has zeros.
 
-Not part of the usual runs, but for seeds that failed once: mounts hold answers back for a second at the most, and look-ups, opens and READs of
-one file may be under way for longer.
+Not part of the usual runs, but for seeds that failed once: mounts hold answers back for a second at
+the most, and look-ups, opens and READs of one file may be under way for longer.
 """
 
 import os

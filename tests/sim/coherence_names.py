@@ -1,14 +1,18 @@
-"""Directories in which programs of both mounts make names, move and remove them: who has agreed on a name sees at once what it leads to.
+"""Directories in which programs of both mounts make names, move and remove them:
+who has agreed on a name sees at once what it leads to.
 
-One mount makes a directory, and may get the lease of its names (decisions 0152, 0161); both change names in it, by all ways there are, and write to files
-there.  A name is changed by one program at a time; right after that either mount must find that very file, or none.  So the mount that has the
+One mount makes a directory, and may get the lease of its names (decisions 0152, 0161); both change
+names in it, by all ways there are, and write to files there.  A name is changed by one program at a
+time; right after that either mount must find that very file, or none.  So the mount that has the
 lease must not answer by itself what the other one has just changed.
 
-Each look-up counts as one for a removal, so that the mount answers by itself whenever it can.  What it tells then of attributes the kernel must
-not use, but for the size, which it takes: that must be the one that it shows already.
+Each look-up counts as one for a removal, so that the mount answers by itself whenever it can.  What
+it tells then of attributes the kernel must not use, but for the size, which it takes: that must be
+the one that it shows already.
 
-Requests take longer here than on a network, so leases last longer, too, else they would be over when their replies come.  Where wall clocks of
-services are set by hours, who adds a name may not wait; then nobody looks before a lease has ended by itself.
+Requests take longer here than on a network, so leases last longer, too, else they would be over
+when their replies come.  Where wall clocks of services are set by hours, who adds a name may not
+wait; then nobody looks before a lease has ended by itself.
 """
 
 import errno
@@ -50,7 +54,9 @@ ANEW_SHARE: Final = 0.1
 
 @contextmanager
 def leases_are_long() -> Iterator[None]:
-    """Have leases last for longer than replies take here, and those who wait for their end wait longer."""
+    """Have leases last for longer than replies take here,
+    and those who wait for their end wait longer.
+    """
     with ExitStack() as stack:
         stack.enter_context(patch.object(leased_names, "LEASE_S", LEASE_S))
         stack.enter_context(patch.object(leased_names, "SURE_S", SURE_S))
@@ -233,7 +239,9 @@ class Names:
         return entry
 
     def _take(self, kernel: ModelKernel, reply: bytes) -> int:
-        """Return which node an entry of a kernel's tells of, with the size that it shows from then on."""
+        """Return which node an entry of a kernel's tells of,
+        with the size that it shows from then on.
+        """
         node_id, _, _, attr_s, _, attr_ns = p.ENTRY_OUT.unpack_from(reply)
         _, size, *_ = p.ATTR.unpack_from(reply, p.ENTRY_OUT.size)
         key = kernel, node_id

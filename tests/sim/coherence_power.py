@@ -1,7 +1,9 @@
-"""The programs of `coherence_programs` where everything loses its power at once, but for their own machines: what has lasted must be there.
+"""The programs of `coherence_programs` where everything loses its power at once,
+but for their own machines: what has lasted must be there.
 
-What a close or an fsync has made durable is there whole, for both mounts, and nothing older is put over it later.  Of what was under way anything may be
-there, but both mounts must agree on what it is, once those who were at it have closed what they had open.
+What a close or an fsync has made durable is there whole, for both mounts, and nothing older is put
+over it later.  Of what was under way anything may be there, but both mounts must agree on what it
+is, once those who were at it have closed what they had open.
 """
 
 import os

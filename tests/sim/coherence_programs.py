@@ -1,12 +1,17 @@
-"""Programs on two mounts, each with the model of Linux's caches in front (`page_cache`): what they do, and what they must see.
+"""Programs on two mounts, each with the model of Linux's caches in front (`page_cache`):
+what they do, and what they must see.
 
-Files are changed by one program at a time, as programs do that agree on it: written anew (emptied by their open, or by a rename over them),
-in parts, at their end, cut, cut and lengthened again, given other names and times, removed; through one descriptor or two, past the cache, from
-both mounts at once where they write other bytes, and by one when the other one has cut what it has open.  Where asked for, files are unpacked, which
-ends with a cut where they end, and get holes; or a further file is emptied, written anew and cut without any agreement, while others read it (`coherence_cuts`).  Whoever changes a file reads what it wrote, and sees its length, at once; when it has closed or synced
-it, so does whoever opens it, on either mount, by reading or by a map, and what the same mount says of it by name.  All the while others open, read, list and ask
-on both mounts without agreeing on anything, keep files open, and memory runs short, so that requests of all kinds are under way and caches
-are full of what was there before.  What they see is not looked at.
+Files are changed by one program at a time, as programs do that agree on it: written anew (emptied
+by their open, or by a rename over them), in parts, at their end, cut, cut and lengthened again,
+given other names and times, removed; through one descriptor or two, past the cache, from both
+mounts at once where they write other bytes, and by one when the other one has cut what it has open.
+Where asked for, files are unpacked, which ends with a cut where they end, and get holes; or a
+further file is emptied, written anew and cut without any agreement, while others read it
+(`coherence_cuts`).  Whoever changes a file reads what it wrote, and sees its length, at once; when
+it has closed or synced it, so does whoever opens it, on either mount, by reading or by a map, and
+what the same mount says of it by name.  All the while others open, read, list and ask on both
+mounts without agreeing on anything, keep files open, and memory runs short, so that requests of all
+kinds are under way and caches are full of what was there before.  What they see is not looked at.
 """
 
 import errno
@@ -52,7 +57,8 @@ class Programs:
         Args:
             kernels: of the mounts.
             source: of all decisions.
-            clocks_agree: False: which of two mounts set times last is not told apart (decision 0124).
+            clocks_agree: False: which of two mounts set times last is not
+                told apart (decision 0124).
         """
         self.kernels = kernels
         self._clocks_agree = clocks_agree
@@ -76,7 +82,9 @@ class Programs:
         self.closed = set[bytes]()
         """What was closed last with all that was changed."""
         self.lengthened = set[bytes]()
-        """What a change of attributes has made longer: that no later sync tells of its loss, if a power loss takes it before."""
+        """What a change of attributes has made longer:
+        that no later sync tells of its loss, if a power loss takes it before.
+        """
 
     def say(self, *words: object) -> None:
         """Note what a program does, for whoever looks for why it went wrong."""
@@ -132,7 +140,7 @@ class Programs:
             first = self.kernels[0]
             await first.close(await first.open(b"other-%d" % number, os.O_CREAT))
 
-    # ---- those who agree -----------------------------------------------------------------------------
+    # ---- those who agree -------------------------------------------------------------------------
 
     async def work(self, number: int, is_over: Callable[[int], bool]) -> None:
         """Change files and look at them."""
@@ -219,7 +227,9 @@ class Programs:
         content[offset : offset + len(data)] = data
 
     async def _use_two(self, kernel: ModelKernel, name: bytes) -> None:
-        """Two descriptors of one mount: each sees what goes through the other, and may be closed first."""
+        """Two descriptors of one mount: each sees what goes through the other,
+        and may be closed first.
+        """
         files = [await kernel.open(name, os.O_RDWR | self._perhaps_direct()) for _ in range(2)]
         content = bytearray(self.contents[name] or b"")
         for _ in range(self.random.randrange(1, 4)):
@@ -235,7 +245,9 @@ class Programs:
         await self._end(kernel, name, bytes(content), last)
 
     async def _write_both(self, kernel: ModelKernel, name: bytes) -> None:
-        """Both mounts write at once, each in its own part of the file; both parts are there when both have closed it."""
+        """Both mounts write at once, each in its own part of the file;
+        both parts are there when both have closed it.
+        """
         content = bytearray(self.contents[name] or b"")
         middle = self.random.randrange(len(content) + 5000)
 
@@ -269,8 +281,8 @@ class Programs:
             self.mtimes.pop(other, None)
             await self._write_parts(one, other)
             self.contents[name] = self.contents[other]
-            # The mount that wrote may have listed the name before another one gave it to this file: it may say so for a
-            # second.  That which has just made the further name by it may not.
+            # The mount that wrote may have listed the name before another one gave it to this file:
+            # it may say so for a second.  That which has just made the further name by it may not.
             await self.check(-1, one if one is kernel else None, name)
         last = self.random.choice(self.kernels)
         if self.random.random() < 0.5:
@@ -306,7 +318,9 @@ class Programs:
         await self._end(kernel, name, content, file)
 
     async def _cut_and_lengthen(self, kernel: ModelKernel, name: bytes) -> None:
-        """What is cut off is gone for good, however the file grows again, and whatever of it is being read."""
+        """What is cut off is gone for good, however the file grows again,
+        and whatever of it is being read.
+        """
         content = bytearray(self.contents[name] or b"")
         size = self.random.randrange(len(content) + 1)
         file = await kernel.open(name, os.O_RDWR)
@@ -327,7 +341,9 @@ class Programs:
         await self._end(kernel, name, bytes(content), file)
 
     async def _cut_elsewhere(self, kernel: ModelKernel, name: bytes) -> None:
-        """One mount has a file open while the other one cuts it; what it writes after that stays, whether it looked meanwhile or not."""
+        """One mount has a file open while the other one cuts it;
+        what it writes after that stays, whether it looked meanwhile or not.
+        """
         content = bytearray(self.contents[name] or b"")
         file = await kernel.open(name, os.O_RDWR | self._perhaps_direct())
         if self.random.random() < 0.5:
@@ -354,7 +370,9 @@ class Programs:
         self.contents[name] = bytes(content)
 
     async def _unpack(self, kernel: ModelKernel, name: bytes) -> None:
-        """As programs do that unpack with holes: in the end the file is cut where it ends, so that what another mount has added behind that is gone."""
+        """As programs do that unpack with holes: in the end the file is cut where it ends,
+        so that what another mount has added behind that is gone.
+        """
         is_new = self.random.random() < 0.6
         file = await kernel.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if is_new else 0))
         content = bytearray() if is_new else bytearray(self.contents[name] or b"")
@@ -383,7 +401,9 @@ class Programs:
         await self._end(kernel, name, bytes(content), file)
 
     async def _make_hole(self, kernel: ModelKernel, name: bytes) -> None:
-        """Somewhere, or as who copies holes: the last one is made twice, by the length and by fallocate."""
+        """Somewhere, or as who copies holes: the last one is made twice,
+        by the length and by fallocate.
+        """
         file = await kernel.open(name, os.O_RDWR)
         content = bytearray(self.contents[name] or b"")
         if self.random.random() < 0.5:
@@ -405,7 +425,9 @@ class Programs:
         await self._end(kernel, name, bytes(content), file)
 
     async def _set_times(self, kernel: ModelKernel, name: bytes) -> None:
-        """Set times while something is not reported yet, or everything is, and perhaps on the other mount after that."""
+        """Set times while something is not reported yet, or everything is,
+        and perhaps on the other mount after that.
+        """
         content = bytearray(self.contents[name] or b"")
         file = await kernel.open(name, os.O_RDWR)
         await self._write_part(kernel, file, content)
@@ -417,7 +439,8 @@ class Programs:
             await one.utimes(name, self.mtimes[name])
             if self.random.random() < 0.5:
                 break
-            # Not at once: wall clocks that differ by less than a microsecond do not tell then either.
+            # Not at once: wall clocks that differ by less than a
+            # microsecond do not tell then either.
             await trio.sleep(self.random.choice([0.001, 0.1, 0.3]))
         await kernel.close(file)
         self.contents[name] = bytes(content)
@@ -487,7 +510,9 @@ class Programs:
     async def _check_map(
         self, kernel: ModelKernel, file: OpenFile, name: bytes, content: bytes
     ) -> None:
-        """Map a file for as long as its attributes say it is, and look at some pages of it, or all; it may be closed before."""
+        """Map a file for as long as its attributes say it is, and look at some pages of it, or all;
+        it may be closed before.
+        """
         size, is_closed = await kernel.fstat(file), self.random.random() < 0.5
         assert size == len(content), f"{name!r}: fstat says {size}, not {len(content)}"
         kernel.map(file)
@@ -505,7 +530,7 @@ class Programs:
         if not is_closed:
             await kernel.close(file)
 
-    # ---- those who do not ------------------------------------------------------------------------------
+    # ---- those who do not ------------------------------------------------------------------------
 
     async def disturb(self, kernel: ModelKernel, only: Act | None = None) -> None:
         """Do what anybody may do at any time, or one thing, for as long as the others work."""
@@ -552,4 +577,7 @@ def difference(found: bytes, content: bytes) -> str:
     if len(found) != len(content):
         return f"{len(found)} bytes, not {len(content)}"
     first = next(i for i, (a, b) in enumerate(zip(found, content, strict=True)) if a != b)
-    return f"from {first} of {len(content)} on {bytes(found[first : first + 16])!r}, not {content[first : first + 16]!r}"
+    return (
+        f"from {first} of {len(content)} on {bytes(found[first : first + 16])!r}, not "
+        f"{content[first : first + 16]!r}"
+    )

@@ -1,15 +1,17 @@
 """One seed, one run: trio with virtual time, seeded scheduling, and processes that can be frozen.
 
-trio draws the order of ready tasks from a private generator.  Here one seeds it, batches that come out of sets are
-sorted first, and what is due at one time has a drawn order (`_Deadlines`), so that a run repeats exactly.  Private names
-of trio are used only here.
+trio draws the order of ready tasks from a private generator.  Here one seeds it, batches that come
+out of sets are sorted first, and what is due at one time has a drawn order (`_Deadlines`), so that
+a run repeats exactly.  Private names of trio are used only here.
 
-A run is mostly waiting for a time, so that is made cheap: a sleep is an entry among the deadlines that reschedules
-its task (`_Timer`), not a cancel scope that throws an exception into it; a wait that nobody gives a value is answered
-by nothing (`_wait`); and the loop asks nobody outside (`_loop`).
+A run is mostly waiting for a time, so that is made cheap: a sleep is an entry among the
+deadlines that reschedules its task (`_Timer`), not a cancel scope that throws an exception
+into it; a wait that nobody gives a value is answered by nothing (`_wait`); and the loop
+asks nobody outside (`_loop`).
 
-A frozen process is one that SIGSTOP has stopped: none of its tasks runs, whatever becomes ready for them waits, time
-passes, its kernel still takes connections and bytes.  A task belongs to the process whose OWNER it has inherited.
+A frozen process is one that SIGSTOP has stopped: none of its tasks runs, whatever becomes ready for
+them waits, time passes, its kernel still takes connections and bytes.  A task belongs to the
+process whose OWNER it has inherited.
 """
 
 import gc
@@ -83,7 +85,9 @@ def _reschedule_unless_frozen(
 
 
 class _Deadlines:
-    """As trio's, but what is due at one time has a seeded order; theirs is by addresses in memory."""
+    """As trio's, but what is due at one time has a seeded order;
+    theirs is by addresses in memory.
+    """
 
     __slots__ = ("_active", "_heap")
 
@@ -135,9 +139,11 @@ STEPS: Final = [0]
 def _loop(
     runner: _run.Runner, main: Any, args: Any, _signals: bool = False
 ) -> Generator[float, Any, None]:
-    """Stand in for trio's event loop: the same rules, but time jumps at once and nothing comes from outside.
+    """Stand in for trio's event loop: the same rules,
+    but time jumps at once and nothing comes from outside.
 
-    It yields, as trio's, to wait for the outside, but only when nothing else is left: when trio ends.
+    It yields, as trio's, to wait for the outside, but only when nothing
+    else is left: when trio ends.
     """
     context, clock, order = _run.GLOBAL_RUN_CONTEXT, runner.clock, _run._r
     runner.deadlines = deadlines = _Deadlines()
@@ -282,7 +288,9 @@ class CheapAlarm(Alarm):
 
 
 class _Registering:
-    """Stands in for a context manager of trio's cancel scopes, which is a generator: it is entered for each of them."""
+    """Stands in for a context manager of trio's cancel scopes, which is a generator:
+    it is entered for each of them.
+    """
 
     __slots__ = ("_scope",)
 
@@ -340,7 +348,8 @@ def run_deterministic(main: Callable[[], Awaitable[T]], seed: int) -> T:
     """Run an async function in virtual time; the same seed gives the same run, in any process."""
     _run._r = random.Random(seed)
     STEPS[0] = 0
-    # A collection in the middle of a run would finalise generators at a point that differs between runs.
+    # A collection in the middle of a run would finalise generators at a
+    # point that differs between runs.
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

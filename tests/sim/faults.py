@@ -1,8 +1,9 @@
-"""Runs the faults a seed has drawn, and those that end processes: deaths at any point, stops, lost power, clocks.
+"""Runs the faults a seed has drawn, and those that end processes:
+deaths at any point, stops, lost power, clocks.
 
-Three go on side by side, each one fault after the other: of machines (here and in faults_disk.py), of the network
-(faults_network.py), and what operators do (faults_chain.py).  Each seed has its own weather: much of some kinds, nothing
-of others.
+Three go on side by side, each one fault after the other: of machines (here and in faults_disk.py),
+of the network (faults_network.py), and what operators do (faults_chain.py).  Each seed has its own
+weather: much of some kinds, nothing of others.
 """
 
 import random
@@ -166,7 +167,9 @@ async def kill_storage_in_disk_step(world: World) -> None:
 
 @machine_fault(0)
 async def rejoin_slowly(world: World) -> None:
-    """A machine comes back while the disks of the others are slow: updates that began without it end when it is back."""
+    """A machine comes back while the disks of the others are slow:
+    updates that began without it end when it is back.
+    """
     cluster = world.cluster
     name = world.random.choice(cluster.storages)
     await cluster.kill(name)
@@ -298,7 +301,9 @@ async def power_loss(world: World) -> None:
 
 @named_fault
 async def stop_in_order(world: World) -> None:
-    """Storage processes stop in order and their machines are started anew: nothing is lost, so nobody is told of a loss."""
+    """Storage processes stop in order and their machines are started anew:
+    nothing is lost, so nobody is told of a loss.
+    """
     async with world.network_lock:
         cluster = world.cluster
         names = list(cluster.storages)
@@ -366,7 +371,9 @@ async def _cut_all(world: World) -> None:
 
 
 async def _wait_routing_change(world: World) -> None:
-    """Kill a storage process; return just after the managers have published what follows from it."""
+    """Kill a storage process; return just after the managers have published what
+    follows from it.
+    """
     version = world.cluster.watch.routing_version
     await world.cluster.kill(world.random.choice(world.cluster.storages))
     with trio.move_on_after(2.0):

@@ -1,7 +1,7 @@
 """What operators do to live chains while everything else goes wrong.
 
-They change the order of a chain, take a member out and put it back, empty a node, spread targets evenly.  Each ends
-by itself, with nothing asked for any more; moves that have begun may go on.
+They change the order of a chain, take a member out and put it back, empty a node, spread targets
+evenly.  Each ends by itself, with nothing asked for any more; moves that have begun may go on.
 """
 
 from collections.abc import AsyncIterator
@@ -22,7 +22,9 @@ ANSWERED_S_MAX = 100.0
 
 @asynccontextmanager
 async def _changing(world: World, chain_id: int) -> AsyncIterator[bool]:
-    """Keep the disks from losing anything while a member of a chain may be told to stop; yield whether it may."""
+    """Keep the disks from losing anything while a member of a chain may be told to stop;
+    yield whether it may.
+    """
     async with world.network_lock:
         may_change = world.may_change(chain_id)
         if may_change:
@@ -89,8 +91,8 @@ async def change_members(world: World) -> None:
 async def _put_back(world: World, chain_id: int, target_id: int) -> None:
     """Ask until the target is a member again.
 
-    A move may have found it another chain meanwhile, used its node, or ended it: one that left for good when it was to
-    be taken out stays out.
+    A move may have found it another chain meanwhile, used its node, or ended it: one that left for
+    good when it was to be taken out stays out.
     """
     back = mgmtd_pb2.UpdateChainReq(
         chain_id=chain_id, target_id=target_id, update=mgmtd_pb2.ADD_MEMBER

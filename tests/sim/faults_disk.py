@@ -1,4 +1,6 @@
-"""What goes wrong with disks: errors, no room, slowness, rot in one copy or in all, writes that go nowhere or elsewhere, a wiped disk."""
+"""What goes wrong with disks: errors, no room, slowness, rot in one copy or in all,
+writes that go nowhere or elsewhere, a wiped disk.
+"""
 
 import random
 from collections.abc import Callable
@@ -33,7 +35,9 @@ SECTOR_BYTES = 512
 
 
 def tear(source: random.Random, damaged_share: float, data: bytes) -> list[tuple[int, bytes]]:
-    """Return what of a write under way at a crash reaches the disk: with `damaged_share`, sectors of it, or garbage."""
+    """Return what of a write under way at a crash reaches the disk:
+    with `damaged_share`, sectors of it, or garbage.
+    """
     if source.random() >= damaged_share:
         return [(0, data)]
     found = []
@@ -61,7 +65,9 @@ async def slow_disk(world: World) -> None:
 
 @named_fault
 async def hang_disk(world: World) -> None:
-    """A disk answers nothing for a while, sometimes for too long; its process writes in threads, as one with several disks does."""
+    """A disk answers nothing for a while, sometimes for too long;
+    its process writes in threads, as one with several disks does.
+    """
     process = world.cluster.processes[world.random.choice(world.cluster.storages)]
     service, threads = process.services.get("Storage"), process.threads
     if service is None or threads is None or not process.is_running:
@@ -94,7 +100,9 @@ async def _wait_returned(world: World, process: SimProcess, disk: Disk) -> None:
 
 @named_fault
 async def lack(world: World) -> None:
-    """A storage process has no memory, thread or descriptor for some of what it does to its disk."""
+    """A storage process has no memory, thread or descriptor for some
+    of what it does to its disk.
+    """
     process = world.cluster.processes[world.random.choice(world.cluster.storages)]
     errors, threads = world.cluster.errors[process.node_id], process.threads
     service = process.services.get("Storage")
@@ -115,7 +123,8 @@ async def lack(world: World) -> None:
 
 @machine_fault(3)
 async def disk_errors(world: World) -> None:
-    """Up to 10 % of a disk's reads or writes fail; then the disk is exchanged for a good one with the same content.
+    """Up to 10 % of a disk's reads or writes fail;
+    then the disk is exchanged for a good one with the same content.
 
     Bytes that cannot be read, or flushed, are at risk as much as rotten ones.
     """
@@ -205,7 +214,9 @@ async def bit_rot(world: World) -> None:
 
 @machine_fault(3)
 async def bad_writes(world: World) -> None:
-    """Up to 10 % of one machine's writes are lost or go elsewhere, silently; a scrub and the reads repair them."""
+    """Up to 10 % of one machine's writes are lost or go elsewhere, silently;
+    a scrub and the reads repair them.
+    """
     async with world.network_lock:
         name = world.random.choice(world.cluster.storages)
         if not world.is_covered(name):
@@ -238,7 +249,9 @@ async def bad_writes(world: World) -> None:
 
 @machine_fault(2)
 async def rot_everywhere(world: World) -> None:
-    """All copies of a file's chunks rot: reads are an error until it is written anew, never other bytes."""
+    """All copies of a file's chunks rot: reads are an error until it is written anew,
+    never other bytes.
+    """
     async with world.network_lock:
         cluster, path = world.cluster, f"/rotten-{world.counts['rot_everywhere']}"
         contents = [world.random.randbytes(CHUNK_BYTES + 5000) for _ in range(2)]
@@ -272,7 +285,8 @@ async def rot_everywhere(world: World) -> None:
 def _flip_all_copies(world: World, inode_id: int) -> None:
     """Change a byte of each copy of each chunk of a file, on all disks, whether it counts or not.
 
-    A version may be pending only, on a target that went out of service in the middle: repair would find its bytes, too.
+    A version may be pending only, on a target that went out of service in the middle:
+    repair would find its bytes, too.
     """
     for name in world.cluster.storages:
         process = world.cluster.processes[name]
@@ -303,9 +317,10 @@ async def _wait_for(has_happened: Callable[[], bool]) -> None:
 async def _wait_repaired(world: World, process: SimProcess) -> None:
     """Scrub one machine until each of its copies is whole; it must be within a bounded time.
 
-    A version that was not committed yet when the harm ended is none of the scrub's business until it is.  In the end the
-    disk is flushed, as it does by itself every few seconds: until the newer versions are durable, a power loss of
-    everything may bring back a bad older one, which counts as harm that goes on.
+    A version that was not committed yet when the harm ended is none of the scrub's business
+    until it is.  In the end the disk is flushed, as it does by itself every few seconds: until
+    the newer versions are durable, a power loss of everything may bring back a bad older one,
+    which counts as harm that goes on.
     """
     harmed = _pending(_members(world, process))
     with trio.move_on_after(REPAIRED_S_MAX):
@@ -325,7 +340,9 @@ async def _wait_repaired(world: World, process: SimProcess) -> None:
 
 
 def _with_scrub(context: StorageContext) -> StorageContext:
-    """Return the context with the usual pace of the scrub: whoever runs the cluster may have stopped it."""
+    """Return the context with the usual pace of the scrub:
+    whoever runs the cluster may have stopped it.
+    """
     pace = StorageSection().scrub_bytes_per_s_max
     return replace(context, section=structs.replace(context.section, scrub_bytes_per_s_max=pace))
 

@@ -80,7 +80,8 @@ async def cut_link(world: World) -> None:
 
 @network_fault(0)
 async def cut_clients(world: World) -> None:
-    """Cut clients, or the metadata services, off from one or two storage nodes that all others reach; by name only.
+    """Cut clients, or the metadata services, off from one or two storage nodes
+    that all others reach; by name only.
 
     For longer than they take to find it out: what is for those nodes goes there by way of others.
     """
@@ -135,7 +136,9 @@ async def half_open(world: World) -> None:
 
 @network_fault(3)
 async def clog(world: World) -> None:
-    """Hold up some single connections for up to 5 s: what is sent later over others overtakes them."""
+    """Hold up some single connections for up to 5 s:
+    what is sent later over others overtakes them.
+    """
     source, now_s = world.network_random, trio.current_time()
     streams = [s for s in world.cluster.network.streams() if source.random() < 0.2]
     for stream in streams:
@@ -187,7 +190,9 @@ async def loss(world: World) -> None:
 
 @network_fault(3)
 async def replay(world: World) -> None:
-    """For a while senders give connections up, and repeat over new ones what still arrives over the old."""
+    """For a while senders give connections up,
+    and repeat over new ones what still arrives over the old.
+    """
     network, source = world.cluster.network, world.network_random
     names = _some_ways(world, source)
     network.may_give_up = lambda owner, peer: owner in names or peer in names
@@ -203,7 +208,9 @@ def _some_ways(world: World, source: random.Random) -> Sequence[str]:
 
 
 def _syncing(world: World) -> list[str]:
-    """Return the storage processes that are being brought up to date; a late copy harms them most easily."""
+    """Return the storage processes that are being brought up to date;
+    a late copy harms them most easily.
+    """
     watch = world.cluster.watch
     return [
         world.cluster.node_name(watch.node_of[member.target_id])
@@ -215,7 +222,9 @@ def _syncing(world: World) -> list[str]:
 
 @network_fault(4)
 async def lose_reply(world: World) -> None:
-    """The next bytes from one to another arrive, but the sender never hears what came of them; more than once."""
+    """The next bytes from one to another arrive, but the sender never hears what came of them;
+    more than once.
+    """
     network, source = world.cluster.network, world.network_random
     for _ in range(source.randint(1, 6)):
         streams = [

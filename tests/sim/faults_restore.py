@@ -1,8 +1,10 @@
-"""A restore of what the managers knew some time ago, while the disks have gone on: nobody may serve before those are heard who can know.
+"""A restore of what the managers knew some time ago, while the disks have gone on:
+nobody may serve before those are heard who can know.
 
-Only the managers' records go back.  Those of the metadata services stay as they are, so that what clients know of names and of
-registers has to hold as if nothing had been: a chain that believes the wrong target shows old bytes.  Backups after the one that was
-restored belong to a history that is over, and those of other members, too: what a move has removed since no restore brings back.
+Only the managers' records go back.  Those of the metadata services stay as they are, so that what
+clients know of names and of registers has to hold as if nothing had been: a chain that believes the
+wrong target shows old bytes.  Backups after the one that was restored belong to a history that is
+over, and those of other members, too: what a move has removed since no restore brings back.
 """
 
 import trio
@@ -71,7 +73,9 @@ def _may_restore(world: World) -> bool:
 
 @machine_fault(2)
 async def restore_managers(world: World) -> None:
-    """The managers are restored from a backup; one machine may have been away before that, and may be back first."""
+    """The managers are restored from a backup;
+    one machine may have been away before that, and may be back first.
+    """
     async with world.network_lock:
         await _restore_managers(world)
 

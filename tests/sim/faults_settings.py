@@ -1,7 +1,8 @@
-"""What operators set while everything goes on: settings of roles, tags, pauses of garbage collection.
+"""What operators set while everything goes on:
+settings of roles, tags, pauses of garbage collection.
 
-None of it may be noticed by clients.  One version of a role's settings names one text for ever, also over losses of power, and every process comes
-to the newest one (`checkers.py`).
+None of it may be noticed by clients.  One version of a role's settings names one text for ever,
+also over losses of power, and every process comes to the newest one (`checkers.py`).
 """
 
 from typing import Any, Final

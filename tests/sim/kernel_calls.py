@@ -1,4 +1,6 @@
-"""System calls of programs on one mount, as fs/fuse of Linux 6 does them with what it keeps of it (`page_cache`)."""
+"""System calls of programs on one mount, as fs/fuse of Linux 6 does them with what it keeps
+of it (`page_cache`).
+"""
 
 import errno
 import os
@@ -41,7 +43,7 @@ class ModelKernel(Caches):
         self.open_files: dict[OpenFile, None] = {}
         """What is to be closed."""
 
-    # ---- system calls: names -----------------------------------------------------------------------
+    # ---- system calls: names ---------------------------------------------------------------------
 
     async def stat(self, name: bytes) -> int:
         """Return the size of a file."""
@@ -76,10 +78,12 @@ class ModelKernel(Caches):
     async def _by_name(
         self, name: bytes, act: Callable[[Node], Awaitable[None]], *, may_be_by_file: bool = True
     ) -> None:
-        """Do something to what a name leads to; looked up again if that turns out to be out of date.
+        """Do something to what a name leads to; looked up again if that turns out
+        to be out of date.
 
-        Where it is open here, and might be meant by a descriptor for all that a mount is told, nothing tells it that the name was listed a
-        moment ago and leads elsewhere by now (decision 0124): so programs look first.
+        Where it is open here, and might be meant by a descriptor for all that a mount is told,
+        nothing tells it that the name was listed a moment ago and leads elsewhere by now (decision
+        0124): so programs look first.
         """
         for tries_left in reversed(range(_STALE_TRIES)):
             listed = self.nodes.get(self._names.get((ROOT, name), (0, 0.0))[0])
@@ -122,7 +126,9 @@ class ModelKernel(Caches):
             node.is_invalid = True
 
     async def listing(self, pause: Callable[[], float]) -> None:
-        """List the directory with attributes, some entries at a time, with pauses of the program."""
+        """List the directory with attributes, some entries at a time,
+        with pauses of the program.
+        """
         reply = await self._ask(Opcode.OPENDIR, ROOT, p.OPEN_IN.pack(0, 0))
         handle_id, cookie = p.OPEN_OUT.unpack_from(reply)[0], 0
         while True:
@@ -155,7 +161,7 @@ class ModelKernel(Caches):
         await self._ask(Opcode.FSYNCDIR, ROOT, p.FSYNC_IN.pack(handle_id, 0, 0))
         await self._ask(Opcode.RELEASEDIR, ROOT, p.RELEASE_IN.pack(handle_id, 0, 0, 0))
 
-    # ---- system calls: open files --------------------------------------------------------------------
+    # ---- system calls: open files ----------------------------------------------------------------
 
     async def open(self, name: bytes, flags: int) -> OpenFile:
         """open(2); O_CREAT is done as the kernel does it that looks up first."""
@@ -286,7 +292,7 @@ class ModelKernel(Caches):
             name, lambda node: self.truncate(node, None, size), may_be_by_file=False
         )
 
-    # ---- system calls: bytes -------------------------------------------------------------------------
+    # ---- system calls: bytes ---------------------------------------------------------------------
 
     async def read(self, file: OpenFile, offset: int, count: int) -> bytes:
         """pread(2)."""
@@ -342,7 +348,9 @@ class ModelKernel(Caches):
         self._end_use(file)
 
     async def look_at_map(self, file: OpenFile, offset: int) -> bytes:
-        """Return what a program finds from `offset` to the end of that page; raises OSError(EFAULT) where it would get SIGBUS."""
+        """Return what a program finds from `offset` to the end of that page;
+        raises OSError(EFAULT) where it would get SIGBUS.
+        """
         node, (index, start) = file.node, divmod(offset, PAGE_BYTES)
         while True:
             if index * PAGE_BYTES >= node.size:
@@ -394,7 +402,9 @@ class ModelKernel(Caches):
         node.is_invalid = True
 
     async def _write_pages(self, file: OpenFile, offset: int, data: bytes) -> int:
-        """Fill pages and send them as one WRITE, up to the first that is not whole or up to date; return the count."""
+        """Fill pages and send them as one WRITE, up to the first that is not whole or up to date;
+        return the count.
+        """
         node, count, filled = file.node, 0, list[Page]()
         locked: Page | None = None
         while count < len(data) and len(filled) < REQUEST_PAGES_MAX and locked is None:

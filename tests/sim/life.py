@@ -1,10 +1,12 @@
-"""The life of one start of a process, and its views of what outlives it: store, disk, network, threads, clock.
+"""The life of one start of a process, and its views of what outlives it:
+store, disk, network, threads, clock.
 
-Invariant: after `Life.end` nothing that the process still does has effect.  Its tasks are cancelled, and what
-`finally` blocks and shielded parts try all the same (a commit, a disk write, a connection) raises.
+Invariant: after `Life.end` nothing that the process still does has effect.  Its tasks
+are cancelled, and what `finally` blocks and shielded parts try all the same (a commit,
+a disk write, a connection) raises.
 
-`ProcessDead` and `SimulatedCrash` are BaseExceptions: code that retries or logs operating errors must not
-survive its own death.
+`ProcessDead` and `SimulatedCrash` are BaseExceptions: code that retries or logs operating errors
+must not survive its own death.
 """
 
 import random
@@ -131,7 +133,9 @@ class DiskErrors:
 
 
 class MachineClock(SimulatedClock):
-    """The clocks of one machine: a wall clock that may be stepped, a monotonic one that may drift."""
+    """The clocks of one machine: a wall clock that may be stepped,
+    a monotonic one that may drift.
+    """
 
     def __init__(self, rate: float = 1.0) -> None:
         super().__init__()
@@ -246,9 +250,11 @@ class EndpointView:
 
 
 class SlowThreads:
-    """Runs blocking functions in place, after and before pauses, as a disk and a scheduler would make them.
+    """Runs blocking functions in place, after and before pauses,
+    as a disk and a scheduler would make them.
 
-    Calls that run at once finish in any order; like a thread's, a call under way cannot be cancelled, only die.
+    Calls that run at once finish in any order; like a thread's, a call under way
+    cannot be cancelled, only die.
     """
 
     def __init__(self, life: Life, pause_s_max: float, source: random.Random) -> None:
@@ -271,7 +277,9 @@ class SlowThreads:
         return result
 
     def begin(self, function: Callable[[], object], on_end: OnEnd) -> None:
-        """As a task of nobody's: it outlives the process, whose bookkeeping then ends with its death."""
+        """As a task of nobody's: it outlives the process,
+        whose bookkeeping then ends with its death.
+        """
         trio.lowlevel.spawn_system_task(self._run_begun, function, on_end, context=copy_context())
 
     async def _run_begun(self, function: Callable[[], object], on_end: OnEnd) -> None:

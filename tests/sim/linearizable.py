@@ -1,13 +1,14 @@
 """Is a history of reads and writes of one register linearizable?  Pure.
 
-Every operation has a begin and an end time and a value; an operation whose outcome is unknown may have
-happened at any time after its begin, or never.  The search is Wing and Gong's with memory of the
-(done set, value) pairs that were tried (Lowe's improvement).  A write of unknown outcome whose value nobody read need
-not have happened and is left out; one whose value was read had happened by the end of the first such read.  That
-keeps few operations open at a time, so thousands of operations take a fraction of a second.
+Every operation has a begin and an end time and a value; an operation whose outcome is unknown may
+have happened at any time after its begin, or never.  The search is Wing and Gong's with memory of
+the (done set, value) pairs that were tried (Lowe's improvement).  A write of unknown outcome whose
+value nobody read need not have happened and is left out; one whose value was read had happened by
+the end of the first such read.  That keeps few operations open at a time, so thousands of
+operations take a fraction of a second.
 
-Source: J. M. Wing, C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe, "Testing for linearizability"
-(2017).
+Source: J. M. Wing, C. Gong, "Testing and verifying concurrent objects" (1993); G. Lowe,
+"Testing for linearizability" (2017).
 """
 
 import math
@@ -60,7 +61,9 @@ def is_linearizable_from(history: Sequence[Op], initials: Collection[object]) ->
 
 
 def _settled(history: Sequence[Op], initials: Collection[object]) -> list[Op]:
-    """Return the operations that say something, those of unknown outcome with the latest end they can have had."""
+    """Return the operations that say something,
+    those of unknown outcome with the latest end they can have had.
+    """
     ops = [op for op in history if op.kind == "write" or op.end_s < FOREVER]
     writes_of = Counter(op.value for op in ops if op.kind == "write")
     read_s: dict[object, float] = {}

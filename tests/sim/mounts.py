@@ -1,8 +1,11 @@
-"""What clients do through a vfs, as a mount would without its kernel: close-to-open on files of all, and files that are removed while open.
+"""What clients do through a vfs, as a mount would without its kernel:
+close-to-open on files of all, and files that are removed while open.
 
-Registers: whole small files that are written between open and close, and read after an open; their histories are linearizable, since
-a close ends only when what was written is there for all who open later.  Look-ups and opens for reading are often begun, and some of
-these given up; so are every second close, and creations.  A file that one task opens while another one of the same mount removes it stays readable for as long as it is open.
+Registers: whole small files that are written between open and close, and read after an open; their
+histories are linearizable, since a close ends only when what was written is there for all who open
+later.  Look-ups and opens for reading are often begun, and some of these given up; so are every
+second close, and creations.  A file that one task opens while another one of the same mount removes
+it stays readable for as long as it is open.
 """
 
 import os
@@ -37,11 +40,17 @@ PATHS: Final = ("/mount-0", "/mount-1")
 WORKERS_PER_MOUNT: Final = 2
 PAUSE: Final = 2.0
 OPEN_S_MAX: Final = 6.0
-"""How long a removed file is kept open; longer than garbage collection leaves what nobody has open."""
+"""How long a removed file is kept open; longer
+than garbage collection leaves what nobody has open.
+"""
 COLLECTED_S_MIN: Final = 1.5
-"""A removal that took so long may have been told of when garbage collection, whose delay is 2 s, had begun: nothing keeps the file then."""
+"""A removal that took so long may have been told of when garbage collection, whose delay is 2 s,
+had begun: nothing keeps the file then.
+"""
 SILENT_S_MIN: Final = 50.0
-"""A mount that was stopped for so long may have lost its sessions, and what they kept, by its own clock or that of others."""
+"""A mount that was stopped for so long may have lost its sessions, and what they kept,
+by its own clock or that of others.
+"""
 LARGE_CHUNK_BYTES: Final = 4 << 20
 LARGE_REPEATS: Final = 2900
 """Of a content, so that it goes a little beyond one such chunk."""
@@ -83,7 +92,9 @@ class MountHistory:
     cut_count: int = 0
     """Losses of all power."""
     are_clocks_apart: bool = False
-    """The wall clock of a service that collects what was removed has been stepped: it may take a removal of just now for an old one."""
+    """The wall clock of a service that collects what was removed has been stepped:
+    it may take a removal of just now for an old one.
+    """
     replaced_count: int = 0
     """Files that were read after they had been emptied, written and synced."""
 
@@ -99,7 +110,9 @@ class Mount:
         self._close_count = 0
 
     async def change_settings(self, source: random.Random, until_s: float) -> None:
-        """Take over other settings now and then, in the middle of everything; those of the beginning at the end."""
+        """Take over other settings now and then, in the middle of everything;
+        those of the beginning at the end.
+        """
         fs: Any = self._fs
         while True:
             await trio.sleep(source.expovariate(1.0 / SETTINGS_PAUSE_S))
@@ -122,7 +135,9 @@ class Mount:
             await self.files.release(handle_id)
 
     async def _is_flushed(self, handle_id: int) -> bool:
-        """Flush as a mount daemon does that can do so without a task; False: a task has to do it, or what is left."""
+        """Flush as a mount daemon does that can do so without a task;
+        False: a task has to do it, or what is left.
+        """
         ended, told = trio.Event(), list[Exception | None]()
 
         def end(error: Exception | None) -> None:
@@ -138,7 +153,9 @@ class Mount:
         return error is None
 
     async def create(self, name: bytes, flags: int) -> tuple[Opened, Inode]:
-        """Create a file in the root directory, without a task where that is possible; raises FsError."""
+        """Create a file in the root directory, without a task where that is possible;
+        raises FsError.
+        """
         ended, told = trio.Event(), list[Any]()
 
         def end(made: object, error: Exception | None) -> None:
@@ -174,8 +191,10 @@ class MountWorker:
             history: of all.
             seed: of the run.
             think_s: mean pause of the client between two operations.
-            take_error: judges an error that a close ended with; raises it unless something explains it.
-            note_synced: is told of a close that ended well: which file, and when what it made durable had been written.
+            take_error: judges an error that a close ended with; raises it
+                unless something explains it.
+            note_synced: is told of a close that ended well: which file, and when what it
+                made durable had been written.
         """
         self.name = name
         self.history = history
@@ -198,7 +217,7 @@ class MountWorker:
                 if cut_count == self.history.cut_count:  # else what it works on may be gone
                     raise
 
-    # ---- registers ---------------------------------------------------------------------------------
+    # ---- registers -------------------------------------------------------------------------------
 
     async def _write(self, mount: Mount) -> None:
         path = self.random.choice(PATHS)
@@ -231,7 +250,7 @@ class MountWorker:
         mount.names.forget(inode_id, 1)
         self.history.ops[path].append(Op("read", value, begin_s, trio.current_time(), self.name))
 
-    # ---- removed files -----------------------------------------------------------------------------
+    # ---- removed files ---------------------------------------------------------------------------
 
     async def _keep(self, mount: Mount) -> None:
         """Open a file while another task of the mount removes it, and read it some time later."""
@@ -284,10 +303,12 @@ class MountWorker:
         self.history.kept_count += 1
         await mount.close(handle_id)
 
-    # ---- large chunks ------------------------------------------------------------------------------
+    # ---- large chunks ----------------------------------------------------------------------------
 
     async def _use_large_chunks(self, mount: Mount) -> None:
-        """Write a file in chunks of 4 MiB, change a little of it, and read both times what must be there."""
+        """Write a file in chunks of 4 MiB, change a little of it,
+        and read both times what must be there.
+        """
         self._file_count += 1
         cut_count, expected = self.history.cut_count, bytearray(content_of(1) * LARGE_REPEATS)
         name = f"large-{self.name}-{self._file_count}".encode()
@@ -323,10 +344,12 @@ class MountWorker:
         await mount.names.unlink(folder.inode_id, b"f", OWN)
         await mount.names.rmdir(ROOT_INODE_ID, name, OWN)
 
-    # ---- scattered writes --------------------------------------------------------------------------
+    # ---- scattered writes ------------------------------------------------------------------------
 
     async def _scatter(self, mount: Mount) -> None:
-        """Write here and there in a file while earlier such writes are under way, and read what must be there then."""
+        """Write here and there in a file while earlier such writes are under way,
+        and read what must be there then.
+        """
         self._file_count += 1
         cut_count, name = self.history.cut_count, f"scattered-{self.name}-{self._file_count}"
         flags, is_told = os.O_RDWR | os.O_CREAT, False
@@ -360,7 +383,7 @@ class MountWorker:
         mount.names.forget(inode.inode_id, 1)
         await mount.names.unlink(ROOT_INODE_ID, name.encode(), OWN)
 
-    # ---- what is begun -----------------------------------------------------------------------------
+    # ---- what is begun ---------------------------------------------------------------------------
 
     async def _found(self, mount: Mount, path: str) -> InodeId:
         name = path.removeprefix("/").encode()

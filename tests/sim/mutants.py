@@ -1,9 +1,12 @@
-"""Does the simulation find mistakes?  Each mutant breaks one rule of EmberFS; some seed must catch it.
+"""Does the simulation find mistakes?
+
+Each mutant breaks one rule of EmberFS; some seed must catch it.
 
     python -m tests.sim.mutants [NAME ...] [--first SEED] [--seeds N] [--seconds S] [--cpu S]
 
-Runs every mutant (or those named) in a process of its own over up to N seeds until one fails, and prints which checker
-caught it at which seed; a seed that fails without the mutant, too, does not count.  Exit code 1 if a mutant survives.
+Runs every mutant (or those named) in a process of its own over up to N seeds until one fails, and
+prints which checker caught it at which seed; a seed that fails without the mutant, too, does not
+count.  Exit code 1 if a mutant survives.
 """
 
 import argparse
@@ -519,7 +522,9 @@ def try_one(name: str, seed: int, work_s: float) -> None:
 
 
 def passes_unbroken(name: str, seed: int, work_s: float) -> bool:
-    """Return whether a mutant's seed passes without it; if not, its failure says nothing about it."""
+    """Return whether a mutant's seed passes without it;
+    if not, its failure says nothing about it.
+    """
     command = [sys.executable, "-m", "tests.sim.mutants", name, "--unbroken", f"--first={seed}"]
     command.append(f"--seconds={work_s}")
     return subprocess.run(command, check=False, capture_output=True).returncode == 0

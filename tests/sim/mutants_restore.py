@@ -1,4 +1,6 @@
-"""Mutants of what holds after a restore, and of updates that are durable when they are answered; see mutants.py."""
+"""Mutants of what holds after a restore, and of updates that are durable when they are answered;
+see mutants.py.
+"""
 
 from dataclasses import replace
 from typing import Any

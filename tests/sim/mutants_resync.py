@@ -14,7 +14,9 @@ from .broken import mutant
 
 @mutant("isolate", "partition", "kill_storage", "lose_reply", is_wide=True, volley_count=20)
 def replaced_under_any_chain_version() -> None:
-    """A syncing target commits whole chunks of a group that was sent under another version of its chain."""
+    """A syncing target commits whole chunks of a group
+    that was sent under another version of its chain.
+    """
     real = service_module.StorageService.replace_group
 
     async def replace_group(self: Any, call: Any, request: Any) -> Any:
@@ -30,7 +32,9 @@ def replaced_under_any_chain_version() -> None:
 
 @mutant("kill_storage", "power_loss", is_wide=True, volley_count=20)
 def replaced_without_locks() -> None:
-    """The locks of chunks are let go while their group is on its way: a later version may be overtaken by the older one."""
+    """The locks of chunks are let go while their group is on its way:
+    a later version may be overtaken by the older one.
+    """
     real = resync_module.transfer_together
 
     async def transfer_together(

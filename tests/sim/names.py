@@ -1,7 +1,9 @@
-"""What clients do by path to one small tree, all at once: names that others move, replace and remove meanwhile.
+"""What clients do by path to one small tree, all at once:
+names that others move, replace and remove meanwhile.
 
-A file's content is written before its name is put there, so whoever opens the name reads all of it; of what was removed or replaced
-meanwhile a reader without a session may be told STALE, and is never given anything else.  Look-ups and opens are often begun, as a mount does it.
+A file's content is written before its name is put there, so whoever opens the name reads all of it;
+of what was removed or replaced meanwhile a reader without a session may be told STALE, and is never
+given anything else.  Look-ups and opens are often begun, as a mount does it.
 
 A loss of all power begins another tree: what was under way has no answer.
 """
@@ -45,7 +47,9 @@ DEPTHS: Final = {"mkdir": [8, 3, 1], "rmdir": [8, 3, 1], "rename": [5, 5, 1]}
 
 
 def draw_path(source: random.Random, kind: str) -> str:
-    """Return a path for an operation: files mostly lie in directories, and these mostly in the tree itself."""
+    """Return a path for an operation: files mostly lie in directories,
+    and these mostly in the tree itself.
+    """
     weights = DEPTHS.get(kind, [1, 10, 2])
     (depth,) = source.choices([1, 2, 3], weights=weights)
     return "/".join([source.choice("ab"), *source.choices("xy", k=depth - 1)])
@@ -94,7 +98,8 @@ class NameHistory:
 
 def _told(ops: list[NameOp]) -> str:
     return "\n".join(
-        f"[{op.begin_s:.4f}, {op.end_s:.4f}] {op.who} {op.kind} {op.path} {op.new_path} {op.value}: {op.answer!r}"
+        f"[{op.begin_s:.4f}, {op.end_s:.4f}] {op.who} {op.kind} {op.path} {op.new_path} "
+        f"{op.value}: {op.answer!r}"
         for op in ops
     )
 
@@ -199,9 +204,11 @@ class NameWorker:
         return await fs.open(path)
 
     async def _begun(self, fs: EmberFs, path: str) -> meta_pb2.InodeRsp | None:
-        """Find what a path names by a call that is begun; None: it was not, or another try may do it.
+        """Find what a path names by a call that is begun;
+        None: it was not, or another try may do it.
 
-        Some are as of an earlier release, for which inline bytes are moved to a chunk first, if there is room.
+        Some are as of an earlier release, for which inline bytes are moved to a
+        chunk first, if there is room.
         """
         ended, found = trio.Event(), list[Any]()
         request = meta_pb2.ResolvePathReq(

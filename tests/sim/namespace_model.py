@@ -1,8 +1,10 @@
-"""What changes of names by path do to a small namespace, and the search for an order that explains what clients saw.  Pure.
+"""What changes of names by path do to a small namespace,
+and the search for an order that explains what clients saw.  Pure.
 
-The search is that of linearizable.py with a tree for a state.  Of a change that was refused only that counts that one of the reasons was
-given that hold then: which of several is told first is nobody's promise.  A change whose outcome nobody knows may stand anywhere after
-it was asked for, or nowhere.
+The search is that of linearizable.py with a tree for a state.  Of a change that was
+refused only that counts that one of the reasons was given that hold then: which of
+several is told first is nobody's promise.  A change whose outcome nobody knows may stand
+anywhere after it was asked for, or nowhere.
 """
 
 from collections.abc import Sequence
@@ -26,8 +28,9 @@ class NameOp:
     """One operation on names; `answer` is what was seen, a refusal, or None while nobody knows."""
 
     kind: str
-    """`make`, `put` (a whole file, renamed to here from elsewhere), `mkdir`, `unlink`, `rmdir`, `rename`, `exchange`,
-    `no_replace` or `read`."""
+    """`make`, `put` (a whole file, renamed to here from elsewhere), `mkdir`, `unlink`, `rmdir`,
+    `rename`, `exchange`, `no_replace` or `read`.
+    """
     path: str
     begin_s: float
     who: str

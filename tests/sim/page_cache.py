@@ -1,22 +1,33 @@
-"""A model of what Linux keeps of a mount: pages, attributes and names, in front of the real FUSE server and vfs.
+"""A model of what Linux keeps of a mount: pages, attributes and names,
+in front of the real FUSE server and vfs.
 
-It sends the requests that fs/fuse of Linux 6 sends, in the order in which it may send them, and does with the replies what that does:
+It sends the requests that fs/fuse of Linux 6 sends, in the order in which it may send them, and
+does with the replies what that does:
 
-    pages        are there, locked, before the READ that fills them is sent, and stay locked until its reply; a short one lowers the size
-                 that is shown and leaves zeros, but not where attributes have changed since the kernel made it, which is before it queues: then zeros are shown.
-                 Whoever drops pages waits for their locks.  A write fills pages before its WRITE is sent.
-    attributes   are used until they expire; each change of this side counts up a version, and a reply whose request is older changes
-                 nothing.  Another size, or another time of change, drops all pages (AUTO_INVAL_DATA), one after the other: until then
-                 they are read by the new size.
-    opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the file once the reply is there.
-    RELEASE      is sent when nobody waits for it any more, and no READ through the file is under way.
-    maps         have pages read that are not there, and ask for no attributes; O_DIRECT goes past the pages in requests of its own,
-                 one after the other, and drops those that it overwrites before.
-    notices      of changes drop attributes, or these and pages, from another thread: at any time, between any two requests.
+    pages        are there, locked, before the READ that fills them is sent, and stay locked until
+                 its reply; a short one lowers the size that is shown and leaves zeros, but not
+                 where attributes have changed since the kernel made it, which is before it queues:
+                 then zeros are shown.  Whoever drops pages waits for their locks.  A write fills
+                 pages before its WRITE is sent.
+    attributes   are used until they expire; each change of this side counts up a version, and a
+                 reply whose request is older changes nothing.  Another size, or another time of
+                 change, drops all pages (AUTO_INVAL_DATA), one after the other: until then they
+                 are read by the new size.
+    opens        drop the pages unless told to keep them; O_TRUNC drops them too and empties the
+                 file once the reply is there.
+    RELEASE      is sent when nobody waits for it any more, and no READ
+                 through the file is under way.
+    maps         have pages read that are not there, and ask for no attributes; O_DIRECT goes
+                 past the pages in requests of its own, one after the other, and drops those
+                 that it overwrites before.
+    notices      of changes drop attributes, or these and pages, from another thread: at any time,
+                 between any two requests.
 
-Whoever waits for a reply acts on it some time after it came, as a thread does that has to be scheduled first.
+Whoever waits for a reply acts on it some time after it came, as a thread does
+that has to be scheduled first.
 
-Does not model: writing through maps, writeback cache (never agreed on), access control lists, locks, interrupts, asynchronous O_DIRECT.
+Does not model: writing through maps, writeback cache (never agreed on), access control lists,
+locks, interrupts, asynchronous O_DIRECT.
 """
 
 import math
@@ -165,8 +176,11 @@ class Node:
     """Open files, and whatever else is under way."""
     overlooked_s: float = -1e9
     """When zeros were last to be seen that no mount can prevent; inf: they are.
-    Either the answer to a READ was overlooked since a reply had told attributes meanwhile, which no mount can know before; or a reply made
-    the file longer, and the page where it ended before had not been dropped yet."""
+
+    Either the answer to a READ was overlooked since a reply had told attributes meanwhile,
+    which no mount can know before; or a reply made the file longer, and the page where it ended
+    before had not been dropped yet.
+    """
 
 
 @dataclass(eq=False)
@@ -205,7 +219,9 @@ class Caches:
         agreed = handshake.agree(_INIT, ClientSection().max_background)
         assert agreed is not None
         self._background = trio.Semaphore(p.INIT_OUT.unpack(agreed.reply)[4])
-        """READs that may be under way: further ones wait here, with what was known of the attributes before."""
+        """READs that may be under way: further ones wait here,
+        with what was known of the attributes before.
+        """
         self.nodes: dict[int, Node] = {ROOT: Node(ROOT, lookup_count=1)}
         self._names: dict[tuple[int, bytes], tuple[int, float]] = {}
         self._directory_lock = trio.Lock()
@@ -215,7 +231,7 @@ class Caches:
         self.say: Callable[..., None] = lambda *_: None
         """Told of each request and of its end."""
 
-    # ---- requests ----------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     async def _pause(self) -> None:
         if self._random.random() < 0.3:
@@ -260,7 +276,7 @@ class Caches:
         self._version += 1
         node.version = self._version
 
-    # ---- attributes --------------------------------------------------------------------------------
+    # ---- attributes ------------------------------------------------------------------------------
 
     async def _take_attributes(
         self, node: Node, told: Attributes, valid_s: float, version: int
@@ -322,7 +338,7 @@ class Caches:
             raise
         return await self._take_entry(reply, 0, version, place)
 
-    # ---- pages -------------------------------------------------------------------------------------
+    # ---- pages -----------------------------------------------------------------------------------
 
     async def _drop_pages(self, node: Node, first: int = 0, end: int = 1 << 60) -> None:
         for index, page in sorted(node.pages.items()):
@@ -413,7 +429,7 @@ class Caches:
 
             self._send(Opcode.RELEASE, file.node.node_id, body, end)
 
-    # ---- memory, and what the server says by itself --------------------------------------------------
+    # ---- memory, and what the server says by itself ----------------------------------------------
 
     async def drop_cache(self, name: bytes) -> None:
         """Drop pages of a file as posix_fadvise(2) does: those that nobody has locked."""

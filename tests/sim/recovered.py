@@ -1,15 +1,17 @@
 """What may be there after everything lost its power at once.  Pure.
 
-Trees: a durable operation (closing a written file) keeps everything before it, since a power loss leaves a prefix
-of the metadata commits.  So one of the states since then is there, with or without the effect of the
-operation that was under way.  A file that was just being rewritten has its old content, the new one, or
-none: data is durable before the length that makes it visible, and an old length never outlives its data.
+Trees: a durable operation (closing a written file) keeps everything before it, since a power loss
+leaves a prefix of the metadata commits.  So one of the states since then is there, with or without
+the effect of the operation that was under way.  A file that was just being rewritten has its old
+content, the new one, or none: data is durable before the length that makes it visible, and an old
+length never outlives its data.
 
-Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly overwritten
-before the last sync, or by a write of a client that outlived the cut and whose next sync succeeded: it would have
-been told of a loss.  A write under way at the cut may have taken effect before it, been read, been lost with the
-power, and taken effect again by its client's repeat; or it was kept, and the repeat changed nothing.  Cuts that leave the power on forgive nothing: what recognises
-repeats is stored with what they repeat.
+Registers: the history goes on in a new epoch, which begins with a value that nobody had certainly
+overwritten before the last sync, or by a write of a client that outlived the cut and whose next
+sync succeeded: it would have been told of a loss.  A write under way at the cut may have taken
+effect before it, been read, been lost with the power, and taken effect again by its client's
+repeat; or it was kept, and the repeat changed nothing.  Cuts that leave the power on forgive
+nothing: what recognises repeats is stored with what they repeat.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -47,7 +49,8 @@ class TreeOp:
 def allowed_trees(recent: Sequence[Tree], under_way: TreeOp, *, chunk_bytes: int = 0) -> list[Tree]:
     """Return every state that may be found when power was lost during an operation.
 
-    With `chunk_bytes`: the operation ended with an error, so any of the chunks it wrote may be zeros or old.
+    With `chunk_bytes`: the operation ended with an error, so any of the chunks
+    it wrote may be zeros or old.
     """
     allowed: list[Tree] = []
     for tree in recent:
@@ -61,7 +64,9 @@ def allowed_trees(recent: Sequence[Tree], under_way: TreeOp, *, chunk_bytes: int
 
 
 def _mixed(content: bytes, old: bytes, chunk_bytes: int) -> list[bytes]:
-    """Return a content with any of its chunks lost or as they were before, and ended behind any of them."""
+    """Return a content with any of its chunks lost or as they were before,
+    and ended behind any of them.
+    """
     found = [b""]
     for at in range(0, len(content), chunk_bytes):
         chunk = content[at : at + chunk_bytes]
@@ -74,7 +79,9 @@ def _mixed(content: bytes, old: bytes, chunk_bytes: int) -> list[bytes]:
 def survivors(
     writes: Iterable[Op], synced_s: float, kept: Collection[object] = frozenset()
 ) -> set[object]:
-    """Return the values that may be there after a cut: those not overwritten before `synced_s`, or by one of `kept`."""
+    """Return the values that may be there after a cut:
+    those not overwritten before `synced_s`, or by one of `kept`.
+    """
     known = list(writes)
     there = [op for op in known if op.end_s < synced_s or (op.value in kept and op.end_s < FOREVER)]
     return {op.value for op in known if not any(op.end_s < other.begin_s for other in there)}
@@ -116,7 +123,8 @@ def is_linearizable_across(
 def _done_before(value: object, before: Sequence[Op]) -> list[object]:
     """Return the writes under way at a cut that may be behind `value`, which is what the cut left.
 
-    Such a write was done and survived, so its client's repeat got the first result, and changed nothing.
+    Such a write was done and survived, so its client's repeat got the
+    first result, and changed nothing.
     """
     last = [op for op in before if op.kind == "write" and op.value == value]
     under_way = [op for op in before if op.kind == "write" and op.end_s == FOREVER]
@@ -124,7 +132,9 @@ def _done_before(value: object, before: Sequence[Op]) -> list[object]:
 
 
 def _is_explained(epoch: Sequence[Op], initial: object, optional: Collection[object]) -> bool:
-    """Return whether an epoch is linearizable without some of the writes that may have been done before it."""
+    """Return whether an epoch is linearizable without some of the writes
+    that may have been done before it.
+    """
     ended = {op.value for op in epoch if op.kind == "write" and op.end_s < FOREVER}
     optional = [value for value in optional if value in ended]  # others need not happen anyway
     return any(
@@ -142,7 +152,9 @@ def _counts(op: Op, begin_s: float, cut_s: float) -> bool:
 
 
 def _within(op: Op, begin_s: float, cut_s: float) -> Op:
-    """Return the part of an operation that lies in an epoch; unfinished in it means outcome unknown."""
+    """Return the part of an operation that lies in an epoch;
+    unfinished in it means outcome unknown.
+    """
     return replace(
         op, begin_s=max(op.begin_s, begin_s), end_s=FOREVER if op.end_s >= cut_s else op.end_s
     )

@@ -1,4 +1,6 @@
-"""Does a seed decide everything?  Each runs twice, in fresh processes with different hash seeds; the traces must agree.
+"""Does a seed decide everything?
+
+Each runs twice, in fresh processes with different hash seeds; the traces must agree.
 
 python -m tests.sim.repeat FIRST --count N [--seconds S]
 """

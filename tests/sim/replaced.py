@@ -1,7 +1,9 @@
-"""What a program does through a mount to files that it replaces again and again: emptied by their open, written, synced, closed, read at once.
+"""What a program does through a mount to files that it replaces again and again:
+emptied by their open, written, synced, closed, read at once.
 
-Each task has files of its own, so it knows what must be there once a sync has returned: that and nothing else, whichever machines
-vanish, move their data elsewhere or take another place in their chains meanwhile, and however long one of the steps was held up.
+Each task has files of its own, so it knows what must be there once a sync has returned: that and
+nothing else, whichever machines vanish, move their data elsewhere or take another place in their
+chains meanwhile, and however long one of the steps was held up.
 """
 
 import os
@@ -75,7 +77,9 @@ class Replacer(MountWorker):
         return [name]
 
     async def _emptied(self, mount: Mount, name: bytes) -> tuple[InodeId, Opened]:
-        """Open a file for writing, made or emptied by that, as a kernel does that looks it up first."""
+        """Open a file for writing, made or emptied by that,
+        as a kernel does that looks it up first.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             inode = await mount.names.lookup(ROOT_INODE_ID, name, OWN)
@@ -88,7 +92,9 @@ class Replacer(MountWorker):
         return inode.inode_id, await mount.files.open(inode.inode_id, flags, OWN)
 
     async def _check(self, mount: Mount, name: bytes, content: bytes) -> None:
-        """Read a file as a program does that has just opened it: attributes, then bytes up to the end."""
+        """Read a file as a program does that has just opened it:
+        attributes, then bytes up to the end.
+        """
         inode_id = await self._found(mount, f"/{name.decode()}")
         opened = await self._open(mount, inode_id)
         shown = (await mount.names.getattr(inode_id, OWN)).length

@@ -29,7 +29,9 @@ from .workload import Memory, SimClient, prepare
 WORK_S = 38.0
 """Of work under faults; with all that comes before and after, a run takes over 60 s."""
 LIVE_S_MAX = 60.0
-"""After the last fault all chains serve and no operation is under way within this time, if no limit of resync makes it longer."""
+"""After the last fault all chains serve and no operation is under way within this time,
+if no limit of resync makes it longer.
+"""
 SETTLE_S = 12.0
 """Then: longer than a blocked stream takes to break."""
 BACK_S = (0.01, 0.5, 3.0)
@@ -115,7 +117,9 @@ class Run:
         raise AssertionError(f"not live {waited_s:g} s after the last fault: {waiting} {info}")
 
     def _resync_s(self) -> float:
-        """Return how long the limit of resync makes it take to bring over all that is stored: one large chunk alone 42 s."""
+        """Return how long the limit of resync makes it take to bring over all that is stored:
+        one large chunk alone 42 s.
+        """
         rate = self.cluster.shape.resync_bytes_per_s_max
         return self.cluster.stored_bytes / rate if rate else 0.0
 
@@ -158,7 +162,8 @@ def run_seed(
     is_dense: bool = False,
     is_history: bool = False,
 ) -> Result:
-    """Run one seed; raises AssertionError (or an exception group of such) when a property is broken.
+    """Run one seed; raises AssertionError (or an exception group of such)
+    when a property is broken.
 
     Args:
         seed: decides everything.

@@ -15,9 +15,13 @@ CHAIN_COUNT_MAX: Final = 4
 WIDE_SHARE: Final = 0.2
 VOLLEY_COUNTS: Final = (0, 0, 6, 20)
 DIRECT_BYTES_MIN: Final = (0, 4096, 4096, 4096, 65536)
-"""Whole pages are written past the page cache, so 4096 means all that can be; chunks have 64 KiB."""
+"""Whole pages are written past the page cache, so 4096 means all that can be;
+chunks have 64 KiB.
+"""
 INLINE_BYTES: Final = (0, 300, 65536, 65536)
-"""Longest file that is kept in the metadata store; with few bytes, files move out of it all the time."""
+"""Longest file that is kept in the metadata store;
+with few bytes, files move out of it all the time.
+"""
 BOTH: Final = frozenset({Role.MGMTD, Role.META})
 
 
@@ -54,7 +58,9 @@ class Shape:
     """Registers in many chunks, each written for a while and then only read."""
 
     volley_count: int = 0
-    """Registers that clients often write at the same time, so that groups of writes come about; 0: they write one after the other."""
+    """Registers that clients often write at the same time, so that groups of writes come about;
+    0: they write one after the other.
+    """
 
     @classmethod
     def draw(cls, seed: int, *, is_dense: bool = False, is_history: bool = False) -> Self:

@@ -2,7 +2,8 @@
 
 Checked at every commit, so no change between two looks is missed:
     - the routing version grows, by one; an epoch of the lease never falls, and names one process;
-    - a chain's version never falls, grows by one with every change of its members, and the members are legal;
+    - a chain's version never falls, grows by one with every change of its
+      members, and the members are legal;
     - a chain or node changes only together with the routing version;
     - a file is inline exactly while its bytes are there, all of them.
 """
@@ -164,7 +165,9 @@ class RoutingWatch:
         self.see_places(rows)
 
     def go_back(self, routing_version: int, lease: LeaseRecord, *, seen_version: int) -> None:
-        """After a power loss: what anybody has seen must be there still; the rest is as never written."""
+        """After a power loss: what anybody has seen must be there still;
+        the rest is as never written.
+        """
         assert routing_version >= seen_version, (
             f"a power loss took routing versions {routing_version + 1} to {seen_version}"
         )
@@ -228,7 +231,9 @@ class WatchedStore(MemoryEngine):
                 self.moved_count += 1
 
     def lose_power(self, source: random.Random, seen_version: int) -> None:
-        """Lose unsynced commits; `seen_version` is the newest routing version that anybody acted on."""
+        """Lose unsynced commits; `seen_version` is the newest routing version
+        that anybody acted on.
+        """
         self.power_loss(source)
         if self.watch is not None:
             self.watch.go_back(

@@ -1,4 +1,7 @@
-"""Writes that go together have one task send them.  Should it be cancelled, the others repeat theirs, and each is still done exactly once."""
+"""Writes that go together have one task send them.
+
+Should it be cancelled, the others repeat theirs, and each is still done exactly once.
+"""
 
 import random
 
@@ -18,7 +21,9 @@ ROUND_COUNT = 20
 
 
 class Cancelled:
-    """One client that writes all chunks of a file at once, again and again; some of these writes are given up."""
+    """One client that writes all chunks of a file at once, again and again;
+    some of these writes are given up.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

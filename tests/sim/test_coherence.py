@@ -22,10 +22,12 @@ pytestmark = pytest.mark.thorough
 
 NAME = b"file-0"
 SEEDS = [3, 9, 17, 1037, 1_100_017]
-"""Seeds that failed: the kernel went on with the older of two replies that were under way at once; a page of a listing showed names and
-lengths from before changes of the same mount; the second open of a name that a listing had shown was not checked any more;
-an open went by what another one was still having the kernel forget; a listing showed what had changed while it asked again for something else;
-a listing showed a name from before a look-up by another one, whose open was refused then."""
+"""Seeds that failed: the kernel went on with the older of two replies that were under way at once;
+a page of a listing showed names and lengths from before changes of the same mount; the second open
+of a name that a listing had shown was not checked any more; an open went by what another one was
+still having the kernel forget; a listing showed what had changed while it asked again for something
+else; a listing showed a name from before a look-up by another one, whose open was refused then.
+"""
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -42,8 +44,10 @@ def test_all_see_what_was_written(seed, is_begun):
     ],
 )
 def test_nobody_reads_zeros_from_a_file_that_is_cut_all_the_time(seed, inline_bytes_max):
-    """Seeds that failed: short answers were given before those to READs that began before them in the file, and before the kernel had acted on
-    a truncation; what another mount had cut counted as this one's change; a listing counted from which the kernel took nothing (decision 0151)."""
+    """Seeds that failed: short answers were given before those to READs that began before them in
+    the file, and before the kernel had acted on a truncation; what another mount had cut counted as
+    this one's change; a listing counted from which the kernel took nothing (decision 0151).
+    """
     one = partial(run, seed, with_cuts=True, inline_bytes_max=inline_bytes_max)
     programs = run_deterministic(one, seed)
     assert programs.checked_count > 50
@@ -52,8 +56,10 @@ def test_nobody_reads_zeros_from_a_file_that_is_cut_all_the_time(seed, inline_by
 
 @pytest.mark.parametrize("seed", [1, 201, 77128])
 def test_so_they_do_when_machines_vanish_and_services_restart(seed):
-    """Seed 201: a further name could not be given by one that a listing had shown, and that had been replaced since.  Seed 77128: an open
-    that was under way while its file was truncated by name went on with the length of before."""
+    """Seed 201: a further name could not be given by one that a listing had shown, and that had
+    been replaced since.  Seed 77128: an open that was under way while its file was truncated by
+    name went on with the length of before.
+    """
     assert run_deterministic(partial(run_over_cluster, seed), seed).checked_count > 50
 
 
@@ -100,7 +106,9 @@ def test_who_cuts_nothing_without_asking_is_found_out(monkeypatch):
 
 
 async def use_further_names(programs, _is_over):
-    """One mount has just listed a name when the other one gives it to another file, and both use a further one of that."""
+    """One mount has just listed a name when the other one gives it to another file,
+    and both use a further one of that.
+    """
     here, there = programs.kernels
     await programs._write_anew(here, NAME)
     for _ in range(20):
@@ -114,7 +122,9 @@ async def use_further_names(programs, _is_over):
 
 
 def test_what_a_listed_name_led_to_may_be_told_to_who_wrote_by_another_one(monkeypatch):
-    """Seed 4133007 of a cluster whose machines were cut off: the model expected more of `stat` than is promised."""
+    """Seed 4133007 of a cluster whose machines were cut off:
+    the model expected more of `stat` than is promised.
+    """
     drawn = coherence.section
     longer = {"listed_timeout_s": 5.0, "attr_timeout_s": 5.0}  # than what is done meanwhile
     monkeypatch.setattr(
@@ -160,7 +170,9 @@ def test_who_tells_a_length_from_before_is_found_out(monkeypatch):
 
 
 def test_what_was_closed_is_there_after_a_loss_of_all_power():
-    """Seed 1007: what a truncation had cut off was back after the loss, and in the file once that was lengthened."""
+    """Seed 1007: what a truncation had cut off was back after the loss,
+    and in the file once that was lengthened.
+    """
     seed = 1007
     programs = run_deterministic(partial(run_over_cluster, seed, only=[POWER]), seed)
     assert programs.checked_count > 50

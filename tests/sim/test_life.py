@@ -161,7 +161,9 @@ def test_a_disk_that_loses_writes_and_one_that_reports_errors():
 
 @pytest.mark.slow
 def test_what_is_due_at_one_time_happens_in_an_order_that_the_seed_decides():
-    """Whether a sleep or the scope around it ends first must not depend on where they lie in memory."""
+    """Whether a sleep or the scope around it ends first must not depend
+    on where they lie in memory.
+    """
 
     async def main():
         ended = []

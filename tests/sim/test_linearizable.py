@@ -39,7 +39,9 @@ def test_small_histories(history, expected):
 
 
 def make_history(generator: random.Random, op_count: int) -> list[Op]:
-    """Return a history made from a real order: each operation takes effect somewhere within its span."""
+    """Return a history made from a real order:
+    each operation takes effect somewhere within its span.
+    """
     history, value = [], 0
     for number in range(1, op_count + 1):
         instant = number * 1.0
@@ -95,7 +97,9 @@ def test_as_every_order_tried():
 
 
 def client_history(generator: random.Random, client_count: int, op_count: int) -> list[Op]:
-    """Return a true history of clients that do one thing after the other, some of it with unknown outcome."""
+    """Return a true history of clients that do one thing after the other,
+    some of it with unknown outcome.
+    """
     spans = []
     for client in range(client_count):
         end = generator.random()
@@ -115,7 +119,9 @@ def client_history(generator: random.Random, client_count: int, op_count: int) -
 
 
 def damaged(generator: random.Random, history: list[Op]) -> tuple[str, list[Op]]:
-    """Change one value, one order or one acknowledgement, so that no order can explain the history any more."""
+    """Change one value, one order or one acknowledgement,
+    so that no order can explain the history any more.
+    """
     kind = generator.choice(["value", "order", "acknowledgement"])
     reads = [op for op in history if op.kind == "read"]
     writes = {op.value: op for op in history if op.kind == "write"}
@@ -138,7 +144,9 @@ def damaged(generator: random.Random, history: list[Op]) -> tuple[str, list[Op]]
 
 @pytest.mark.slow
 def test_one_change_of_a_long_history_is_found():
-    """5 clients, 1,000 operations each: true ones are accepted, 100 of 100 damaged ones rejected."""
+    """5 clients, 1,000 operations each: true ones are accepted,
+    100 of 100 damaged ones rejected.
+    """
     generator, kinds = random.Random(11), []
     for number in range(100):
         if number % 20 == 0:

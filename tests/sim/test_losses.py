@@ -1,4 +1,6 @@
-"""A client that outlives all storage machines: it is told of lost power, and not bothered with processes that died."""
+"""A client that outlives all storage machines:
+it is told of lost power, and not bothered with processes that died.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The simulation finds mistakes: a few quick mutants, each in a process of its own, must be caught."""
+"""The simulation finds mistakes: a few quick mutants, each in a process of its own,
+must be caught.
+"""
 
 import subprocess
 import sys

@@ -54,7 +54,9 @@ def test_a_directory_is_moved_with_all_below_and_never_into_itself():
 
 
 def one_history(source, count):
-    """Return operations one after the other, answered as they have to be, and stretched so that they overlap."""
+    """Return operations one after the other, answered as they have to be,
+    and stretched so that they overlap.
+    """
     state, history = {}, []
     for number in range(count):
         (kind,) = source.choices([*KINDS], weights=[*KINDS.values()])

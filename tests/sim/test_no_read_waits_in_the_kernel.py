@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""READs beside many others, of a file that another mount has cut: none is kept back until a shorter answer has changed the size."""
+"""READs beside many others, of a file that another mount has cut:
+none is kept back until a shorter answer has changed the size.
+"""
 
 import os
 import random
@@ -24,7 +26,9 @@ BUSY_BYTES = 256 * 1024
 async def test_a_read_that_comes_when_many_are_under_way_is_not_overlooked(
     autojump_clock, mounts, monkeypatch
 ):
-    """It was kept back in the kernel, and came after the answer to one of what lies behind it: the program saw zeros (decision 0151)."""
+    """It was kept back in the kernel, and came after the answer to one of what lies behind it:
+    the program saw zeros (decision 0151).
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there), trio.open_nursery() as nursery:
         await there.write_file(b"busy", b"b" * BUSY_BYTES * BUSY_COUNT)
         await there.write_file(b"cut", b"x" * 100_000)

@@ -1,4 +1,6 @@
-"""Simulated clusters whose processes lend each other payloads, of requests and of replies, as those of one machine do."""
+"""Simulated clusters whose processes lend each other payloads, of requests and of replies,
+as those of one machine do.
+"""
 
 import pytest
 
@@ -14,7 +16,9 @@ from .scenario import run_seed
 
 @pytest.fixture
 def lent(monkeypatch):
-    """Make the simulated machines one, whose processes lend all there is; return what has been lent."""
+    """Make the simulated machines one, whose processes lend all there is;
+    return what has been lent.
+    """
     found = {"memory": [], "replies": 0}
 
     def network(seed, **options):

@@ -1,4 +1,6 @@
-"""A metadata service that does not reach a storage node, which all others reach, costs its clients seconds and no more."""
+"""A metadata service that does not reach a storage node, which all others reach,
+costs its clients seconds and no more.
+"""
 
 from collections.abc import Awaitable, Callable
 

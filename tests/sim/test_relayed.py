@@ -1,6 +1,8 @@
-"""A client that does not reach one storage node, which all others reach, pauses for seconds, once; and each update happens once.
+"""A client that does not reach one storage node, which all others reach, pauses for seconds, once;
+and each update happens once.
 
-Simulated time.  Such a cut stops nobody but that client: the manager judges nobody, and the other nodes pass its requests on.
+Simulated time.  Such a cut stops nobody but that client: the manager judges nobody, and the
+other nodes pass its requests on.
 """
 
 import math

@@ -1,4 +1,6 @@
-"""Storage that is slow is waited for, also for longer than a call, or an operation that meets only silence, may take."""
+"""Storage that is slow is waited for, also for longer than a call,
+or an operation that meets only silence, may take.
+"""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -51,7 +53,9 @@ def slow(monkeypatch, took_s: Callable[[str], float]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_fsync_waits_for_flushes_that_take_longer_than_a_call(monkeypatch):
-    """Each repetition would need a flush that begins after it, and be given up before that one ends."""
+    """Each repetition would need a flush that begins after it,
+    and be given up before that one ends.
+    """
 
     async def use(fs: EmberFs) -> None:
         file = await fs.create("/f")

@@ -1,4 +1,6 @@
-"""One write of a client in a simulated cluster without faults, traced through every process that works on it."""
+"""One write of a client in a simulated cluster without faults,
+traced through every process that works on it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +38,9 @@ class Told:
 
 
 def traced_write(on_end: Callable[[str, Span], None] = lambda _process, _span: None) -> list[Told]:
-    """Write a file, and read it, with only the former traced; return all spans in the order of their ends."""
+    """Write a file, and read it, with only the former traced;
+    return all spans in the order of their ends.
+    """
     told: list[Told] = []
     cluster = SimCluster(SEED, SHAPE)
 

@@ -1,11 +1,12 @@
 """What the clients of a simulated cluster do, and what they remember of it.
 
-Registers: fixed slots of a few shared files, two of them in one chunk, written and read whole by every client; their
-histories must be linearizable.  Private trees: each client makes, renames, rewrites and removes files in a directory of its own
-and knows exactly what must be there, also after retries.  Contests: exclusive creations that one may win.
+Registers: fixed slots of a few shared files, two of them in one chunk, written and read whole by
+every client; their histories must be linearizable.  Private trees: each client makes, renames,
+rewrites and removes files in a directory of its own and knows exactly what must be there, also
+after retries.  Contests: exclusive creations that one may win.
 
-A cut takes the power of everything, and with it what was not durable.  What a client may find after it is written
-down in recovered.py.
+A cut takes the power of everything, and with it what was not durable.  What a client may find after
+it is written down in recovered.py.
 """
 
 import random
@@ -42,8 +43,9 @@ SLOTS: Final = [
     ("/shared-1", 2 * CHUNK_BYTES),
 ]
 WIDE_SLOTS: Final = [("/shared-wide", index * CHUNK_BYTES + 100) for index in range(24)]
-"""One in each chunk: in some seeds clients work on a few of them at a time and come back to none, so that what goes
-wrong in a chunk is neither overwritten nor completed before it is seen."""
+"""One in each chunk: in some seeds clients work on a few of them at a time and come back to none,
+so that what goes wrong in a chunk is neither overwritten nor completed before it is seen.
+"""
 VOLLEY_SLOTS: Final = [
     ("/shared-volley", index * CHUNK_BYTES + offset)
     for index in range(12)
@@ -64,13 +66,17 @@ CALM_OP_S_MAX: Final = 5.0
 """No operation may take longer in it."""
 
 REGISTER_CLIENT: Final = 2
-"""Works on registers only, so it never waits for metadata: it can go on without the control processes."""
+"""Works on registers only, so it never waits for metadata:
+it can go on without the control processes.
+"""
 
 OP_COUNT_MIN: Final = 200
 HISTORY_OP_COUNT_MIN: Final = 1000
 """Clients go on in the end until they have done so much, in histories with registers."""
 GOAL: Final = 1.2
-"""Clients that are behind so many times as much, by the share of the time that has passed, pause less."""
+"""Clients that are behind so many times as much,
+by the share of the time that has passed, pause less.
+"""
 LATE_PAUSE: Final = 0.2
 
 GIVEN_UP: Final = b"?" * SLOT_BYTES
@@ -80,7 +86,9 @@ CONTEST_S: Final = 3.0
 """Time between two creations that all clients but that one try at the same instant."""
 
 HOT_READER_COUNT: Final = 3
-"""Tasks of that client that only read: one that waits for a lost node does not keep the others from a stale one."""
+"""Tasks of that client that only read: one that waits for a lost node does not keep the others
+from a stale one.
+"""
 
 Slot = tuple[str, int]
 
@@ -129,7 +137,9 @@ class Memory:
     """Per contest: client and the time it knew."""
     synced_s: dict[str, float] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
-    """Values of which a later sync of the client that wrote them has said that they are not lost."""
+    """Values of which a later sync of the client that wrote them has said
+    that they are not lost.
+    """
     cuts: list[Cut] = field(default_factory=list)
     inode_ids: set[int] = field(default_factory=set)
     """What exists after everything removed has been collected."""
@@ -178,7 +188,9 @@ class Memory:
         return bool(self.workers) and all(w.is_ready for w in self.workers.values())
 
     def take_error(self, error: FsError) -> None:
-        """Count an error told to a client; raises it unless a full disk or a loss of all power explains it."""
+        """Count an error told to a client; raises it unless a full disk or a loss
+        of all power explains it.
+        """
         is_full = error.status is Status.NO_SPACE and self.is_space_short
         is_lost = error.status is Status.WRITES_LOST and (self.cuts or self.has_restores)
         if not is_full and not is_lost:
@@ -249,7 +261,9 @@ class SimClient:
         self.hot_share = random.Random(f"{cluster.seed}/hot").choice([0.3, 0.9])
         self.think_s = cluster.shape.think_s
         self.recent: list[Tree] = [{}]
-        """What the directory was like since the last durable operation; the last one is what it is."""
+        """What the directory was like since the last durable operation;
+        the last one is what it is.
+        """
         self.under_way: TreeOp | None = None
         self.is_ready = False
         """A power loss is understood from here on."""
@@ -265,7 +279,9 @@ class SimClient:
         return self.recent[-1]
 
     async def work(self, fs: EmberFs, until_s: float, calm: trio.Event) -> None:
-        """Do random things until the virtual time `until_s`, and again, without faults, when it is calm."""
+        """Do random things until the virtual time `until_s`, and again, without faults,
+        when it is calm.
+        """
         await self._move_in(fs)
         for path in self.memory.paths:
             self.files[path] = await fs.create(path, truncate=False)
@@ -345,7 +361,9 @@ class SimClient:
         self.under_way = None
 
     async def _move(self, fs: EmberFs) -> None:
-        """An operation failed in the middle: nobody knows what is there, so begin anew elsewhere."""
+        """An operation failed in the middle: nobody knows what is there,
+        so begin anew elsewhere.
+        """
         self.abandon()
         self.house_count += 1
         self.home = f"{self.home.split('~')[0]}~{self.house_count}"
@@ -374,12 +392,14 @@ class SimClient:
         return self.memory.op_count / OP_COUNT_MIN
 
     def _pace(self, until_s: float) -> float:
-        """Return by what to shorten pauses, so that a seed has enough operations, whatever holds them up."""
+        """Return by what to shorten pauses, so that a seed has enough operations,
+        whatever holds them up.
+        """
         begin_s = self.memory.begin_s
         passed = (trio.current_time() - begin_s) / max(until_s - begin_s, 1.0)
         return LATE_PAUSE if self._done_share() < GOAL * passed else 1.0
 
-    # ---- registers ---------------------------------------------------------------------------------
+    # ---- registers -------------------------------------------------------------------------------
 
     def _slot(self, *, is_read: bool = False) -> Slot:
         if self.cluster.shape.volley_count and is_read and self.volleys.random() < VOLLEY_SHARE:
@@ -465,7 +485,9 @@ class SimClient:
         return bytes(buffer) if told[0] else None
 
     async def sync_slots(self, _fs: EmberFs) -> None:
-        """Make what is in the registers of a file durable; it counts if no power was lost in between."""
+        """Make what is in the registers of a file durable;
+        it counts if no power was lost in between.
+        """
         path, begin_s = self._slot()[0], trio.current_time()
         cut_count = len(self.memory.cuts)
         if not await self._sync(path, self.files[path].fsync):
@@ -475,7 +497,9 @@ class SimClient:
         self.cluster.trace.add("sync", f"{self.name} {path}")
 
     async def _sync(self, path: str, call: Callable[[], Awaitable[None]]) -> bool:
-        """Sync a file; whether nothing was lost of what this client has written to it since its last sync."""
+        """Sync a file; whether nothing was lost of what this client has written
+        to it since its last sync.
+        """
         covered, self.unsynced[path] = self.unsynced[path], []
         try:
             await call()
@@ -485,7 +509,7 @@ class SimClient:
         self.memory.kept.update(covered)
         return True
 
-    # ---- trees -------------------------------------------------------------------------------------
+    # ---- trees -----------------------------------------------------------------------------------
 
     def _choose_tree_op(self) -> TreeOp:
         names = sorted(self.tree)
@@ -536,7 +560,9 @@ class SimClient:
             await self._find_out(fs, TreeOp("check", self.home), is_done=True)
 
     async def _find_out(self, fs: EmberFs, op: TreeOp, *, is_done: bool) -> None:
-        """Power was lost, perhaps during an operation: look which of the allowed states is there."""
+        """Power was lost, perhaps during an operation:
+        look which of the allowed states is there.
+        """
         cut_count = self.memory.power_cut_count
         found = {
             (name := f"{self.home}/{entry.name}"): await fs.read_file(name)
@@ -558,7 +584,7 @@ class SimClient:
         self.recent = [{**found, f"{self.home}/first": b"1"}]
         self.known_cut_count = cut_count
 
-    # ---- contests ----------------------------------------------------------------------------------
+    # ---- contests --------------------------------------------------------------------------------
 
     async def _contest_regularly(self, fs: EmberFs, until_s: float) -> None:
         """Try at the same instants as the other clients."""

@@ -1,9 +1,10 @@
-"""What a fault may lay hands on, the registry of faults, and the conditions under which data may be harmed.
+"""What a fault may lay hands on, the registry of faults,
+and the conditions under which data may be harmed.
 
-The harm model: at any time at most one storage machine's unsynced or stored bytes are at risk (`is_covered`: another
-target of each chain serves with everything acknowledged), and the network is left alone meanwhile, so that the
-other one stays.  Only `cut_all` takes more; its `note_cut` tells the checkers.  So no read may ever end with
-EIO or with other bytes.
+The harm model: at any time at most one storage machine's unsynced or stored bytes are at risk
+(`is_covered`: another target of each chain serves with everything acknowledged), and the network is
+left alone meanwhile, so that the other one stays.  Only `cut_all` takes more; its `note_cut` tells
+the checkers.  So no read may ever end with EIO or with other bytes.
 """
 
 import random
@@ -76,7 +77,9 @@ class World:
         return found
 
     def is_covered(self, name: str) -> bool:
-        """Another target of each chain serves at this moment, with everything acknowledged, and is not about to leave."""
+        """Another target of each chain serves at this moment, with everything acknowledged,
+        and is not about to leave.
+        """
         leaving = {move.leaving for move in self.cluster.watch.moves.values()}
         staying = self.up_to_date(but=name) - leaving
         is_covered = not self.changing and all(
@@ -89,7 +92,8 @@ class World:
     async def wait_heard(self, name: str) -> None:
         """Wait until the managers know of a storage process's last start.
 
-        Until then they take its targets for serving ones, and a chain may be left with what the machine still has.
+        Until then they take its targets for serving ones, and a chain may be left
+        with what the machine still has.
         """
         process = self.cluster.processes[name]
         with trio.move_on_after(HEARD_S_MAX):
@@ -101,7 +105,9 @@ class World:
         raise AssertionError(f"{name}: no lease {HEARD_S_MAX:g} s after its start")
 
     def may_change(self, chain_id: int) -> bool:
-        """An operator may tell a member to stop: what a disk has lost is known to the managers, or restored."""
+        """An operator may tell a member to stop: what a disk has lost is known
+        to the managers, or restored.
+        """
         there = self.up_to_date()
         members = self.cluster.watch.chains[ChainId(chain_id)].targets
         return not self.has_harmed or all(m.target_id in there for m in members)
@@ -112,7 +118,9 @@ MACHINE_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 NETWORK_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 OPERATOR_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
 NAMED_FAULTS: Final[dict[str, tuple[Fault, int]]] = {}
-"""Happen only where they are asked for by name: the others' weather would change with each kind that is added."""
+"""Happen only where they are asked for by name:
+the others' weather would change with each kind that is added.
+"""
 
 
 def machine_fault(weight: int) -> Callable[[Fault], Fault]:

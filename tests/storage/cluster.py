@@ -1,7 +1,7 @@
 """A storage cluster in one process: real services over the in-memory network, with a small manager.
 
-The manager hears reports and moves targets by the real chain-state transition; leases, routing delivery and process
-deaths are under the test's control.  Runs on trio's mock clock.
+The manager hears reports and moves targets by the real chain-state transition; leases, routing
+delivery and process deaths are under the test's control.  Runs on trio's mock clock.
 """
 
 import random
@@ -483,7 +483,9 @@ async def open_caller(cluster, name="client-a") -> AsyncIterator[StorageCaller]:
 
 
 def content(cluster, node_id, index=0):
-    """Return (committed version, pending version, bytes) of a chunk on a node's disk; None if absent."""
+    """Return (committed version, pending version, bytes) of a chunk on a node's disk;
+    None if absent.
+    """
     node = cluster.nodes[node_id]
     target_id, chunk_id = TargetId(100 + node_id), ChunkId(InodeId(INODE), index)
     state = node.engine.get(target_id, chunk_id)

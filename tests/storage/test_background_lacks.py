@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Where a storage process has no memory, or no thread, for what it does by itself, it goes on serving, and does that later."""
+"""Where a storage process has no memory, or no thread, for what it does by itself,
+it goes on serving, and does that later.
+"""
 
 import pytest
 import trio
@@ -70,7 +72,9 @@ async def test_a_replica_is_brought_up_to_date_later(mock_clock, monkeypatch, wh
     [(storage, "commit_pending"), (storage, "load_updates"), (watermarks, "note_watermarks")],
 )
 async def test_who_served_alone_serves_again(mock_clock, monkeypatch, step):
-    """Its step was taken for done, and nobody would have it taken again before the chain changed."""
+    """Its step was taken for done, and nobody would have it taken again
+    before the chain changed.
+    """
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         await client.write(0, b"before")
         await cluster.nodes[1].kill()

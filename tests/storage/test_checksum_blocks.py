@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Disks of one chain that were formatted with checksum blocks of different sizes: told, and out of service."""
+"""Disks of one chain that were formatted with checksum blocks of different sizes:
+told, and out of service.
+"""
 
 import pytest
 import trio

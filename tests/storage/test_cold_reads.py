@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Reads that have to wait for the disk: one call for the rows of a request, and whatever may have changed when it is over."""
+"""Reads that have to wait for the disk: one call for the rows of a request,
+and whatever may have changed when it is over.
+"""
 
 from dataclasses import replace
 
@@ -192,7 +194,9 @@ async def test_an_update_that_comes_in_meanwhile_leaves_whole_versions(cold, moc
 
 
 async def test_only_what_was_not_asked_of_the_page_cache_may_pass_it(cold, monkeypatch, mock_clock):
-    """Asking for more than is there has the kernel fill the page cache: whoever then passes it reads the disk twice."""
+    """Asking for more than is there has the kernel fill the page cache:
+    whoever then passes it reads the disk twice.
+    """
     cluster, client = cold
     engine, told = cluster.nodes[2].engine, []
     real = engine.read_rows

@@ -141,7 +141,9 @@ async def test_what_no_replica_has_is_not_made_up(mock_clock):
 
 
 async def test_what_a_disk_gives_again_is_damaged_no_more(mock_clock):
-    """All copies could not be read for a while, say while a controller was reset: that is no loss for ever."""
+    """All copies could not be read for a while, say while a controller was reset:
+    that is no loss for ever.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, WORDS)
         for node_id in cluster.nodes:
@@ -180,7 +182,9 @@ async def test_a_node_without_descriptors_has_no_damage_and_its_disk_has_not_fai
 
 @pytest.mark.parametrize("error", [FsError(Status.OUT_OF_RESOURCES, "injected"), MemoryError()])
 async def test_the_last_whole_copy_is_not_given_up_by_a_node_without_descriptors(mock_clock, error):
-    """Reread without any it counted as bad, and where no other target had the bytes, as lost: so it was marked."""
+    """Reread without any it counted as bad, and where no other target had the bytes, as lost:
+    so it was marked.
+    """
 
     def refuse(name):
         if name == "read":

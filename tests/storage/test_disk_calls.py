@@ -187,7 +187,9 @@ async def test_the_end_waits_for_calls_that_go_on_but_not_for_ever(calls, runtim
 
 
 async def test_a_call_that_computes_is_left_in_peace(calls, runtime, engine):
-    """On a machine whose cores were all busy a disk in memory was given up: a call that computed took 10 s."""
+    """On a machine whose cores were all busy a disk in memory was given up:
+    a call that computed took 10 s.
+    """
     may_wait = threading.Event()
 
     def compute_and_wait():
@@ -211,7 +213,9 @@ async def test_a_call_that_computes_is_left_in_peace(calls, runtime, engine):
 
 
 def looked(calls, seconds, completed=lambda _second: 0):
-    """Let seconds pass, a look each; return the second in which it was given up, 0 if it was not."""
+    """Let seconds pass, a look each; return the second in which it was given up,
+    0 if it was not.
+    """
     for second in range(1, seconds + 1):
         calls.judge._count_completed = lambda second=second: completed(second)
         calls.look(1.0)

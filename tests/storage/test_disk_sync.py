@@ -180,7 +180,9 @@ async def test_a_flush_that_finds_no_thread_holds_nobody_up(engine, disk, sync):
 async def test_a_flush_in_which_memory_is_short_ends_the_use_of_its_disk_and_of_nothing_else(
     engine, disk, sync, is_begun, lack
 ):
-    """Raised on the event loop it would end the process; and nobody knows how far the flush has come."""
+    """Raised on the event loop it would end the process;
+    and nobody knows how far the flush has come.
+    """
     engine.lack, told = lack, []
     if is_begun:
 

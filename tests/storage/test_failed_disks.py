@@ -325,7 +325,9 @@ async def test_what_an_operator_put_offline_stays_so(mock_clock):
 
 
 async def test_what_a_failed_flush_took_is_told_to_the_manager(mock_clock):
-    """Also by the process that comes next; but not what a process left to the kernel when it died."""
+    """Also by the process that comes next; but not what a process left
+    to the kernel when it died.
+    """
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         node = cluster.nodes[1]
         await client.write(0, b"kept")

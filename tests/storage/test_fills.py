@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Bytes that metadata has kept so far come to a file's first chunk once, however often and late they are sent."""
+"""Bytes that metadata has kept so far come to a file's first chunk once,
+however often and late they are sent.
+"""
 
 import pytest
 import trio
@@ -51,7 +53,9 @@ async def test_a_late_fill_leaves_what_was_written_since(mock_clock):
 
 
 async def test_a_fill_leaves_nothing_of_what_the_chunk_held(mock_clock):
-    """As of a file that was inline in a backup, and went to its chunk and grew there before that was restored."""
+    """As of a file that was inline in a backup,
+    and went to its chunk and grew there before that was restored.
+    """
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await write(client, 0, b"newer" * 100, 5)
         await client.update(fill(client, 6), KEPT)
@@ -94,7 +98,9 @@ async def test_a_fill_needs_nothing_of_a_damaged_chunk(mock_clock):
 
 
 async def test_a_fill_does_not_say_that_its_truncation_is_over(mock_clock):
-    """Only who has seen it ended says so: another driver's request for the same chunk may be the first to arrive."""
+    """Only who has seen it ended says so: another driver's request
+    for the same chunk may be the first to arrive.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         other = fill(client, 5)
         other.chunk_index = 1
@@ -104,7 +110,9 @@ async def test_a_fill_does_not_say_that_its_truncation_is_over(mock_clock):
 
 
 async def test_another_head_does_not_take_a_late_fill(mock_clock):
-    """The head that has filled is gone, and its successor knows of the fill from nobody but its sender."""
+    """The head that has filled is gone, and its successor knows of the fill from nobody
+    but its sender.
+    """
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         named_before = fill(client, 5, "slow driver")
         named_before.chain_version = cluster.chain.chain_version
@@ -114,7 +122,8 @@ async def test_another_head_does_not_take_a_late_fill(mock_clock):
         assert cluster.chain.serving[0] == 102
         asked = client.attempt(named_before, KEPT, node_id=2)
         assert await status_of(lambda: asked) is Status.ROUTING_MISMATCH
-        # One that was sent under the new version while the truncation was still under way does no harm before a write.
+        # One that was sent under the new version while the truncation was still under way
+        # does no harm before a write.
         await client.update(fill(client, 5, "driver in between"), KEPT)
         await write(client, 0, b"new", 5)
         for truncate_ver in (5, 4):

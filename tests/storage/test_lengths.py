@@ -130,7 +130,9 @@ async def test_behind_very_many_empty_chunks_it_is_told_how_far_was_looked(mock_
 
 
 async def test_a_chunk_in_doubt_may_hold_the_next_bytes(mock_clock):
-    """After a power loss it may be committed below: who sought data passed over it, while whoever read had it."""
+    """After a power loss it may be committed below:
+    who sought data passed over it, while whoever read had it.
+    """
     async with open_cluster(1) as cluster, open_caller(cluster) as client:
         await client.write(0, b"x", 300)
         target = cluster.nodes[1].target

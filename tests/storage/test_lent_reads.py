@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Large reads that are lent: what the caller is told of, and what becomes of a copy that it finds damaged."""
+"""Large reads that are lent: what the caller is told of,
+and what becomes of a copy that it finds damaged.
+"""
 
 import random
 from contextlib import asynccontextmanager
@@ -127,7 +129,9 @@ async def test_a_damaged_copy_that_was_lent_is_repaired_when_it_is_asked_for_aga
 
 @asynccontextmanager
 async def cold_machine(monkeypatch):
-    """As `one_machine`, whose memory holds nothing of what was written; chunks are read past the page cache."""
+    """As `one_machine`, whose memory holds nothing of what was written;
+    chunks are read past the page cache.
+    """
     for module in (read_path, read_lent):
         monkeypatch.setattr(module, "INLINE_BYTES_MAX", CHUNK)
     async with one_machine() as (cluster, client):
@@ -149,7 +153,9 @@ async def test_of_cold_rows_it_is_the_caller_who_matches_them(mock_clock, monkey
 
 
 async def read_direct(cluster, client, **options):
-    """Do as `read` for a caller that has disks read; return the bytes, the reply, and whether they came so."""
+    """Do as `read` for a caller that has disks read;
+    return the bytes, the reply, and whether they came so.
+    """
     version, memory, view = cluster.chain.chain_version, cluster.network.memory, bytearray(0)
     wanted = [WantedRead(INODE, index, CHAIN, version, 0, CHUNK) for index in range(COUNT)]
     request = read_request(wanted, **{"want_checksums": True, **options})
@@ -170,7 +176,9 @@ async def in_place(read):
 
 
 async def test_cold_rows_are_read_from_the_disk_by_who_says_that_he_does(mock_clock, monkeypatch):
-    """Once: the second time they are read here, through the page cache, for those who come third."""
+    """Once: the second time they are read here, through the page cache,
+    for those who come third.
+    """
     async with cold_machine(monkeypatch) as (cluster, client):
         whole = b"".join(map(content, range(COUNT)))
         data, reply, is_direct = await read_direct(cluster, client)

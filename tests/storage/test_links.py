@@ -19,7 +19,8 @@ SERVING, SYNCING = PublicState.SERVING, PublicState.SYNCING
     [
         (SERVING, SERVING, 11, 0, Suspect.SUCCESSOR),
         (SERVING, SERVING, 9, 99, Suspect.NOBODY),
-        # Who serves does not leave for the sake of one that does not serve yet, nor the tail for nobody.
+        # Who serves does not leave for the sake of one that does not serve
+        # yet, nor the tail for nobody.
         (SERVING, SYNCING, 99, 99, Suspect.NOBODY),
         (SERVING, None, 99, 99, Suspect.NOBODY),
         (SYNCING, None, 99, 11, Suspect.PREDECESSOR),

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Small writes that are begun without a task: which ones are, and that what goes wrong on their way ends as for all others."""
+"""Small writes that are begun without a task:
+which ones are, and that what goes wrong on their way ends as for all others.
+"""
 
 import pytest
 import trio
@@ -359,7 +361,9 @@ async def test_a_bug_on_the_way_to_the_successor_holds_up_nobody_else(
 async def test_a_lack_at_any_step_is_the_answer_and_lets_go_of_the_chunk(
     mock_clock, begun, monkeypatch, step, is_durable
 ):
-    """No task would end with it, but the event loop; and whoever waits for the chunk would wait for ever."""
+    """No task would end with it, but the event loop;
+    and whoever waits for the chunk would wait for ever.
+    """
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         for _ in range(3):
             await client.write(0, b"before")
@@ -388,7 +392,9 @@ async def test_a_lack_at_any_step_is_the_answer_and_lets_go_of_the_chunk(
 async def test_a_call_whose_update_has_failed_meanwhile_is_waited_for_by_nobody(
     mock_clock, begun, monkeypatch
 ):
-    """Its successor would look as if it did not answer, for as long as nobody writes, and what is late could pass the next update."""
+    """Its successor would look as if it did not answer, for as long as nobody writes,
+    and what is late could pass the next update.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         for _ in range(3):
             await client.write(0, b"before")

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Chains whose members change by hand while clients write: added, removed, rotated; chains of one to five."""
+"""Chains whose members change by hand while clients write: added, removed, rotated;
+chains of one to five.
+"""
 
 from dataclasses import replace
 
@@ -112,7 +114,9 @@ async def test_every_member_may_die_and_return(mock_clock, node_count):
 
 
 async def test_a_lost_last_server_is_replaced_by_hand(mock_clock):
-    """The operator accepts the loss of what only the lost one had; what returns later must not mix in."""
+    """The operator accepts the loss of what only the lost one had;
+    what returns later must not mix in.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"both")
         await client.write(0, b"both", 1)
@@ -140,7 +144,9 @@ async def test_a_lost_last_server_is_replaced_by_hand(mock_clock):
 
 @pytest.mark.parametrize("hold", [Hold.EVICTED, Hold.CUT_OFF, Hold.REQUESTED])
 async def test_a_start_is_over_only_when_the_manager_has_seen_it(mock_clock, hold):
-    """Whatever is asked of a target before its node knows its chain: it does not serve on as if it had never been away."""
+    """Whatever is asked of a target before its node knows its chain:
+    it does not serve on as if it had never been away.
+    """
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, b"before")
         cluster.is_frozen = True

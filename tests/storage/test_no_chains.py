@@ -1,6 +1,7 @@
 """A node over a store that has no chains keeps what it knows of clients' updates.
 
-So it is while the managers' own store is lost, and a backup of it is to be restored: who has the newest data comes to light then.
+So it is while the managers' own store is lost, and a backup of it is to be restored: who has the
+newest data comes to light then.
 """
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Random faults under load: linearizability of chunk registers, equal replicas at the end, and what was called durable is."""
+"""Random faults under load: linearizability of chunk registers, equal replicas at the end,
+and what was called durable is.
+"""
 
 import os
 import random

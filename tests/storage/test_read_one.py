@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""One small read by itself: what many would return, and whatever is unusual is left to the ordinary way."""
+"""One small read by itself: what many would return,
+and whatever is unusual is left to the ordinary way.
+"""
 
 from dataclasses import replace
 

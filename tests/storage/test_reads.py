@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Reads over several nodes: which version is shown, under which lease and chain version, and with what space."""
+"""Reads over several nodes: which version is shown, under which lease and chain version,
+and with what space.
+"""
 
 import trio
 import xxhash

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Requests that a node passes on for clients that do not reach the other one: what comes of them, and what is refused."""
+"""Requests that a node passes on for clients that do not reach the other one:
+what comes of them, and what is refused.
+"""
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -59,9 +61,16 @@ async def passed(way, request, data=b"", method=services.STORAGE_WRITE, timeout_
 
 async def test_only_what_clients_ask_nodes_for_is_passed_on():
     assert {str(method) for method in METHODS.values()} == {
-        "Core.GetInfo", "Storage.BatchRead", "Storage.Write", "Storage.WriteGroup", "Storage.WriteRanges", "Storage.QueryLastChunk",
-        "Storage.RemoveChunks", "Storage.SyncChains", "Storage.SpaceInfo",
-    }  # fmt: skip
+        "Core.GetInfo",
+        "Storage.BatchRead",
+        "Storage.Write",
+        "Storage.WriteGroup",
+        "Storage.WriteRanges",
+        "Storage.QueryLastChunk",
+        "Storage.RemoveChunks",
+        "Storage.SyncChains",
+        "Storage.SpaceInfo",
+    }
     assert all(method.is_idempotent for method in METHODS.values())
 
 

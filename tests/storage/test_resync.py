@@ -53,7 +53,8 @@ async def test_only_what_changed_is_transferred(mock_clock, monkeypatch):
         progress = cluster.nodes[2].target.progress
         assert (progress.transferred_count, progress.removed_count) == (3, 1)
         assert progress.skipped_count == len(INDEXES) - 3
-        # What was transferred is known under its own chain version: a second return finds nothing to do.
+        # What was transferred is known under its own chain version: a second
+        # return finds nothing to do.
         await cluster.nodes[3].kill()
         await cluster.wait_states({1: "SERVING", 2: "SERVING", 3: "OFFLINE"})
         await cluster.start_node(3)
@@ -347,7 +348,9 @@ async def test_who_is_not_wanted_any_more_gives_its_turn_to_those_behind(mock_cl
 
 
 async def test_removals_wait_for_no_bytes_of_others(mock_clock):
-    """They have none, and waited for their turn behind large chunks all the same, and for one of their places."""
+    """They have none, and waited for their turn behind large chunks all the same,
+    and for one of their places.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await fill(client, range(12))
         await cluster.nodes[2].kill()
@@ -368,7 +371,9 @@ async def test_removals_wait_for_no_bytes_of_others(mock_clock):
 
 
 async def test_no_attempt_waits_for_turns_of_one_whose_chain_version_is_over(mock_clock):
-    """The turns of one that was over held up the next attempt, for as long as its chunks would have taken."""
+    """The turns of one that was over held up the next attempt,
+    for as long as its chunks would have taken.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await fill(client, range(6))
         await cluster.nodes[2].kill()

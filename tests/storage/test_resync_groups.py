@@ -406,7 +406,9 @@ async def test_a_successor_that_is_gone_from_the_routing_ends_the_attempt_alone(
 
 
 async def test_a_chain_that_loses_its_feeder_ends_the_attempt_alone(mock_clock, monkeypatch):
-    """Ours left the chain after a chunk could not be brought over, while more wait for their turn."""
+    """Ours left the chain after a chunk could not be brought over,
+    while more wait for their turn.
+    """
     async with missed() as (cluster, _client):
         left, real = [], resync.grouped
 
@@ -432,7 +434,9 @@ async def test_a_chain_that_loses_its_feeder_ends_the_attempt_alone(mock_clock, 
 
 
 async def grow_before_their_turn(cluster, client, data):
-    """Have node 2 come back; its chunks grow when they have been listed, and before any of them is brought over."""
+    """Have node 2 come back; its chunks grow when they have been listed,
+    and before any of them is brought over.
+    """
     resync_work = cluster.nodes[1].storage._resync
     slots = resync_work._slots
     count = slots.value

@@ -1,5 +1,6 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Bits that flip at rest: in one replica they are found, never served, and repaired; in all of them it is an error.
+"""Bits that flip at rest: in one replica they are found, never served, and repaired;
+in all of them it is an error.
 
 `EMBER_ROT_FLIPS=200 python -m pytest tests/storage/test_rot.py` is the long form.
 """

@@ -82,7 +82,9 @@ async def leave_over(cluster, client, *, cut, rotten):
 async def test_a_late_copy_does_not_bring_a_dropped_leftover_back(
     mock_clock, monkeypatch, sent, is_epoch_taken
 ):
-    """The copy arrives when the successor has answered and the leftover is gone; the control tells no epoch."""
+    """The copy arrives when the successor has answered and the leftover is gone;
+    the control tells no epoch.
+    """
     real = settle_module.state_there
 
     async def without_epoch(*args, **options):
@@ -174,7 +176,9 @@ async def test_a_successor_that_came_back_empty_proves_nothing(mock_clock, muted
 async def test_a_late_copy_to_a_syncing_successor_is_void_when_a_leftover_is_given_up(
     mock_clock, muted, sent
 ):
-    """Found by the model: else it would have the bytes of what the head has declared lost, and serve them."""
+    """Found by the model: else it would have the bytes of what the head has declared lost,
+    and serve them.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, OLD)
         await cluster.nodes[2].kill()

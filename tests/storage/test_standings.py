@@ -1,4 +1,6 @@
-"""Who serves is on the disks before anything is acknowledged that somebody who has gone does not have."""
+"""Who serves is on the disks before anything is acknowledged
+that somebody who has gone does not have.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 from dataclasses import replace
@@ -172,7 +174,9 @@ def updates_on(cluster, node_id):
 
 
 async def test_a_disk_of_another_store_does_not_serve_until_its_own_is_back(mock_clock):
-    """Chains were made anew while their nodes had leases: nobody is asked before these tell whether they serve."""
+    """Chains were made anew while their nodes had leases:
+    nobody is asked before these tell whether they serve.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         cluster.publish(replace(cluster.chain, chain_version=9, birth_ns=5))
         await trio.sleep(2)

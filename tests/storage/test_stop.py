@@ -1,4 +1,6 @@
-"""A process that stops in order leaves a note that everything is durable; none where that is not certain."""
+"""A process that stops in order leaves a note that everything is durable;
+none where that is not certain.
+"""
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
 
 import random

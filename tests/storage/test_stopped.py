@@ -1,5 +1,6 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""A process that is stopped for longer than its lease in the middle of a request: it wakes up, and must not answer.
+"""A process that is stopped for longer than its lease in the middle of a request:
+it wakes up, and must not answer.
 
 The pause lies in the last blocking step of each way, where a check before it would not help.
 """
@@ -15,7 +16,9 @@ from .cluster import CHAIN, INODE, content, open_caller, open_cluster
 
 
 class Stopped:
-    """While it is entered, every blocking call of a node's disk, and every write on the event loop, ends after the lease has run out."""
+    """While it is entered, every blocking call of a node's disk, and every write on the event loop,
+    ends after the lease has run out.
+    """
 
     def __init__(self, cluster, node_id):
         self.cluster, self.node = cluster, cluster.nodes[node_id]

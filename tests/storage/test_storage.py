@@ -110,7 +110,9 @@ async def test_a_leftover_that_nobody_asks_for_is_completed_all_the_same(mock_cl
 
 
 async def test_a_read_completes_no_leftover_after_its_target_left_the_chain(mock_clock):
-    """Found by specs/models/craq.pml: a read that waited at the tail until the target was syncing committed there."""
+    """Found by specs/models/craq.pml: a read that waited at the tail
+    until the target was syncing committed there.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         await client.write(0, b"base")
         block(cluster, 1, 2)
@@ -217,7 +219,8 @@ async def test_no_late_copy_makes_happen_what_was_refused(mock_clock, full):
         refused = client.write_request(0, b"B" * 60_000)
         assert await status_of(client.attempt, refused, b"B" * 60_000) is Status.NO_SPACE
         cluster.nodes[full].disk.on_step = None
-        # The client's first try of the same update, held up by the network until there is room again.
+        # The client's first try of the same update, held up by the
+        # network until there is room again.
         assert await status_of(client.attempt, refused, b"B" * 60_000) is Status.NO_SPACE
         assert {content(cluster, n) for n in cluster.nodes} == {(1, 0, b"small")}
 

@@ -1,4 +1,6 @@
-"""Notes of updates that a syncing target stores apart from commits: off the event loop where other disks are, and in order."""
+"""Notes of updates that a syncing target stores apart from commits:
+off the event loop where other disks are, and in order.
+"""
 
 import threading
 

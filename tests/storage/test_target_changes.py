@@ -106,7 +106,8 @@ async def test_a_removed_target_loses_its_chunks_in_the_background(mock_clock, m
         await remove(client, NEW)
         await remove(client, NEW)
         assert NEW not in reported(cluster)
-        # Somebody is still inside: nothing is taken away under him, and the number is not given again.
+        # Somebody is still inside: nothing is taken away under him, and
+        # the number is not given again.
         await trio.sleep(1)
         assert engine.used_bytes(target_id) > 0
         assert await status_of(create, client, NEW) is Status.BUSY

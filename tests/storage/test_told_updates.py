@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Updates of which a replica tells whoever asked before it commits (decision 0119), where the commit does not come at once."""
+"""Updates of which a replica tells whoever asked before it commits (decision 0119),
+where the commit does not come at once.
+"""
 
 import pytest
 import trio
@@ -11,7 +13,9 @@ from .cluster import content, open_caller, open_cluster
 
 
 def stick_once(monkeypatch, node):
-    """Have the books of a disk be taken for longer than the event loop waits, once: when it wants to commit."""
+    """Have the books of a disk be taken for longer than the event loop waits, once:
+    when it wants to commit.
+    """
     engine, asked = node.engine, []
     real = engine.commit
 

@@ -113,7 +113,9 @@ async def test_a_group_is_prepared_in_one_batch_and_committed_in_one(mock_clock,
 async def test_a_client_is_told_of_success_under_a_lease_only(
     mock_clock, monkeypatch, node_id, status
 ):
-    """By then others may serve without the head; who is no head tells its predecessor, which has to look for itself."""
+    """By then others may serve without the head;
+    who is no head tells its predecessor, which has to look for itself.
+    """
     async with open_cluster(2) as cluster, open_caller(cluster) as client:
         node = cluster.nodes[node_id]
         name = "commit_writes" if node_id == 1 else "prepare_writes"

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Exactly once, across restarts of every replica: tags of pending versions, notes of committed ones."""
+"""Exactly once, across restarts of every replica:
+tags of pending versions, notes of committed ones.
+"""
 
 import random
 

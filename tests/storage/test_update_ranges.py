@@ -258,7 +258,9 @@ async def test_who_does_not_see_the_ranges_refuses_the_write(mock_clock):
 async def test_a_late_repeat_has_no_effect_after_failovers_there_and_back(
     mock_clock, is_pending_below
 ):
-    """From head 1 to 2 or 3 and back to 1, which had the update pending when it died, and has it from resync since."""
+    """From head 1 to 2 or 3 and back to 1, which had the update pending when it died,
+    and has it from resync since.
+    """
     async with open_cluster(3) as cluster, open_caller(cluster) as client:
         await client.write(0, OLD, 0)
         block(cluster, *((2, 3) if is_pending_below else (1, 2)))

@@ -113,7 +113,9 @@ async def test_a_full_disk_is_not_written_for_this_alone(mock_clock):
 
 
 async def test_it_rises_under_a_lease_alone(mock_clock, monkeypatch):
-    """Whoever serves on by what managers said that are gone does not make his disk look younger than their names."""
+    """Whoever serves on by what managers said that are gone does not make his disk look younger
+    than their names.
+    """
     async with open_cluster(1) as cluster:
         node = cluster.nodes[1]
         monkeypatch.setattr(node.lease, "is_valid", lambda: False)
@@ -126,7 +128,9 @@ async def test_it_rises_under_a_lease_alone(mock_clock, monkeypatch):
 
 
 async def test_it_does_not_rise_under_chains_of_another_store(mock_clock):
-    """The age of names is compared with it before disks are accepted (decision 0147): it says when their own store was last there."""
+    """The age of names is compared with it before disks are accepted (decision 0147):
+    it says when their own store was last there.
+    """
     async with open_cluster(1) as cluster:
         node = cluster.nodes[1]
         own = replace(cluster.chain, chain_version=9, birth_ns=5)
@@ -162,7 +166,9 @@ async def test_the_last_one_of_a_process_is_waited_for_briefly(mock_clock, monke
 
 
 async def test_of_two_that_are_written_at_once_the_lower_never_stays(mock_clock, monkeypatch):
-    """A process stops while a disk is slow to take what is due: the last one must not be overtaken."""
+    """A process stops while a disk is slow to take what is due:
+    the last one must not be overtaken.
+    """
     may_write, write = trio.Event(), watermarks.note_watermarks
 
     async with open_cluster(1) as cluster, trio.open_nursery() as nursery:

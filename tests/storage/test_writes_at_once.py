@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - the clock fixture acts by being asked for
-"""Small writes that need no thread: when they are made on the event loop, and when it is spared them."""
+"""Small writes that need no thread: when they are made on the event loop,
+and when it is spared them.
+"""
 
 import random
 

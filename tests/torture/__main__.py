@@ -1,8 +1,8 @@
 """`python -m tests.torture [ROW] ...`, also as `ember torture`: real faults on a real cluster.
 
-Without ROW: random faults for --minutes.  With one: the runs of a row of specs/reliability.md.  Exit code 1 for any wrong byte,
-lost synced byte, error that an application saw other than ENOSPC where the disk was full, replicas that differ, or a
-cluster that did not come back.
+Without ROW: random faults for --minutes.  With one: the runs of a row of specs/reliability.md.
+Exit code 1 for any wrong byte, lost synced byte, error that an application saw other than ENOSPC
+where the disk was full, replicas that differ, or a cluster that did not come back.
 """
 
 import argparse
@@ -21,13 +21,15 @@ from .runner import PAUSE_S, Torture, TortureError
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="ember torture", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="ember torture", description=__doc__.split("\n\n")[0])
     parser.add_argument("row", nargs="?", choices=sorted(rows.ROWS), help="default: random faults")
     parser.add_argument("--minutes", type=float, default=2.0, help="of random faults")
     parser.add_argument(
         "--count",
         type=int,
-        help="of a row: how many; default: the gate's number; of random faults: instead of --minutes",
+        help=(
+            "of a row: how many; default: the gate's number; of random faults: instead of --minutes"
+        ),
     )
     parser.add_argument(
         "--pause", type=float, default=PAUSE_S, metavar="S", help="between random faults"

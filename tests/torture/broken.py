@@ -1,4 +1,5 @@
-"""Runs a storage process that is broken on purpose: `python -m tests.torture.broken MODULE CONFIG`, for negative controls.
+"""Runs a storage process that is broken on purpose:
+`python -m tests.torture.broken MODULE CONFIG`, for negative controls.
 
 EMBER_TORTURE_MUTANT names what is broken: one of tests/sim/mutants.py.
 """

@@ -1,11 +1,14 @@
-"""What a file of the load must hold: bytes that name their file, block and version, and a model of which may be read.  Pure.
+"""What a file of the load must hold: bytes that name their file, block and version,
+and a model of which may be read.  Pure.
 
-A file is whole blocks of BLOCK_BYTES.  The content of a block is a function of (seed, file, block, version), so any
-block that is read says which write it came from; version 0 is a block never written and reads as zeros.
+A file is whole blocks of BLOCK_BYTES.  The content of a block is a function of (seed, file,
+block, version), so any block that is read says which write it came from; version 0 is a block
+never written and reads as zeros.
 
 Invariants:
     - While no error was reported, a block holds exactly its last write.
-    - After an error it may hold the last synced version or any later one; once read, what was seen is what it holds.
+    - After an error it may hold the last synced version or any later one; once read,
+      what was seen is what it holds.
     - No version older than the last synced one is ever right: that is a lost synced write.
 """
 
@@ -58,7 +61,10 @@ class FileModel:
     next_version: int = 1
 
     def write(self, first: int, count: int) -> bytes:
-        """Plan a write of `count` blocks, extending the file; return its bytes.  Call `failed` if it fails."""
+        """Plan a write of `count` blocks, extending the file; return its bytes.
+
+        Call `failed` if it fails.
+        """
         while len(self.cells) < first + count:
             self.cells.append(Cell())
         version = self.next_version
@@ -81,7 +87,9 @@ class FileModel:
             cell.is_sure = cell.is_sure and len(cell.versions) == 1
 
     def check(self, first: int, data: bytes) -> str | None:
-        """Compare what was read from block `first` on; return what is wrong, None when all is right."""
+        """Compare what was read from block `first` on;
+        return what is wrong, None when all is right.
+        """
         for i in range(-(-len(data) // BLOCK_BYTES)):
             found = data[i * BLOCK_BYTES : (i + 1) * BLOCK_BYTES]
             problem = self._check_block(first + i, found)

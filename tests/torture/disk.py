@@ -1,4 +1,6 @@
-"""A disk of our own below a storage process (a file system on a loop device), and damage to the chunks on any disk."""
+"""A disk of our own below a storage process (a file system on a loop device),
+and damage to the chunks on any disk.
+"""
 
 import fcntl
 import os
@@ -27,7 +29,9 @@ from .network import run
 
 MIB: Final = 1 << 20
 SHUTDOWN_IOCTL: Final = 0x8004587D
-"""Of ext4 and xfs: from now on every call on the file system fails with EIO, until it is mounted anew."""
+"""Of ext4 and xfs: from now on every call on the file system fails with EIO,
+until it is mounted anew.
+"""
 SHUTDOWN_NO_LOG_FLUSH: Final = (2).to_bytes(4, "little")
 SLOW_FILL_BYTES: Final = 128 * MIB
 FILL_STEPS_MAX: Final = 200
@@ -62,7 +66,9 @@ class LoopDisk:
         return self.path / "lost+found" / "ballast"
 
     def fill(self) -> None:
-        """Take all space that is left, the last of it at the pace of a disk that is being written."""
+        """Take all space that is left, the last of it at the pace of a disk
+        that is being written.
+        """
         with self.ballast.open("wb") as file:
             for _ in range(FILL_STEPS_MAX):
                 room = os.statvfs(self.path)

@@ -1,4 +1,7 @@
-"""The rows of specs/reliability.md about disks and clocks: D1, D2, D5, D6, D7, C1.  One function each."""
+"""The rows of specs/reliability.md about disks and clocks: D1, D2, D5, D6, D7, C1.
+
+One function each.
+"""
 
 import errno
 import os
@@ -87,7 +90,9 @@ def copies_of(it: Torture, inodes: set[int]) -> dict[str, list[StoredChunk]]:
 
 @row("D1")
 def flips(run: Run) -> dict:
-    """Bits flipped at rest in one replica of each chunk: half found by reading, half by the scrub alone; none served."""
+    """Bits flipped at rest in one replica of each chunk:
+    half found by reading, half by the scrub alone; none served.
+    """
     count = len(run.times(200))
     with run.torture(sizes=replace(run.sizes, loop_mib=0), loads=()).running() as it:
         files = Files(it)
@@ -115,7 +120,9 @@ def flips(run: Run) -> dict:
 
 
 def wait_logged_repairs(it: Torture, damaged: dict[str, list[StoredChunk]]) -> str:
-    """Wait until each damaged chunk was repaired, by what the processes log, without reading any."""
+    """Wait until each damaged chunk was repaired, by what the processes log,
+    without reading any.
+    """
     began = time.monotonic()
     wanted = {(c.target_id, c.inode_id, c.index) for chunks in damaged.values() for c in chunks}
     while True:
@@ -136,7 +143,9 @@ def wait_logged_repairs(it: Torture, damaged: dict[str, list[StoredChunk]]) -> s
 
 @row("D2")
 def all_flipped(run: Run) -> dict:
-    """Every block of every replica damaged, so that no parts make a whole: EIO, never wrong bytes; other files go on."""
+    """Every block of every replica damaged, so that no parts make a whole: EIO, never wrong bytes;
+    other files go on.
+    """
     count = len(run.times(20))
     with run.torture(sizes=replace(run.sizes, loop_mib=0), loads=()).running() as it:
         files = Files(it)
@@ -164,7 +173,9 @@ def all_flipped(run: Run) -> dict:
 
 @row("D5")
 def full_disks(run: Run) -> dict:
-    """Every target on a disk of 256 MiB, filled through the mount: ENOSPC, nothing damaged, space comes back."""
+    """Every target on a disk of 256 MiB, filled through the mount:
+    ENOSPC, nothing damaged, space comes back.
+    """
     sizes = replace(run.sizes, loop_mib=256, loops_everywhere=True)
     filled: list[int] = []
     with run.torture(sizes=sizes, loads=()).running() as it:
@@ -224,7 +235,9 @@ def wait_space(it: Torture, mib: int) -> None:
 
 @row("D6")
 def dying_disks(run: Run) -> dict:
-    """A disk gives only errors: its targets leave their chains within 30 s, everything is served meanwhile."""
+    """A disk gives only errors: its targets leave their chains within 30 s,
+    everything is served meanwhile.
+    """
     with run.torture(loads=("fsx", "files")).running() as it:
         time.sleep(5)
         for _ in run.times(20):
@@ -234,7 +247,9 @@ def dying_disks(run: Run) -> dict:
 
 @row("D7")
 def slow_disks(run: Run) -> dict:
-    """One disk of three at 1 MiB/s: nothing wrong, no slower than that disk, and said to be slow while it is."""
+    """One disk of three at 1 MiB/s: nothing wrong, no slower than that disk,
+    and said to be slow while it is.
+    """
     rates, told, over = [], [], []
     with run.torture(loads=("fsx", "files")).running() as it:
         time.sleep(3)
@@ -267,7 +282,9 @@ def is_said_slow(it: Torture) -> bool:
 
 
 def wait_said_slow(it: Torture, *, is_slow: bool) -> float:
-    """Wait until the manager says so; return the seconds, raise TortureError after SAID_SLOW_TIMEOUT_S."""
+    """Wait until the manager says so; return the seconds,
+    raise TortureError after SAID_SLOW_TIMEOUT_S.
+    """
     began = time.monotonic()
     while is_said_slow(it) is not is_slow:
         if time.monotonic() - began > SAID_SLOW_TIMEOUT_S:
@@ -277,7 +294,9 @@ def wait_said_slow(it: Torture, *, is_slow: bool) -> float:
 
 
 def rate_with_slow_disk(it: Torture) -> tuple[float, float]:
-    """Write big files while one disk is slow and nobody else writes, each synced; return MiB/s, and when it was said to be slow."""
+    """Write big files while one disk is slow and nobody else writes, each synced;
+    return MiB/s, and when it was said to be slow.
+    """
     files = Files(it, SLOW_FILE_BLOCKS)
     disk = it.fleet.disks[LOOP_NODE]
     with it.load_held():
@@ -305,7 +324,9 @@ DRIFTS = ("+0 x1.1", "+0 x0.9", "+0")
 
 
 def prove_clocks_move(it: Torture) -> None:
-    """A file made while all clocks are an hour ahead says so; raises TortureError if it does not."""
+    """A file made while all clocks are an hour ahead says so;
+    raises TortureError if it does not.
+    """
     set_clock(it, *it.fleet.children, step="+3600")
     path = it.fleet.mount / "made-ahead"
     path.touch()
@@ -318,9 +339,11 @@ def prove_clocks_move(it: Torture) -> None:
 
 @row("C1")
 def clocks(run: Run) -> dict:
-    """The wall clock of each process in turn stepped and skewed: no chain changes, no error, no loss.
+    """The wall clock of each process in turn stepped and skewed:
+    no chain changes, no error, no loss.
 
-    With several managers their lease changes hands after each round of steps, while their clocks drift apart.
+    With several managers their lease changes hands after each round of steps,
+    while their clocks drift apart.
     """
     if not CLOCK_LIBRARY.exists():
         raise TortureError(f"{CLOCK_LIBRARY} is not there (Debian package libfaketime)")

@@ -1,4 +1,7 @@
-"""How each fault is made on a running cluster, and ended.  Which one, and when, plan.py has drawn."""
+"""How each fault is made on a running cluster, and ended.
+
+Which one, and when, plan.py has drawn.
+"""
 
 import random
 import shutil
@@ -18,15 +21,21 @@ OUT_TIMEOUT_S = 30.0
 """A disk that only gives errors must have left its chains by then."""
 REPAIR_TIMEOUT_S = 100.0
 ERROR_GRACE_S = 40.0
-"""A full disk may be reported this long after it has space again: buffers are told later, by fsync or close."""
+"""A full disk may be reported this long after it has space again:
+buffers are told later, by fsync or close.
+"""
 SLOW_BYTES_PER_S = MIB
 RESET_S = 0.3
 HEALED_TIMEOUT_S = 40.0
-"""A disk that was given up because it was full must be in use again so long after there was room."""
+"""A disk that was given up because it was full must be in use again so long
+after there was room.
+"""
 FAILED, IN_USE_AGAIN = ") failed: ", "is in use again"
 """What a storage process logs when it gives a disk up, and when it has opened it anew."""
 MOUNT_GRACE_S = 5.0
-"""An application may see a dead mount until so long after a new one serves: what it had open stays dead."""
+"""An application may see a dead mount until so long after a new one serves:
+what it had open stays dead.
+"""
 
 
 class Faults:
@@ -38,7 +47,9 @@ class Faults:
         self.noticed_s: list[float] = []
         """For each kill of a storage process: how long until routing info said so."""
         self.healed_s: list[float] = []
-        """For each full disk that was given up: how long after there was room it was in use again."""
+        """For each full disk that was given up: how long
+        after there was room it was in use again.
+        """
         self.mount_times: list[tuple[float, float]] = []
         """When the mount was dead."""
 
@@ -48,7 +59,9 @@ class Faults:
         return told or ""
 
     def may_be_full(self, since: float, at: float) -> bool:
-        """True if an application may have seen ENOSPC at that time, of something that it wrote at `since` or later."""
+        """True if an application may have seen ENOSPC at that time,
+        of something that it wrote at `since` or later.
+        """
         return any(begin <= at and since <= end for begin, end in self.full_times)
 
     def may_be_dead(self, at: float) -> bool:
@@ -58,7 +71,9 @@ class Faults:
     # ---- processes
 
     def _kill(self, fault: Fault) -> str:
-        """Kill a process; of a storage process, also wait until its targets have left and it has come back."""
+        """Kill a process; of a storage process, also wait until its targets have left
+        and it has come back.
+        """
         if fault.victim == "mountd":
             return self._kill_mount()
         child = self._fleet.children[fault.victim]
@@ -140,7 +155,9 @@ class Faults:
     # ---- disks
 
     def _full(self, fault: Fault) -> str:
-        """Fill the disk, then free it; if the process has given it up, it must take it into use again by itself."""
+        """Fill the disk, then free it; if the process has given it up,
+        it must take it into use again by itself.
+        """
         disk = self._fleet.disks[fault.victim]
         failed_before, healed_before = self._disk_events(fault.victim)
         began = time.monotonic()
@@ -166,7 +183,9 @@ class Faults:
             time.sleep(0.25)
 
     def _disk_events(self, name: str) -> tuple[int, int]:
-        """How often a process has given up its disk and has taken it into use again, by what it logged."""
+        """How often a process has given up its disk and has taken it into use again,
+        by what it logged.
+        """
         log = self._fleet.log(name).read_text(errors="replace")
         return log.count(FAILED), log.count(IN_USE_AGAIN)
 
@@ -237,7 +256,9 @@ class Faults:
         return chosen
 
     def wait_repaired(self, name: str, chunks: list[StoredChunk]) -> float:
-        """Read the damaged chunks where they are until none is damaged any more; return the seconds."""
+        """Read the damaged chunks where they are until none is damaged any more;
+        return the seconds.
+        """
         began = time.monotonic()
         left = chunks
         while left:

@@ -1,9 +1,11 @@
-"""Is a storage process that was paused, or cut off in one direction, fenced?  Asked where it hurts: at the process itself.
+"""Is a storage process that was paused, or cut off in one direction, fenced?
 
-A writer keeps writing growing numbers into one chunk through the mount and notes what was acknowledged.  Meanwhile reads go
-straight to the victim, over a connection from before the fault, under the chain version from before and under the
-newest one.  Whatever it answers, now or after it wakes up: a number below what had been acknowledged when the
-read was *sent* is a stale read.
+Asked where it hurts: at the process itself.
+
+A writer keeps writing growing numbers into one chunk through the mount and notes what was
+acknowledged.  Meanwhile reads go straight to the victim, over a connection from before the fault,
+under the chain version from before and under the newest one.  Whatever it answers, now or after it
+wakes up: a number below what had been acknowledged when the read was *sent* is a stale read.
 """
 
 import os
@@ -102,7 +104,9 @@ def ask_through(
     begin: Callable[[], None],
     end: Callable[[], None],
 ) -> Answers:
-    """Make a fault for so long and read from the victim all the time, and a little before and after."""
+    """Make a fault for so long and read from the victim all the time,
+    and a little before and after.
+    """
     answers = Answers()
     chunk = chunk_of(fleet, victim, writer.inode_id)
     before = fleet.routing()

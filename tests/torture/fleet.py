@@ -1,9 +1,10 @@
-"""A cluster for torture: every process by itself, in a network namespace of its own, over TCP, kept running.
+"""A cluster for torture: every process by itself, in a network namespace of its own,
+over TCP, kept running.
 
     base/config/NAME.toml  base/logs/NAME.log  base/data/NAME/  base/mnt
 
-Plays what an init system does for a real cluster: what dies is started again 0.1 s later, unless it was taken down on
-purpose.  All processes end with this one.
+Plays what an init system does for a real cluster: what dies is started again 0.1 s later, unless it
+was taken down on purpose.  All processes end with this one.
 
 Concurrency: one thread keeps the processes; everything else is called from one thread.
 """
@@ -83,7 +84,8 @@ class Child:
 
 
 def is_leftover(facts: dict[TargetId, Facts | None]) -> bool:
-    """True if the replicas differ by one unfinished update only, which some have committed and others still hold pending.
+    """True if the replicas differ by one unfinished update only,
+    which some have committed and others still hold pending.
 
     A tail commits before those in front of it hear of it.
     """
@@ -118,7 +120,8 @@ class Fleet:
         Args:
             base: an empty folder.
             sizes: of the cluster.
-            wrapper: a module that runs the storage processes instead of their own: what is broken on purpose.
+            wrapper: a module that runs the storage processes instead of their own:
+                what is broken on purpose.
             extra: more lines for every configuration file.
         """
         self.base, self.sizes, self.mount = base, sizes, base / "mnt"
@@ -247,7 +250,8 @@ class Fleet:
             time.sleep(POLL_S)
 
     def kill_mount(self) -> tuple[float, float]:
-        """Kill the mount daemon and mount anew; return the seconds until the dead mount says so, and until a new one serves.
+        """Kill the mount daemon and mount anew; return the seconds until the dead mount says so,
+        and until a new one serves.
 
         Raises:
             AssertionError: one of them takes too long.
@@ -296,7 +300,9 @@ class Fleet:
         child.started_s = time.monotonic()
 
     def _keep(self) -> None:
-        """Start what is wanted and does not run; the thread that starts a process must outlive it."""
+        """Start what is wanted and does not run; the thread
+        that starts a process must outlive it.
+        """
         while not self._is_over.wait(POLL_S):
             with self._lock:
                 asked, self._to_start = self._to_start, []
@@ -375,7 +381,9 @@ class Fleet:
         return ", ".join(states)
 
     def wait_healthy(self, timeout_s: float) -> float:
-        """Wait until every target serves; return the seconds it took, raise AssertionError if it does not come."""
+        """Wait until every target serves; return the seconds it took,
+        raise AssertionError if it does not come.
+        """
         began = time.monotonic()
         while problem := self.unhealthy():
             assert time.monotonic() - began < timeout_s, (

@@ -1,13 +1,17 @@
-"""Row H1, live: histories of chunk registers from a real cluster whose storage processes are killed, linearizable?
+"""Row H1, live: histories of chunk registers from a real cluster whose storage processes
+are killed, linearizable?
 
-    python -m tests.torture.histories [--count N] [--seed S] [--resume FILE] [--kill-pause-s S | --no-kills] [--broken MUTANT]
+    python -m tests.torture.histories [--count N] [--seed S] [--resume FILE]
+        [--kill-pause-s S | --no-kills] [--broken MUTANT]
 
-A history: 5 clients, each with a session and connections of its own, do 1,000 operations in all, one after the other each, on 4
-registers.  A register is 512 bytes of a chunk of its own.  Every write has a value of its own; some are abandoned
-in the middle, and those, like the ones that fail, have an unknown outcome.  50 histories go on at once.  Meanwhile a storage process
-is killed every few seconds, sometimes another one before it is back.
+A history: 5 clients, each with a session and connections of its own, do 1,000 operations in all,
+one after the other each, on 4 registers.  A register is 512 bytes of a chunk of its own.  Every
+write has a value of its own; some are abandoned in the middle, and those, like the ones that fail,
+have an unknown outcome.  50 histories go on at once.  Meanwhile a storage process is killed every
+few seconds, sometimes another one before it is back.
 
-Each history's outcome is kept in FILE and not run again.  Exit code 1 if one is not linearizable, or replicas differ.
+Each history's outcome is kept in FILE and not run again.  Exit code 1 if one is not
+linearizable, or replicas differ.
 """
 
 import argparse
@@ -251,7 +255,8 @@ class Run:
             self._book.add(outcome)
         found = [text for outcome in outcomes for text in outcome["problems"]]
         print(
-            f"histories {numbers[0]} to {numbers[-1]}: {sum(o['ops'] for o in outcomes)} operations,"
+            f"histories {numbers[0]} to {numbers[-1]}: {sum(o['ops'] for o in outcomes)} "
+            "operations,"
             f" {sum(o['pending'] for o in outcomes)} of unknown outcome, {kills} kills,"
             f" longest {max(o['longest_s'] for o in outcomes):.1f} s,"
             f" {time.monotonic() - began_s:.0f} s: {found or 'linearizable'}",
@@ -273,7 +278,7 @@ def summary(outcomes: list[dict]) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.torture.histories", description=__doc__.splitlines()[0]
+        prog="python -m tests.torture.histories", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,7 @@
 """Who holds the managers' lease, watched while holders are made to change under clocks that drift.
 
-At most one manager may act at a time: what that means in the store and in every answer is checked by tests/real/watching.py.
+At most one manager may act at a time: what that means in the store and in every answer is
+checked by tests/real/watching.py.
 """
 
 import signal
@@ -51,7 +52,8 @@ def watched(fleet: Fleet) -> Iterator[Watch]:
 
 
 def change_holder(fleet: Fleet, watch: Watch, *, is_killed: bool) -> None:
-    """Kill the present holder, or stop it for longer than its lease, and wait until another one holds it.
+    """Kill the present holder, or stop it for longer than its lease,
+    and wait until another one holds it.
 
     Raises:
         AssertionError: nobody does.

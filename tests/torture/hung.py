@@ -1,9 +1,11 @@
-"""A disk of a storage process hangs: its file system is frozen in the middle of writes, and neither answers nor fails.
+"""A disk of a storage process hangs: its file system is frozen in the middle of writes,
+and neither answers nor fails.
 
     python -m tests.torture.hung [--rounds N] [--watch S] [--recheck S] [--dir DIR]
 
-The process has another disk, whose targets have to go on serving; the chains of the frozen one go on without it.  Afterwards it
-is thawed, and has to come back by itself; the last time the process is told to stop meanwhile, and started again.
+The process has another disk, whose targets have to go on serving; the chains of the frozen one go
+on without it.  Afterwards it is thawed, and has to come back by itself; the last time the process
+is told to stop meanwhile, and started again.
 """
 
 import argparse
@@ -147,7 +149,8 @@ def run(
         base: an empty folder.
         rounds: freezes and thaws.
         watch_s: how long the others are watched while it hangs.
-        recheck_s: how long the process waits before it tries a disk again; None: as the product does.
+        recheck_s: how long the process waits before it tries a disk
+            again; None: as the product does.
     """
     trial = Trial(base, recheck_s)
     fleet, figures = trial.fleet, {}

@@ -1,10 +1,14 @@
-"""One process of the load: works on files of its own, knows what they must hold, and checks whatever it reads.
+"""One process of the load: works on files of its own, knows what they must hold,
+and checks whatever it reads.
 
-    python -m tests.torture.load KIND --path DIR --seed N --stop FILE --log FILE [--manager ADDRESS ... --cluster ID]
+    python -m tests.torture.load KIND --path DIR --seed N --stop FILE --log FILE
+        [--manager ADDRESS ... --cluster ID]
 
-KIND: `files`, `fsx` and `manifest` work through the mount, `native` through the client library.  Works until FILE exists, then
-syncs and verifies everything anew.  When the mount dies, it judges what the next one shows, and goes on there.  Writes JSON lines to the log: every slow operation, every error that the
-application saw, and at the end a summary.  Exit code 1 for wrong content or an error other than ENOSPC.
+KIND: `files`, `fsx` and `manifest` work through the mount, `native` through the client library.
+Works until FILE exists, then syncs and verifies everything anew.  When the mount dies, it
+judges what the next one shows, and goes on there.  Writes JSON lines to the log: every slow
+operation, every error that the application saw, and at the end a summary.  Exit code 1 for
+wrong content or an error other than ENOSPC.
 """
 
 import argparse
@@ -55,7 +59,9 @@ class Files(Protocol):
 
 
 def read_fully(descriptor: int, offset: int, length: int) -> bytes:
-    """Read until there is no more: an error behind bytes that the kernel still had is told by the next read only."""
+    """Read until there is no more: an error behind bytes that the kernel still had is told
+    by the next read only.
+    """
     data = b""
     while len(data) < length:
         more = os.pread(descriptor, length - len(data), offset + len(data))
@@ -66,7 +72,9 @@ def read_fully(descriptor: int, offset: int, length: int) -> bytes:
 
 
 class MountFiles:
-    """Through the kernel; descriptors stay open between operations, pages read are dropped from the cache."""
+    """Through the kernel; descriptors stay open between operations,
+    pages read are dropped from the cache.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -123,7 +131,9 @@ class MountFiles:
         self._discard(name)
 
     def _discard(self, name: str) -> None:
-        """Close a file that has no name any more: that its last bytes found no space is nobody's loss."""
+        """Close a file that has no name any more: that its last bytes found no space
+        is nobody's loss.
+        """
         try:
             self.forget(name)
         except OSError as error:
@@ -220,14 +230,25 @@ class FileLoad:
         self._generator = random.Random(seed)
         self._models: dict[str, FileModel] = {}
         self._pending: tuple[str, ...] = ()
-        """What the change of names that may be under way concerns: a name, or the old and the new one."""
+        """What the change of names that may be under way concerns:
+        a name, or the old and the new one.
+        """
         self._next_id = 1
         self._touched_s: dict[int, float] = {}
-        """When the last operation on a file began that would have told of a write that was lost before it."""
+        """When the last operation on a file began that would have told of a write
+        that was lost before it.
+        """
         self._actions: list[tuple[Callable[[str], None], int]] = [
-            (self._overwrite, 30), (self._append, 14), (self._read, 26), (self._sync, 10),
-            (self._rename, 4), (self._replace, 3), (self._unlink, 4), (self._whole, 6), (self._reopen, 3),
-        ]  # fmt: skip
+            (self._overwrite, 30),
+            (self._append, 14),
+            (self._read, 26),
+            (self._sync, 10),
+            (self._rename, 4),
+            (self._replace, 3),
+            (self._unlink, 4),
+            (self._whole, 6),
+            (self._reopen, 3),
+        ]
 
     def step(self) -> None:
         """Do one thing to one file."""
@@ -243,7 +264,9 @@ class FileLoad:
 
     @contextmanager
     def _guard(self, name: str) -> Iterator[None]:
-        """Take a full disk for what it is: judge what the file holds then, and begin another one."""
+        """Take a full disk for what it is: judge what the file holds then,
+        and begin another one.
+        """
         began, file_id = time.monotonic(), self._models[name].file_id
         try:
             yield
@@ -291,7 +314,9 @@ class FileLoad:
 
     @contextmanager
     def _telling(self, model: FileModel) -> Iterator[None]:
-        """Note that an operation succeeds which would have told of an earlier write that was lost."""
+        """Note that an operation succeeds which would have told
+        of an earlier write that was lost.
+        """
         began = time.monotonic()
         yield
         self._touched_s[model.file_id] = began
@@ -300,7 +325,9 @@ class FileLoad:
         model = self._models[name]
         if len(model.cells) >= BLOCKS_MAX:
             return self._read(name)
-        if model.cells:  # else what follows goes to another place than planned, if buffered bytes were lost meanwhile
+        # else what follows goes to another place than planned, if
+        # buffered bytes were lost meanwhile
+        if model.cells:
             self._told(name, model.check_length(self._files.length(name)))
         data = model.write(len(model.cells), self._generator.randint(1, RUN_BLOCKS_MAX))
         with self._telling(model):
@@ -362,7 +389,9 @@ class FileLoad:
         self._told(name, problem)
 
     def _told(self, name: str, problem: str | None) -> None:
-        """Raise a problem, unless it is of bytes that were buffered and then lost, which the next sync must tell of."""
+        """Raise a problem, unless it is of bytes that were buffered and then lost,
+        which the next sync must tell of.
+        """
         if problem and "lost write" in problem:
             self._files.sync(name)  # raises, and is judged where a full disk is
         self._raise(problem)
@@ -374,7 +403,8 @@ class FileLoad:
     def survive(self) -> None:
         """The mount has died: judge what the next one shows, then begin anew with other files.
 
-        Names are as they were, but for the change under way; each block is as synced, or as written later.
+        Names are as they were, but for the change under way; each block is as
+        synced, or as written later.
         """
         self._files.wait_next()
         names = self._files.names()
@@ -435,7 +465,9 @@ class FsxLoad:
             self._restart(error)
 
     def _judge(self, problem: AssertionError) -> None:
-        """Tell a short write, and bytes that were buffered and then reported lost, from wrong content."""
+        """Tell a short write, and bytes that were buffered and then reported lost,
+        from wrong content.
+        """
         try:
             self._fsx.sync()
         except OSError as error:

@@ -1,6 +1,8 @@
-"""A load that makes many small files and keeps a list, outside of the mount, of those that it has synced.
+"""A load that makes many small files and keeps a list, outside of the mount,
+of those that it has synced.
 
-After the mount daemon was killed, each file on the list must be there and whole; of the others nothing is said.
+After the mount daemon was killed, each file on the list must be there and whole;
+of the others nothing is said.
 """
 
 import os

@@ -1,10 +1,13 @@
-"""Blocks of 4 KiB in which a reader finds several versions of a file that is replaced in place meanwhile, and which.
+"""Blocks of 4 KiB in which a reader finds several versions of a file that is replaced
+in place meanwhile, and which.
 
     python -m tests.torture.mixed READ_DIR WRITE_DIR [--seconds S] [--cool DIR ...]
 
-Two directories with the same files, of two mounts or one.  A writer replaces the files whole, in calls of 1 MiB, version by version; two
-readers drop their pages and read them from the beginning to the end.  With --cool what storage keeps below a directory is not in
-the page cache, either, so that the disk is read.  Says of each mixed block where it is and of which versions it is made, from which byte on.
+Two directories with the same files, of two mounts or one.  A writer replaces the files whole,
+in calls of 1 MiB, version by version; two readers drop their pages and read them from the
+beginning to the end.  With --cool what storage keeps below a directory is not in the page
+cache, either, so that the disk is read.  Says of each mixed block where it is and of which
+versions it is made, from which byte on.
 """
 
 import argparse
@@ -143,7 +146,11 @@ def main() -> None:
         process.join()
     reads, mixed = (sum(counts[which].value for counts in sums) for which in (0, 1))
     blocks = reads * FILE_BYTES // BLOCK
-    print(json.dumps({"versions": versions.value - 1, "files_read": reads, "blocks": blocks, "mixed": mixed}))  # fmt: skip
+    print(
+        json.dumps(
+            {"versions": versions.value - 1, "files_read": reads, "blocks": blocks, "mixed": mixed}
+        )
+    )
     failed = [process.exitcode for process in (writer, *readers) if process.exitcode]
     assert not failed, failed
 

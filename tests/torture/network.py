@@ -1,6 +1,8 @@
-"""A network of our own: one namespace for this process, one per process of the cluster, and rules that cut them apart.
+"""A network of our own: one namespace for this process, one per process of the cluster,
+and rules that cut them apart.
 
-Nothing of it is visible outside, and all of it is gone when the processes in it are: the namespaces have no names.
+Nothing of it is visible outside, and all of it is gone when the processes in it
+are: the namespaces have no names.
 """
 
 import ctypes
@@ -65,7 +67,9 @@ class Network:
         return f"10.99.0.{[*self._holders].index(name) + 1}"
 
     def enter(self, name: str) -> list[str]:
-        """Return the words that run a command in the namespace of a process; the files stay ours."""
+        """Return the words that run a command in the namespace of a process;
+        the files stay ours.
+        """
         return ["nsenter", f"--net=/proc/{self._holders[name].pid}/ns/net"]
 
     def inside(self, name: str, *words: object, text: str | None = None) -> str:

@@ -1,4 +1,6 @@
-"""A stopped cluster, checked from its disks alone: the namespace, every chunk, and how the two fit together."""
+"""A stopped cluster, checked from its disks alone:
+the namespace, every chunk, and how the two fit together.
+"""
 
 import subprocess
 import sys
@@ -55,7 +57,9 @@ class Offline:
             await engine.aclose()
 
     def _check_books(self, name: str) -> None:
-        """Have `ember fsck-disk` compare the records of a disk with each other and with the bytes."""
+        """Have `ember fsck-disk` compare the records of a disk with each other
+        and with the bytes.
+        """
         words = ["-m", "fs.app.main", "fsck-disk", str(self._fleet.disk(name)), "--json"]
         done = subprocess.run(
             [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
@@ -78,7 +82,9 @@ class Offline:
         self.chunk_count = len(self._held)
 
     def _check_disk(self, name) -> None:
-        """Read every chunk of a disk, which verifies it; note it, and complain of those that nobody owns."""
+        """Read every chunk of a disk, which verifies it;
+        note it, and complain of those that nobody owns.
+        """
         config = read_config(self._fleet.config(name))
         engine = open_engine(
             self._fleet.disk(name),

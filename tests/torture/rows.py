@@ -1,4 +1,7 @@
-"""The rows of specs/reliability.md that need real processes, under a load: M.  One function each; D and C: disk_rows.py."""
+"""The rows of specs/reliability.md that need real processes, under a load: M.
+
+One function each; D and C: disk_rows.py.
+"""
 
 import math
 import os
@@ -132,7 +135,9 @@ def kills(run: Run) -> dict:
 
 @row("M2")
 def mount_kills(run: Run) -> dict:
-    """SIGKILL of the mount daemon under load: the mount point says so, a new one works, every synced file is whole."""
+    """SIGKILL of the mount daemon under load: the mount point says so, a new one works,
+    every synced file is whole.
+    """
     sizes = replace(run.sizes, loop_mib=0)
     loads = ("manifest",) * MANIFEST_LOADS + LIGHT_LOAD
     with run.torture(sizes=sizes, loads=loads).running() as it:
@@ -186,7 +191,9 @@ class Manifests:
 
 @row("M3")
 def stops(run: Run) -> dict:
-    """SIGSTOP for 5-60 s of every kind; a storage process is asked all the time and must never be stale."""
+    """SIGSTOP for 5-60 s of every kind; a storage process is asked all the time
+    and must never be stale.
+    """
     told: dict[str, list[str]] = defaultdict(list)
     pauses: dict[str, list[float]] = defaultdict(list)
     sizes = replace(run.sizes, **ONE_CHAIN)
@@ -230,7 +237,9 @@ def fenced(
     begin: Callable[[], None],
     end: Callable[[], None],
 ) -> tuple[float, str]:
-    """Make a fault of a storage process and ask it all the time; return (pause of the writer, its answers)."""
+    """Make a fault of a storage process and ask it all the time;
+    return (pause of the writer, its answers).
+    """
     writer.take_longest()
     answers = ask_through(it.fleet, fault.victim, writer, fault.duration_s, begin=begin, end=end)
     told = ", ".join(f"{n} {what}" for what, n in sorted(answers.counts.items()))
@@ -245,7 +254,9 @@ def fenced(
 
 @row("fencing")
 def one_direction(run: Run) -> dict:
-    """A storage process that one direction of its talk with the manager is cut off from: fenced before it is replaced."""
+    """A storage process that one direction of its talk with the manager is cut off from:
+    fenced before it is replaced.
+    """
     pauses: dict[str, list[float]] = defaultdict(list)
     sizes = replace(run.sizes, **ONE_CHAIN)
     with run.torture(sizes=sizes, loads=LIGHT_LOAD).running() as it:
@@ -280,9 +291,11 @@ def partitions(run: Run) -> dict:
 
 @row("apart")
 def mounts_apart(run: Run) -> dict:
-    """A mount daemon and one storage node that do not reach each other, while all others reach both: how long programs wait.
+    """A mount daemon and one storage node that do not reach each other,
+    while all others reach both: how long programs wait.
 
-    None of them runs in this process: what it starts to end the cut would first have to close the files of the mount that it inherits.
+    None of them runs in this process: what it starts to end the cut would first have to close the
+    files of the mount that it inherits.
     """
     pauses: dict[str, list[float]] = defaultdict(list)
     sizes = replace(run.sizes, **ONE_CHAIN, loop_mib=0)
@@ -339,7 +352,9 @@ def wipes(run: Run) -> dict:
 
 @row("pause")
 def pauses_of_kills(run: Run) -> dict:
-    """How long a killed storage process goes unnoticed, and how long a writer waits: the distributions."""
+    """How long a killed storage process goes unnoticed, and how long a writer waits:
+    the distributions.
+    """
     waits: list[float] = []
     with run.torture(sizes=replace(run.sizes, **ONE_CHAIN, loop_mib=0), loads=()).running() as it:
         with writing(it) as writer:

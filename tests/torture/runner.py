@@ -1,7 +1,7 @@
 """The torture itself: a cluster, its load, one fault after the other, and the judgement after each.
 
-After each fault the cluster must be healthy within HEALTHY_TIMEOUT_S and its replicas equal; at the end everything that
-was written must be right, and the stopped cluster must stand an offline check.
+After each fault the cluster must be healthy within HEALTHY_TIMEOUT_S and its replicas equal; at the
+end everything that was written must be right, and the stopped cluster must stand an offline check.
 
 Does not decide which faults come (plan.py), nor what a file may hold (content.py).
 """
@@ -141,7 +141,9 @@ class Torture:
             self._close()
 
     def _close(self) -> None:
-        """End the load and the cluster; not to be interrupted, since mounts and devices would stay."""
+        """End the load and the cluster; not to be interrupted,
+        since mounts and devices would stay.
+        """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         for worker in self.workers:
@@ -281,7 +283,9 @@ class Torture:
             time.sleep(pause_s)
 
     def finish(self) -> dict:
-        """End the load, verify everything, stop the cluster, check it offline; return the report."""
+        """End the load, verify everything, stop the cluster, check it offline;
+        return the report.
+        """
         self._stop_file.touch()
         deadline = time.monotonic() + LOAD_END_TIMEOUT_S
         for worker in self.workers:

@@ -1,4 +1,5 @@
-"""Runs a storage process that tries a failed disk again soon: `python -m tests.torture.sooner MODULE CONFIG`, for short forms.
+"""Runs a storage process that tries a failed disk again soon:
+`python -m tests.torture.sooner MODULE CONFIG`, for short forms.
 
 EMBER_TORTURE_RECHECK_S says how soon; unset: as the product does.  Nothing else is changed.
 """

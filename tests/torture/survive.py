@@ -1,6 +1,8 @@
-"""How a load outlives the death of the mount daemon below it: telling it from other errors, waiting for the next mount.
+"""How a load outlives the death of the mount daemon below it:
+telling it from other errors, waiting for the next mount.
 
-What was acknowledged through the dead mount must be found through the next one: names at once, bytes when they were synced.
+What was acknowledged through the dead mount must be found through the next one: names at
+once, bytes when they were synced.
 """
 
 import os
@@ -26,7 +28,9 @@ class MountWatch:
         self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def require_alive(self) -> None:
-        """Raise MountDiedError if the mount is dead: to be called after any error, before that is judged."""
+        """Raise MountDiedError if the mount is dead:
+        to be called after any error, before that is judged.
+        """
         if is_dead(self._fd):
             raise MountDiedError
 

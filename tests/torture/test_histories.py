@@ -1,4 +1,6 @@
-"""Row H1, live, in its short form: histories under kills are linearizable, and those of a broken build are not."""
+"""Row H1, live, in its short form: histories under kills are linearizable,
+and those of a broken build are not.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""The load's judgement of what is left when a mount has died, on files in memory; and what counts as a leftover."""
+"""The load's judgement of what is left when a mount has died, on files in memory;
+and what counts as a leftover.
+"""
 
 import errno
 
@@ -15,7 +17,9 @@ FACTS = (3, 0, 100, 77)
 
 
 class MemoryFiles:
-    """Files whose mount can die: from `deadline` calls on everything fails; the next mount shows what was synced."""
+    """Files whose mount can die: from `deadline` calls on everything fails;
+    the next mount shows what was synced.
+    """
 
     def __init__(self):
         self.now, self.synced = {}, {}
@@ -94,7 +98,9 @@ class Notes(Log):
 
 
 def run(seed, spoil=None, *, is_applied=False):
-    """Work for a while, die in the middle of something, let the next mount show what `spoil` leaves."""
+    """Work for a while, die in the middle of something,
+    let the next mount show what `spoil` leaves.
+    """
     files, log = MemoryFiles(), Notes()
     load = FileLoad(files, seed, log)
     for _ in range(60):

@@ -1,4 +1,6 @@
-"""The short form of `ember torture`, and the proof that it would notice: broken builds must fail it."""
+"""The short form of `ember torture`, and the proof that it would notice:
+broken builds must fail it.
+"""
 
 import os
 import shutil

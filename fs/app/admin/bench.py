@@ -1,7 +1,9 @@
-"""`ember admin bench`: how fast names, files and reads go through a running cluster, seen by one client of this machine.
+"""`ember admin bench`: how fast names, files and reads go through a running cluster,
+seen by one client of this machine.
 
-Everything is made in a directory of its own below the one that is named, and removed at the end, also when the command is
-interrupted.  What is read is compared with what was written: a wrong byte is an error.
+Everything is made in a directory of its own below the one that is named, and removed at
+the end, also when the command is interrupted.  What is read is compared with what was
+written: a wrong byte is an error.
 
 Does not measure the most that a cluster can do: that takes many clients.
 """
@@ -193,7 +195,16 @@ async def _tick(run: Bench, seconds: float, step: Callable[[int], None]) -> None
 
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     milliseconds = "{:.2f}".format
-    columns = {"operation": None, "count": None, "per_s": "{:.0f}".format, "bytes_per_s": lambda n: bytes_text(round(n)), "mean_ms": milliseconds, "p50_ms": milliseconds, "p99_ms": milliseconds, "max_ms": milliseconds}  # fmt: skip
+    columns = {
+        "operation": None,
+        "count": None,
+        "per_s": "{:.0f}".format,
+        "bytes_per_s": lambda n: bytes_text(round(n)),
+        "mean_ms": milliseconds,
+        "p50_ms": milliseconds,
+        "p99_ms": milliseconds,
+        "max_ms": milliseconds,
+    }
     print_rows(rows, columns, as_json=as_json)
 
 
@@ -252,14 +263,16 @@ def read(
     path: PathArgument = "/",
     *,
     size: SizeOption = "64M",
-    count: Annotated[int, typer.Option("--files", min=1, max=10_000, help="Files that are written first.")] = 4,
+    count: Annotated[
+        int, typer.Option("--files", min=1, max=10_000, help="Files that are written first.")
+    ] = 4,
     block: Annotated[str, typer.Option("--block", help="Bytes of each read: 4K, 1M.")] = "64K",
     seconds: SecondsOption = 10.0,
     tasks: TasksOption = 16,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write some files, then read blocks at random places of them, and compare.
 
     Example: ember admin bench read / --size 2M --files 2 --seconds 1 --tasks 4 --json

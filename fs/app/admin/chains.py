@@ -47,7 +47,14 @@ def list_chains(
 
     Example: ember admin chain list
     """
-    columns = {"chain_id": None, "chain_version": None, "replicas": None, "serving": None, "loss_count": None, "targets": _members}  # fmt: skip
+    columns = {
+        "chain_id": None,
+        "chain_version": None,
+        "replicas": None,
+        "serving": None,
+        "loss_count": None,
+        "targets": _members,
+    }
     print_rows(chain_rows(find(directory, config).routing()), columns, as_json=as_json)
 
 
@@ -74,7 +81,15 @@ def show(
     members = {row["target_id"]: row for row in facts.pop("targets")}
     facts["preferred_order"] = ", ".join(map(str, found.preferred_order))
     print_facts(facts, as_json=False)
-    columns = {"target_id": None, "node_id": None, "disk_index": None, "state": None, "local_state": None, "used_bytes": bytes_text, "trouble": None}  # fmt: skip
+    columns = {
+        "target_id": None,
+        "node_id": None,
+        "disk_index": None,
+        "state": None,
+        "local_state": None,
+        "used_bytes": bytes_text,
+        "trouble": None,
+    }
     in_order = [members[member.target_id] for member in found.targets]
     print_rows(in_order, columns, as_json=False)
 
@@ -127,7 +142,12 @@ def remove_target(
     """
     info = find(directory, config).routing()
     state = info.chain(chain_id).state_of(TargetId(target_id))
-    plan = [f"chain {chain_id} loses target {target_id} ({state.name.lower() if state else 'no member'})"]  # fmt: skip
+    plan = [
+        (
+            f"chain {chain_id} loses target {target_id} "
+            f"({state.name.lower() if state else 'no member'})"
+        )
+    ]
     confirm(plan, dry_run=dry_run, yes=yes)
     _update((directory, config), chain_id, target_id, REMOVE_MEMBER, accept_fewer=accept_fewer)
 
@@ -135,11 +155,13 @@ def remove_target(
 @chain.command("order")
 def order(
     chain_id: ChainArgument,
-    target_ids: Annotated[list[int], typer.Argument(metavar="TARGET...", help="All members, head first.")],
+    target_ids: Annotated[
+        list[int], typer.Argument(metavar="TARGET...", help="All members, head first.")
+    ],
     *,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Set the order that a chain returns to.
 
     Example: ember admin chain order 1 13001 12001 11001
@@ -175,13 +197,20 @@ def rotate_lost(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Give up the only target with the newest data, whose disk is lost for good: LOSES WHAT WAS WRITTEN LAST.
+    """Give up the only target with the newest data, whose disk is lost for good:
+    LOSES WHAT WAS WRITTEN LAST.
 
     Example: ember admin chain rotate-lost 1 11001 --dry-run
     """
     plan = [
-        f"DATA LOSS: chain {chain_id} gives up target {lost_target_id}, the only one with its newest data",
-        "what was written since the others left the chain is gone, synced or not; never do this while its disk can be read",
+        (
+            f"DATA LOSS: chain {chain_id} gives up target {lost_target_id}, the only one with its "
+            "newest data"
+        ),
+        (
+            "what was written since the others left the chain is gone, synced or not; never do "
+            "this while its disk can be read"
+        ),
     ]
     confirm(plan, dry_run=dry_run, yes=yes)
     request = pb.RotateLastServingReq(
@@ -204,7 +233,8 @@ def accept_old(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Let the last server of a chain serve from an older image of its disk: LOSES WHAT WAS WRITTEN SINCE.
+    """Let the last server of a chain serve from an older image of its disk:
+    LOSES WHAT WAS WRITTEN SINCE.
 
     Example: ember admin chain accept-old 1 11001 --dry-run
     """
@@ -212,7 +242,10 @@ def accept_old(
     plan = [
         f"DATA LOSS: chain {chain_id} goes on from target {target_id} as its disk is now",
         where.routing().target(TargetId(target_id)).trouble or "it is not known as an older image",
-        "what was written since is gone, synced or not; never do this while the right disk can be brought back",
+        (
+            "what was written since is gone, synced or not; never do this while the right disk can "
+            "be brought back"
+        ),
     ]
     confirm(plan, dry_run=dry_run, yes=yes)
     request = pb.AcceptOldImageReq(chain_id=chain_id, target_id=target_id, accept_data_loss=True)
@@ -230,7 +263,8 @@ def accept_disks(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take disks of a managers' store that is lost into chains that were made anew: ONLY WHERE THE NAMES ARE THOSE OF BEFORE.
+    """Take disks of a managers' store that is lost into chains that were made anew:
+    ONLY WHERE THE NAMES ARE THOSE OF BEFORE.
 
     Example: ember admin chain accept-disks --dry-run
     """
@@ -240,14 +274,24 @@ def accept_disks(
     for disk in found.disks:
         typer.echo(
             f"target {disk.target_id} on node {disk.node_id}, chain {disk.chain_id}: served until"
-            f" {time_text(disk.watermark * 10**9)}, version {disk.chain_version} of chains made {time_text(disk.birth_ns)}"
+            f" {time_text(disk.watermark * 10**9)}, version {disk.chain_version} of chains made "
+            f"{time_text(disk.birth_ns)}"
         )
     if found.obstacles:
         raise FsError(Status.UNSAFE_CHANGE, "; ".join(found.obstacles))
     plan = [
-        f"these {len(found.disks)} targets are believed as after a restore: each chain serves once those are heard who can know its newest data",
-        f"the file system was made {time_text(birth_ns)}; files get the chunks that their numbers name: never do this with another one",
-        "lost: users, tokens, kept settings, moves and the history of the managers; what new chains have been written meanwhile",
+        (
+            f"these {len(found.disks)} targets are believed as after a restore: each chain serves "
+            "once those are heard who can know its newest data"
+        ),
+        (
+            f"the file system was made {time_text(birth_ns)}; files get the chunks that their "
+            "numbers name: never do this with another one"
+        ),
+        (
+            "lost: users, tokens, kept settings, moves and the history of the managers; what new "
+            "chains have been written meanwhile"
+        ),
     ]
     confirm(plan, dry_run=dry_run, yes=yes)
     request = pb.AcceptDisksReq(namespace_birth_ns=birth_ns, accept=True)
@@ -278,7 +322,17 @@ def list_targets(
     rows = target_rows(find(directory, config).routing())
     if orphans:
         rows = [row for row in rows if not row["chain_id"]]
-    columns = {"target_id": None, "chain_id": None, "node_id": None, "disk_index": None, "state": None, "local_state": None, "used_bytes": bytes_text, "is_slow": None, "trouble": None}  # fmt: skip
+    columns = {
+        "target_id": None,
+        "chain_id": None,
+        "node_id": None,
+        "disk_index": None,
+        "state": None,
+        "local_state": None,
+        "used_bytes": bytes_text,
+        "is_slow": None,
+        "trouble": None,
+    }
     print_rows(rows, columns, as_json=as_json)
 
 

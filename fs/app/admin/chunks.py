@@ -151,13 +151,21 @@ def checksum(
     index: IndexArgument,
     *,
     chain_id: ChainOption = 0,
-    offset: Annotated[int, typer.Option("--offset", min=0, max=CHUNK_SIZE_BYTES_MAX, help="First byte within the chunk.")] = 0,
-    length: Annotated[int, typer.Option("--length", min=1, max=CHUNK_SIZE_BYTES_MAX, help="How many bytes.")] = CHUNK_SIZE_BYTES_MAX,
+    offset: Annotated[
+        int,
+        typer.Option(
+            "--offset", min=0, max=CHUNK_SIZE_BYTES_MAX, help="First byte within the chunk."
+        ),
+    ] = 0,
+    length: Annotated[
+        int, typer.Option("--length", min=1, max=CHUNK_SIZE_BYTES_MAX, help="How many bytes.")
+    ] = CHUNK_SIZE_BYTES_MAX,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Read a range of a chunk on each serving replica and show the checksums (xxh3-64) of what they read.
+) -> None:
+    """Read a range of a chunk on each serving replica and show the checksums (xxh3-64)
+    of what they read.
 
     Exit code 0: all the same; 3: they differ, or one could not be read.
 
@@ -199,9 +207,11 @@ def orphans(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Search chunks that belong to no file, chain by chain, while the cluster works; remove nothing.
+    """Search chunks that belong to no file, chain by chain, while the cluster works;
+    remove nothing.
 
-    Exit code 0: none; 3: some: `ember fsck` looks at everything else as well, and with --remove-chunks removes them.
+    Exit code 0: none; 3: some: `ember fsck` looks at everything else as well, and with
+    --remove-chunks removes them.
 
     Example: ember admin chunks orphans
     """
@@ -232,7 +242,15 @@ def orphans(
 
 def _print_orphans(results: list[ChainResult], *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [asdict(one) for result in results for one in result.orphans]
-    columns = {"inode_id": None, "chain_id": None, "target_id": None, "first_index": None, "last_index": None, "chunk_count": None, "length_bytes": bytes_text}  # fmt: skip
+    columns = {
+        "inode_id": None,
+        "chain_id": None,
+        "target_id": None,
+        "first_index": None,
+        "last_index": None,
+        "chunk_count": None,
+        "length_bytes": bytes_text,
+    }
     if rows or as_json:
         print_rows(rows, columns, as_json=as_json)
     if not as_json:

@@ -75,7 +75,7 @@ def cluster_init(
 
     Give the configuration files that the processes are started with; repeating is harmless.
 
-    Example: ember admin cluster init --control control.toml --storage storage-1.toml --storage storage-2.toml --storage storage-3.toml
+    Example: ember admin cluster init --control c.toml --storage s1.toml --storage s2.toml
     """
     servers = read_servers(mgmtd, meta, control, storage)
     made = plan(servers, replicas)
@@ -91,7 +91,8 @@ def cluster_init(
 def show(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """Show the cluster as a whole: who manages it, how many nodes of which release, how its chains are.
+    """Show the cluster as a whole: who manages it, how many nodes of which release,
+    how its chains are.
 
     Example: ember admin cluster show
     """
@@ -133,7 +134,15 @@ def list_sessions(
         }
         for one in found.sessions
     ]
-    columns = {"client_id": None, "host": None, "pid": None, "mount_point": None, "age_s": age_text, "idle_s": age_text, "tags": tags_text}  # fmt: skip
+    columns = {
+        "client_id": None,
+        "host": None,
+        "pid": None,
+        "mount_point": None,
+        "age_s": age_text,
+        "idle_s": age_text,
+        "tags": tags_text,
+    }
     print_rows(rows, columns, as_json=as_json)
 
 
@@ -168,5 +177,11 @@ def list_files(
         return rows
 
     rows = find(directory, config).read_store(use)
-    columns = {"inode_id": None, "client_id": None, "is_write": None, "created_ns": time_text, "session_id": None}  # fmt: skip
+    columns = {
+        "inode_id": None,
+        "client_id": None,
+        "is_write": None,
+        "created_ns": time_text,
+        "session_id": None,
+    }
     print_rows(rows, columns, as_json=as_json)

@@ -73,10 +73,32 @@ ALSO: Final = {
 
 @admin.callback()
 def entry(
-    at: Annotated[str, typer.Option("--at", metavar="ADDRESS", help="Any process of the cluster (tcp:HOST:PORT); it is asked for the managers. Credentials as the environment says.")] = "",
-    kv: Annotated[str, typer.Option("--kv", metavar="STORE", help="Read this store, without any service: rocksdb:PATH, remote:ADDRESS or foundationdb:CLUSTERFILE.")] = "",
-    cluster_id: Annotated[str, typer.Option("--cluster-id", help="Of the cluster of --at or --kv.")] = "",
-) -> None:  # fmt: skip
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            metavar="ADDRESS",
+            help=(
+                "Any process of the cluster (tcp:HOST:PORT); it is asked for the managers. "
+                "Credentials as the environment says."
+            ),
+        ),
+    ] = "",
+    kv: Annotated[
+        str,
+        typer.Option(
+            "--kv",
+            metavar="STORE",
+            help=(
+                "Read this store, without any service: rocksdb:PATH, remote:ADDRESS or "
+                "foundationdb:CLUSTERFILE."
+            ),
+        ),
+    ] = "",
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Of the cluster of --at or --kv.")
+    ] = "",
+) -> None:
     """Look into a running cluster, and change it."""
     if at or kv or cluster_id:  # a line of a shell goes on with what was said before it
         set_entry(Entry(at, kv, cluster_id))

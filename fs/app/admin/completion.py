@@ -1,4 +1,5 @@
-"""What the shell offers after the Tab key where a node, a chain or a target is named: those that the cluster has.
+"""What the shell offers after the Tab key where a node, a chain or a target is named:
+those that the cluster has.
 
 Asks the cluster of this machine, for a moment: who types is not to wait, and is told no errors.
 """

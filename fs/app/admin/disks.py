@@ -40,7 +40,8 @@ def drain_disk(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move everything that a disk stores to others; at no moment has a chain fewer replicas than before.
+    """Move everything that a disk stores to others;
+    at no moment has a chain fewer replicas than before.
 
     Example: ember admin disk drain 12 0 --dry-run
     """
@@ -62,8 +63,9 @@ def replace(
 ) -> None:
     """Replace a disk: empty it and wait, have it exchanged, and then, with --done, use the new one.
 
-    In between a person takes the disk out, mounts a new one at the same path, and removes that path from the node's
-    disks.json; the process takes it into use by itself.  While the disk is being emptied no chain has fewer replicas than before; one that is dead already is replaced as well.
+    In between a person takes the disk out, mounts a new one at the same path, and removes that path
+    from the node's disks.json; the process takes it into use by itself.  While the disk is being
+    emptied no chain has fewer replicas than before; one that is dead already is replaced as well.
 
     Example: ember admin disk replace 12 0 --dry-run
 
@@ -87,8 +89,10 @@ def replace(
         typer.echo(f"{name} is used again; progress: ember admin move list")
         return
     exchange = (
-        "exchange the disk: mount an empty file system at its path, and remove the path from disks.json in the directory of node"
-        f" {node_id}, which takes it into use by itself, or at once when its process is restarted; then: ember admin disk replace {node_id} {disk_index} --done"
+        "exchange the disk: mount an empty file system at its path, and remove the path from "
+        "disks.json in the directory of node"
+        f" {node_id}, which takes it into use by itself, or at once when its process is "
+        f"restarted; then: ember admin disk replace {node_id} {disk_index} --done"
     )
     confirm([*drain_plan(info, place), f"then {exchange}"], dry_run=dry_run, yes=yes)
     start_drain(where, place, wait=True)
@@ -96,11 +100,16 @@ def replace(
 
 
 def check_used(where: Where, node_id: int, disk_index: int) -> None:
-    """Raise FsError(CONFLICTING_CHANGE) unless a disk is in use: nothing should be moved to one that is not."""
+    """Raise FsError(CONFLICTING_CHANGE) unless a disk is in use:
+    nothing should be moved to one that is not.
+    """
     for row in disk_rows(*where.run(_look)):
         if (row["node_id"], row["disk_index"]) == (node_id, disk_index) and not row["trouble"]:
             return
-    detail = f"node {node_id} does not use its disk {disk_index} yet: ember admin disk list says why, as does the node's log"
+    detail = (
+        f"node {node_id} does not use its disk {disk_index} yet: ember admin disk list says why, "
+        "as does the node's log"
+    )
     raise FsError(Status.CONFLICTING_CHANGE, detail)
 
 
@@ -138,7 +147,8 @@ async def _look(
 def list_disks(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """List the disks of all storage nodes that answer, with their space and targets, and what keeps one out of use.
+    """List the disks of all storage nodes that answer, with their space and targets,
+    and what keeps one out of use.
 
     Example: ember admin disk list
     """

@@ -35,11 +35,13 @@ STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Seve
 
 def doctor(
     *,
-    pause_s: Annotated[float, typer.Option("--pause", min=0.0, help="Seconds between the two looks; 0: one look.")] = 3.0,
+    pause_s: Annotated[
+        float, typer.Option("--pause", min=0.0, help="Seconds between the two looks; 0: one look.")
+    ] = 3.0,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Find and explain what is wrong with the cluster, and say the next step.
 
     Exit code 0: nothing but notices; 3: something is to be done.
@@ -99,7 +101,10 @@ async def _clients(mgmtd: MgmtdLink, answers: Mapping[NodeId, Answer]) -> dict[s
     request = mgmtd_pb2.ListClientSessionsReq()
     found = await mgmtd.call(services.MGMTD_LIST_CLIENT_SESSIONS, request, timeout_s=TIMEOUT_S)
     return {
-        one.client_id: f"{f'mount {one.mount_point}' if one.mount_point else 'a client'} on {one.host_name} (process {one.pid})"
+        one.client_id: (
+            f"{f'mount {one.mount_point}' if one.mount_point else 'a client'} on {one.host_name} "
+            f"(process {one.pid})"
+        )
         for one in found.sessions
     }
 

@@ -59,7 +59,8 @@ def start_drain(where: Where, place: pb.DrainPb, *, wait: bool) -> None:
     """Begin to empty a place; wait until that is done, if asked to."""
     reply = where.ask(services.MGMTD_START_DRAIN, pb.StartDrainReq(drain=place))
     typer.echo(
-        f"{place_name(place)}: {reply.target_count} targets have to leave; progress: ember admin move list"
+        f"{place_name(place)}: {reply.target_count} targets have to leave; progress: ember admin "
+        "move list"
     )
     if wait:
         wait_drained(where, place, reply.target_count)
@@ -74,11 +75,15 @@ def drain_plan(info: RoutingInfo, place: pb.DrainPb) -> list[str]:
         if Role.STORAGE in n.roles and n.node_id != place.node_id and n.state is NodeState.CONNECTED
     ]
     lines = [
-        f"{place_name(place)}: a member of each of {len(chains)} chains is replaced by one elsewhere"
+        (
+            f"{place_name(place)}: a member of each of {len(chains)} chains is replaced by one "
+            "elsewhere"
+        )
     ]
     size = max((info.chain(chain_id).replica_count for chain_id in chains), default=0)
     if not place.is_one_disk and len(others) < size:
         lines.append(
-            f"only {len(others)} other storage nodes are there for chains of {size}: it waits until there are more"
+            f"only {len(others)} other storage nodes are there for chains of {size}: it waits "
+            "until there are more"
         )
     return lines

@@ -1,6 +1,7 @@
 """`ember admin file`: a file by path or inode: attributes, layout, chunks, replicas.
 
-Asks a metadata service as the user that the credentials name, else as root; when services are down, the store.
+Asks a metadata service as the user that the credentials name, else as root;
+when services are down, the store.
 """
 
 import os
@@ -94,7 +95,9 @@ def _text(value: Any) -> Any:
 
 
 def say_inline(inode: Inode) -> bool:
-    """Tell people that a file has no chunks because its bytes are in the metadata store, if they are; return whether they are."""
+    """Tell people that a file has no chunks because its bytes are in the metadata store,
+    if they are; return whether they are.
+    """
     part = inode.file
     if part is None or not part.is_inline:
         return False
@@ -242,7 +245,8 @@ def get_layout(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show the layout of a file, or the one that new files below a directory get, and which directory says so.
+    """Show the layout of a file, or the one that new files below a directory get,
+    and which directory says so.
 
     Example: ember admin file layout get /
     """

@@ -23,7 +23,9 @@ HEX_BYTES = 16
 """On one line."""
 
 OffsetOption = Annotated[str, typer.Option("--offset", help="First byte: 500, 10M.")]
-LengthOption = Annotated[str, typer.Option("--length", help="Bytes: 500, 10M.", show_default="to the end")]  # fmt: skip
+LengthOption = Annotated[
+    str, typer.Option("--length", help="Bytes: 500, 10M.", show_default="to the end")
+]
 
 
 def hex_lines(data: bytes, offset: int) -> Iterator[str]:
@@ -51,10 +53,13 @@ def cat(
     offset: OffsetOption = "0",
     length: LengthOption = "",
     as_hex: Annotated[bool, typer.Option("--hex", help="Print it in hexadecimal.")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Of this machine, to write to.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Of this machine, to write to."),
+    ] = None,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Read a file, or a part of it; holes are zeros.
 
     Example: ember admin fs cat /admin-example --offset 1M --length 64 --hex
@@ -82,14 +87,22 @@ def cat(
 def write(
     path: PathArgument,
     *,
-    value: Annotated[str | None, typer.Option("--value", help="The text to write; default: what comes from standard input.")] = None,
-    source: Annotated[Path | None, typer.Option("-i", "--input", metavar="FILE", help="Of this machine, to copy.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="The text to write; default: what comes from standard input."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("-i", "--input", metavar="FILE", help="Of this machine, to copy.")
+    ] = None,
     offset: OffsetOption = "0",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave what the file holds besides; else it is emptied first.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Leave what the file holds besides; else it is emptied first."),
+    ] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write to a file, which is made if it is not there; durable when the command is done.
 
     Example: ember admin fs write /admin-written --value hello

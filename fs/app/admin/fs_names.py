@@ -1,6 +1,7 @@
 """`ember admin fs`: names and attributes in the file system, as any user, without a mount.
 
-What reads and writes content is in fs_content.py.  Does not decide who may do what: the metadata services do.
+What reads and writes content is in fs_content.py.  Does not decide who may do
+what: the metadata services do.
 """
 
 import os
@@ -61,8 +62,15 @@ ModeOption = Annotated[
 
 @fs.callback()
 def entry(
-    identity: Annotated[str, typer.Option("--as", metavar="UID[:GID[:GROUPS]]", help="On whose behalf; in a shell it counts for the lines that follow.")] = "",
-) -> None:  # fmt: skip
+    identity: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="UID[:GID[:GROUPS]]",
+            help="On whose behalf; in a shell it counts for the lines that follow.",
+        ),
+    ] = "",
+) -> None:
     """The file system, as any user, without a mount."""
     if identity:
         set_standing(Standing(standing().directory, parse_identity(identity)))
@@ -89,7 +97,9 @@ def whoami(
 
 
 @fs.command("cd")
-def cd(path: PathArgument = "/", *, directory: DirOption = None, config: ConfigOption = None) -> None:  # fmt: skip
+def cd(
+    path: PathArgument = "/", *, directory: DirOption = None, config: ConfigOption = None
+) -> None:
     """Go to a directory; in a shell, paths of the lines that follow begin there.
 
     Example: ember admin fs cd /
@@ -121,11 +131,13 @@ def entry_row(name: str, inode: Inode) -> dict[str, Any]:
 def ls(
     path: PathArgument = ".",
     *,
-    count: Annotated[int, typer.Option("--count", min=1, max=10_000_000, help="At most so many.")] = 10_000,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=10_000_000, help="At most so many.")
+    ] = 10_000,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """List a directory, or show what a path names that is none.
 
     Example: ember admin fs ls /
@@ -140,7 +152,16 @@ def ls(
         entries = await found.listdir(absolute(path), count_max=count)
         return [entry_row(one.name, one.inode) for one in entries]
 
-    columns = {"mode": stat_bits.filemode, "nlink": None, "uid": None, "gid": None, "length": None, "mtime_ns": time_text, "name": None, "target": None}  # fmt: skip
+    columns = {
+        "mode": stat_bits.filemode,
+        "nlink": None,
+        "uid": None,
+        "gid": None,
+        "length": None,
+        "mtime_ns": time_text,
+        "name": None,
+        "target": None,
+    }
     print_rows(run_fs(use, directory, config, path=path), columns, as_json=as_json)
 
 
@@ -148,12 +169,16 @@ def ls(
 def stat(
     path: PathArgument = ".",
     *,
-    follow: Annotated[bool, typer.Option("-L", "--follow", help="Of what a symbolic link names.")] = False,
-    chains: Annotated[bool, typer.Option("--chains", help="Also the chains that the file is spread over.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-L", "--follow", help="Of what a symbolic link names.")
+    ] = False,
+    chains: Annotated[
+        bool, typer.Option("--chains", help="Also the chains that the file is spread over.")
+    ] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Show attributes and layout of what a path names; its chunks: ember admin file chunks.
 
     Example: ember admin fs stat /admin-example --chains
@@ -179,7 +204,11 @@ def stat(
 def _facts(inode: Inode) -> dict[str, Any]:
     """Return what `stat` says of an inode, for programs."""
     row = dict(inode_row(inode_to_pb(inode)))
-    texts = {key: value.decode(errors="backslashreplace") for key, value in row.items() if isinstance(value, bytes)}  # fmt: skip
+    texts = {
+        key: value.decode(errors="backslashreplace")
+        for key, value in row.items()
+        if isinstance(value, bytes)
+    }
     return row | texts
 
 
@@ -192,8 +221,11 @@ def _tell(where: Where, path: str, *, as_json: bool) -> None:
 
 
 @fs.command("realpath")
-def realpath(path: PathArgument, *, directory: DirOption = None, config: ConfigOption = None) -> None:  # fmt: skip
-    """Print where a path leads when all symbolic links are followed; a file with several names has several.
+def realpath(
+    path: PathArgument, *, directory: DirOption = None, config: ConfigOption = None
+) -> None:
+    """Print where a path leads when all symbolic links are followed;
+    a file with several names has several.
 
     Example: ember admin fs realpath /admin-example
     """
@@ -209,7 +241,12 @@ def realpath(path: PathArgument, *, directory: DirOption = None, config: ConfigO
 def mkdir(
     path: PathArgument,
     *,
-    parents: Annotated[bool, typer.Option("-p", "--parents", help="Also what is missing above; that it is there is no error.")] = False,
+    parents: Annotated[
+        bool,
+        typer.Option(
+            "-p", "--parents", help="Also what is missing above; that it is there is no error."
+        ),
+    ] = False,
     mode: ModeOption = "755",
     chunk_size: ChunkSizeOption = "",
     stripe_size: StripeOption = 0,
@@ -217,7 +254,7 @@ def mkdir(
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Make a directory, with a layout for what is made below it if one is given.
 
     Example: ember admin fs mkdir /admin-directory/below -p --chunk-size 1M
@@ -242,7 +279,9 @@ def mkdir(
         inode = await inode_of(where, channels, info, path, 0, who=who)
         base = (await inherited(where, channels, info, inode))[0]
         made = chosen_layout(info, base, chunk_size, stripe_size, table_id)
-        request = meta_pb2.SetAttrReq(caller=caller(where, channels, who), inode_id=inode.inode_id, default_layout=made)  # fmt: skip
+        request = meta_pb2.SetAttrReq(
+            caller=caller(where, channels, who), inode_id=inode.inode_id, default_layout=made
+        )
         await ask_meta(channels, info, services.META_SET_ATTR, request)
 
     where.run(cut)
@@ -261,7 +300,8 @@ def create(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:  # fmt: skip
-    """Make an empty file, with a layout of its own if one is given; a file that is there is an error.
+    """Make an empty file, with a layout of its own if one is given;
+    a file that is there is an error.
 
     Example: ember admin fs create /admin-created --mode 600 --chunk-size 64K --stripe 1
     """
@@ -274,8 +314,12 @@ def create(
         who = identity_of(where.auth)
         parent = await inode_of(where, channels, info, above, 0, who=who)
         request = meta_pb2.CreateReq(
-            caller=caller(where, channels, who), parent_inode_id=parent.inode_id, name=os.fsencode(name), mode=bits, is_exclusive=True,
-        )  # fmt: skip
+            caller=caller(where, channels, who),
+            parent_inode_id=parent.inode_id,
+            name=os.fsencode(name),
+            mode=bits,
+            is_exclusive=True,
+        )
         if chunk_size or stripe_size or table_id:
             base = (await inherited(where, channels, info, parent))[0]
             request.layout.CopyFrom(chosen_layout(info, base, chunk_size, stripe_size, table_id))
@@ -290,11 +334,13 @@ def ln(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="What the new name names.")],
     path: PathArgument,
     *,
-    symbolic: Annotated[bool, typer.Option("-s", "--symbolic", help="Make a symbolic link.")] = False,
+    symbolic: Annotated[
+        bool, typer.Option("-s", "--symbolic", help="Make a symbolic link.")
+    ] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Give a file one more name, or make a symbolic link.
 
     Example: ember admin fs ln /admin-example /admin-link -s
@@ -316,19 +362,23 @@ def mv(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="What it is called now.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The new path itself.")],
     *,
-    no_replace: Annotated[bool, typer.Option("--no-replace", help="Fail if the target is there.")] = False,
+    no_replace: Annotated[
+        bool, typer.Option("--no-replace", help="Fail if the target is there.")
+    ] = False,
     exchange: Annotated[bool, typer.Option("--exchange", help="Let both change places.")] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Rename, atomically; what the target names is replaced unless told otherwise.
 
     Example: ember admin fs mv /admin-created /admin-renamed --no-replace
     """
 
     async def use(found: EmberFs) -> None:
-        await found.rename(absolute(source), absolute(target), no_replace=no_replace, exchange=exchange)  # fmt: skip
+        await found.rename(
+            absolute(source), absolute(target), no_replace=no_replace, exchange=exchange
+        )
 
     where = find(directory, config)
     run_fs_at(use, where)
@@ -340,21 +390,27 @@ async def _below(found: EmberFs, path: str) -> str:
     if not (await found.stat(path, follow=False)).is_dir:
         return "one name"
     usage, _ = await found.usage(path)
-    return f"{usage.file_count} files and {usage.directory_count} directories below it, {bytes_text(usage.byte_count)}"  # fmt: skip
+    return (
+        f"{usage.file_count} files and {usage.directory_count} directories below it, "
+        f"{bytes_text(usage.byte_count)}"
+    )
 
 
 @fs.command("rm")
 def rm(
     path: PathArgument,
     *,
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="A directory, with all below it.")] = False,
+    recursive: Annotated[
+        bool, typer.Option("-r", "--recursive", help="A directory, with all below it.")
+    ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Remove a name for good, with -r a directory with all below it in one step; to be restored: ember rm.
+) -> None:
+    """Remove a name for good, with -r a directory with all below it in one step;
+    to be restored: ember rm.
 
     Example: ember admin fs rm /admin-renamed --yes
 
@@ -397,7 +453,10 @@ def chmod(
 
 
 def parse_owner(text: str) -> tuple[int | None, int | None]:
-    """Return owner and group of UID, UID:GID or :GID; None: as it is.  Raises FsError(INVALID_ARGUMENT)."""
+    """Return owner and group of UID, UID:GID or :GID; None: as it is.
+
+    Raises FsError(INVALID_ARGUMENT).
+    """
     uid, _, gid = text.partition(":")
     who = parse_identity(f"{uid or 0}:{gid or 0}")
     if not uid and not gid:
@@ -407,7 +466,9 @@ def parse_owner(text: str) -> tuple[int | None, int | None]:
 
 @fs.command("chown")
 def chown(
-    owner: Annotated[str, typer.Argument(metavar="UID[:GID]", help="As numbers; :GID leaves the owner.")],
+    owner: Annotated[
+        str, typer.Argument(metavar="UID[:GID]", help="As numbers; :GID leaves the owner.")
+    ],
     path: PathArgument,
     *,
     recursive: Annotated[bool, typer.Option("-R", "--recursive", help="And all below it.")] = False,
@@ -416,8 +477,9 @@ def chown(
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Give what a path names, with -R all below it as well, to another owner and group; symbolic links are not followed.
+) -> None:
+    """Give what a path names, with -R all below it as well, to another owner and group;
+    symbolic links are not followed.
 
     What -R changes cannot be taken back, so it asks.  When it is interrupted, run it again.
 

@@ -1,6 +1,7 @@
 """`ember admin gc`: what was removed and is still to be cleared away.
 
-Garbage is collected by the metadata services, by themselves and as soon as it is due, unless it is held up for a time.
+Garbage is collected by the metadata services, by themselves and as soon as it is due,
+unless it is held up for a time.
 """
 
 import time
@@ -50,27 +51,38 @@ def status(
 ) -> None:
     """Show how much waits to be cleared away, and for how long the oldest has been due.
 
-    The length is that of files whose inode is gone already.  A file becomes due `meta.gc_delay_s` after its removal.
+    The length is that of files whose inode is gone already.  A file becomes due
+    `meta.gc_delay_s` after its removal.
 
     Example: ember admin gc status
     """
     facts = find(directory, config).read_store(_status)
     if not as_json:
         facts["paused_until_ns"] = time_text(facts["paused_until_ns"]) or "no"
-        facts |= {"oldest_due_s": age_text(facts["oldest_due_s"]), "length_bytes": bytes_text(facts["length_bytes"])}  # fmt: skip
+        facts |= {
+            "oldest_due_s": age_text(facts["oldest_due_s"]),
+            "length_bytes": bytes_text(facts["length_bytes"]),
+        }
     print_facts(facts, as_json=as_json)
 
 
 @gc.command("pause")
 def pause(
     *,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="30m, 4h, 2d, at most 7d: then it goes on by itself.")] = "4h",
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="30m, 4h, 2d, at most 7d: then it goes on by itself."
+        ),
+    ] = "4h",
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Hold up garbage collection for a time: what was removed stays on the disks, and takes their space.
+) -> None:
+    """Hold up garbage collection for a time: what was removed stays on the disks,
+    and takes their space.
 
-    It begins with the next batch: what a metadata service is clearing away just now, up to `meta.gc_batch_count` files, still goes.
+    It begins with the next batch: what a metadata service is clearing away just now, up to
+    `meta.gc_batch_count` files, still goes.
 
     Example: ember admin gc pause --for 30m
     """
@@ -127,5 +139,11 @@ def list_(
         return found
 
     rows = find(directory, config).read_store(use)
-    columns = {"kind": None, "inode_id": None, "due_in_s": "{:.0f}".format, "uid": None, "length_bytes": bytes_text}  # fmt: skip
+    columns = {
+        "kind": None,
+        "inode_id": None,
+        "due_in_s": "{:.0f}".format,
+        "uid": None,
+        "length_bytes": bytes_text,
+    }
     print_rows(rows, columns, as_json=as_json)

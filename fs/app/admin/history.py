@@ -40,7 +40,8 @@ def history(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show how nodes, chains, tables and moves changed, the newest last, and what each change followed from.
+    """Show how nodes, chains, tables and moves changed, the newest last,
+    and what each change followed from.
 
     The managers keep the last 10,000 changes.
 

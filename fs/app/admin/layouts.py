@@ -28,7 +28,9 @@ TableOption = Annotated[
 async def inherited(
     where: Where, channels: ChannelPool, info: RoutingInfo, inode: common_pb2.InodePb
 ) -> tuple[common_pb2.LayoutPb, int]:
-    """Return the layout that counts in a directory, or a file's own, and the inode that it comes from."""
+    """Return the layout that counts in a directory, or a file's own,
+    and the inode that it comes from.
+    """
     if inode.HasField("file"):
         return inode.file.layout, inode.inode_id
     while not inode.directory.HasField("default_layout"):

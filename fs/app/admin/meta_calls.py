@@ -36,7 +36,9 @@ async def ask_meta(
 
 
 def caller(where: Where, channels: ChannelPool, who: Identity | None = None) -> common_pb2.CallerPb:
-    """Return on whose behalf a command asks; None: of an administrator, who has no token, root's."""
+    """Return on whose behalf a command asks; None:
+    of an administrator, who has no token, root's.
+    """
     uid = configured_uid(where.auth) or 0
     who = who or standing().identity or Identity(uid, uid)
     return common_pb2.CallerPb(

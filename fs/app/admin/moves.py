@@ -85,7 +85,8 @@ def start(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move targets from the fullest disks to the emptiest, one at a time, until no move makes it more even.
+    """Move targets from the fullest disks to the emptiest, one at a time,
+    until no move makes it more even.
 
     Example: ember admin rebalance start --dry-run
     """
@@ -96,7 +97,9 @@ def start(
 
 
 def spread_plan(info: RoutingInfo) -> list[str]:
-    """Say what rebalancing does, and where it can do nothing: two members of a chain are never on one node at the same time."""
+    """Say what rebalancing does, and where it can do nothing:
+    two members of a chain are never on one node at the same time.
+    """
     lines = ["targets are moved between disks, throttled, until all hold their share"]
     count = sum(
         Role.STORAGE in n.roles and n.state is NodeState.CONNECTED for n in info.nodes.values()
@@ -104,7 +107,8 @@ def spread_plan(info: RoutingInfo) -> list[str]:
     size = max((chain.replica_count for chain in info.chains.values()), default=0)
     if count <= size:
         lines.append(
-            f"only {count} storage nodes are there for chains of {size}: nothing can be moved, not from disk to disk of one node"
+            f"only {count} storage nodes are there for chains of {size}: nothing can be moved, "
+            "not from disk to disk of one node"
             " either, until there is one more"
         )
     return lines
@@ -120,12 +124,18 @@ def stop(*, directory: DirOption = None, config: ConfigOption = None) -> None:
 
 
 def wait_drained(where: Where, drain: pb.DrainPb, target_count: int) -> None:
-    """Show how many targets have left, until none is left; an interrupt ends the waiting, not the drain.
+    """Show how many targets have left, until none is left;
+    an interrupt ends the waiting, not the drain.
 
     Raises:
         FsError: CONFLICTING_CHANGE when the drain is cancelled meanwhile; what the manager says.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns) as shown, _told_to_go_on():
         task = shown.add_task("targets moved", total=target_count)
         while left := _left(where, drain):
@@ -144,7 +154,8 @@ def _told_to_go_on() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         typer.echo(
-            "the drain goes on: ember admin move list; the same command with --wait waits again, one with --cancel ends it",
+            "the drain goes on: ember admin move list; the same command with --wait waits again, "
+            "one with --cancel ends it",
             err=True,
         )
         raise

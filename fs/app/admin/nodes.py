@@ -48,7 +48,19 @@ def list_nodes(
 
     Example: ember admin node list --tag rack=r1
     """
-    columns: dict[str, Any] = dict.fromkeys(("node_id", "roles", "state", "host", "address", "release", "targets", "serving", "settings"))  # fmt: skip
+    columns: dict[str, Any] = dict.fromkeys(
+        (
+            "node_id",
+            "roles",
+            "state",
+            "host",
+            "address",
+            "release",
+            "targets",
+            "serving",
+            "settings",
+        )
+    )
     columns |= {"tags": tags_text, "maintenance_until_ns": time_text}
     where = find(directory, config)
     rows = [row for row in node_rows(where.routing()) if has_tags(row["tags"], tags or [])]
@@ -72,9 +84,11 @@ def add(
     control: ControlOption = None,
     storage: StorageOption = None,
 ) -> None:
-    """Make new processes known to the cluster that their configuration files name; repeating is harmless.
+    """Make new processes known to the cluster that their configuration files name;
+    repeating is harmless.
 
-    Start them before or after.  Storage nodes hold nothing until targets are moved to them: `rebalance start`.
+    Start them before or after.  Storage nodes hold nothing until targets are
+    moved to them: `rebalance start`.
 
     Example: ember admin node add --storage storage-1.toml
     """
@@ -96,12 +110,15 @@ def disable(
     yes: YesOption = False,
     accept_unavailable: Annotated[
         bool,
-        typer.Option("--accept-unavailable", help="Even if chains have their newest data only there."),
+        typer.Option(
+            "--accept-unavailable", help="Even if chains have their newest data only there."
+        ),
     ] = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Take a node out of service for maintenance: its targets go offline and stay so until it is enabled.
+) -> None:
+    """Take a node out of service for maintenance:
+    its targets go offline and stay so until it is enabled.
 
     Example: ember admin node disable 12 --dry-run
     """
@@ -118,7 +135,8 @@ def _disable_plan(info: RoutingInfo, node_id: int) -> list[str]:
     lines = [f"node {node_id} ({found.host_name or found.address}) gets no lease any more"]
     if chains:
         lines.append(
-            f"{len(chains)} chains lose a replica until it is enabled, and are resynced then: {chains[:12]}"
+            f"{len(chains)} chains lose a replica until it is enabled, and are resynced then: "
+            f"{chains[:12]}"
         )
     return lines
 
@@ -153,8 +171,8 @@ def remove(
 ) -> None:
     """Forget a node that has failed or is disabled and holds no target of any chain.
 
-    With --drain it may serve still: it is drained first, which takes as long as copying what it holds.  An interrupted
-    one is repeated with the same command.
+    With --drain it may serve still: it is drained first, which takes as long as copying what it
+    holds.  An interrupted one is repeated with the same command.
 
     Example: ember admin node remove 12 --dry-run
 
@@ -207,9 +225,11 @@ def maintenance_on(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Say that somebody works on a machine: it may be away for so long without its targets being replaced.
+    """Say that somebody works on a machine: it may be away for so long
+    without its targets being replaced.
 
-    It goes on serving until its process is stopped, and is brought up to date when that is started again.
+    It goes on serving until its process is stopped, and is brought up to
+    date when that is started again.
 
     Example: ember admin node maintenance on 12 --for 30m --yes
     """
@@ -231,7 +251,8 @@ def maintenance_on(
     )
     reply = where.ask(services.MGMTD_SET_MAINTENANCE, request)
     typer.echo(
-        f"node {node_id} may be away until {time_text(reply.until_ns)} UTC: ember admin node maintenance off {node_id}"
+        f"node {node_id} may be away until {time_text(reply.until_ns)} UTC: ember admin node "
+        f"maintenance off {node_id}"
     )
 
 
@@ -259,7 +280,8 @@ def drain_node(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move everything that a node stores to others; at no moment has a chain fewer replicas than before.
+    """Move everything that a node stores to others;
+    at no moment has a chain fewer replicas than before.
 
     Example: ember admin node drain 12 --dry-run
 

@@ -1,4 +1,5 @@
-"""`ember admin rpc`: call any remote method by name, for what has no command of its own, and for looking.
+"""`ember admin rpc`: call any remote method by name, for what has no command of its own,
+and for looking.
 
 Requests and replies are JSON of the messages in fs/schema/proto; payloads cannot be sent.
 """
@@ -52,13 +53,19 @@ def _type_name(found: Any) -> str:
 @rpc.command("call")
 def call(
     method: Annotated[str, typer.Argument(metavar="SERVICE.METHOD", help="As `list` shows it.")],
-    request: Annotated[str, typer.Argument(metavar="JSON", help='The request, as {"chain_id": 3}.')] = "{}",
+    request: Annotated[
+        str, typer.Argument(metavar="JSON", help='The request, as {"chain_id": 3}.')
+    ] = "{}",
     *,
-    node_id: Annotated[int, typer.Option("--node", help="Whom to ask.", show_default="the primary manager")] = 0,
+    node_id: Annotated[
+        int, typer.Option("--node", help="Whom to ask.", show_default="the primary manager")
+    ] = 0,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Call a method and print the reply as JSON.  Nothing is asked: what changes the cluster does so at once.
+) -> None:
+    """Call a method and print the reply as JSON.
+
+    Nothing is asked: what changes the cluster does so at once.
 
     Example: ember admin rpc call Core.GetInfo --node 11
 
@@ -85,4 +92,8 @@ def call(
         return received.message
 
     reply = where.run(use)
-    typer.echo(MessageToJson(reply, always_print_fields_with_no_presence=True, preserving_proto_field_name=True))  # fmt: skip
+    typer.echo(
+        MessageToJson(
+            reply, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
+        )
+    )

@@ -1,4 +1,5 @@
-"""`ember admin config`: the settings that processes run with, those that the managers keep, and where they differ.
+"""`ember admin config`: the settings that processes run with, those that the managers keep,
+and where they differ.
 
 How they are changed: stored_settings.py.
 """
@@ -39,7 +40,10 @@ ShownArgument = Annotated[
     str,
     typer.Argument(
         metavar="NODE|ROLE|MOUNT",
-        help="A node's number; mgmtd, meta, storage, mount; or where a mount of this machine is: /mnt/ember.",
+        help=(
+            "A node's number; mgmtd, meta, storage, mount; or where a mount of this machine is: "
+            "/mnt/ember."
+        ),
     ),
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="mgmtd, meta, storage or mount.")]
@@ -50,7 +54,9 @@ ASK_TIMEOUT_S = 5.0
 async def configs_of(
     channels: ChannelPool, info: RoutingInfo
 ) -> tuple[dict[NodeId, str], dict[NodeId, str]]:
-    """Ask every process that is there for its settings, side by side; return the answers, and why others gave none."""
+    """Ask every process that is there for its settings, side by side;
+    return the answers, and why others gave none.
+    """
     found: dict[NodeId, str] = {}
     silent: dict[NodeId, str] = {}
 
@@ -99,7 +105,9 @@ async def stored_of(mgmtd: MgmtdLink, role: Role, version: int = 0) -> StoredSet
 
 
 async def kept_settings(mgmtd: MgmtdLink) -> mgmtd_pb2.ListSettingsRsp:
-    """Return which settings are kept, and how far nodes are; nothing from a manager of an older release."""
+    """Return which settings are kept, and how far nodes are;
+    nothing from a manager of an older release.
+    """
     try:
         return await mgmtd.call(
             services.MGMTD_LIST_SETTINGS, mgmtd_pb2.ListSettingsReq(), timeout_s=TIMEOUT_S
@@ -122,7 +130,8 @@ def get(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Show the settings that a node or a mount runs with, defaults included; or those that the managers keep for a role.
+    """Show the settings that a node or a mount runs with, defaults included;
+    or those that the managers keep for a role.
 
     Example: ember admin config get 1
 
@@ -154,7 +163,9 @@ def _print_stored(stored: StoredSettingsPb, key: str, *, as_json: bool) -> None:
     values = parse_stored(stored.text, Role(stored.role), "the stored settings")
     if not (key or as_json):
         if stored.version:
-            typer.echo(f"# version {stored.version}, {time_text(stored.created_ns)} UTC: {stored.note}")  # fmt: skip
+            typer.echo(
+                f"# version {stored.version}, {time_text(stored.created_ns)} UTC: {stored.note}"
+            )
         else:
             typer.echo("# nothing is kept for this role")
         typer.echo(stored.text, nl=False)
@@ -176,10 +187,11 @@ def _print_settings(settings: Mapping[str, Any], key: str, *, as_json: bool) -> 
 def diff(
     *, as_json: JsonOption = False, directory: DirOption = None, config: ConfigOption = None
 ) -> None:
-    """Show the settings in which processes differ that should have the same, and stored ones that a process does not have.
+    """Show the settings in which processes differ that should have the same,
+    and stored ones that a process does not have.
 
-    Left out is what makes a process itself: its id, addresses, paths, disks.  A value without nodes is the stored one.
-    Exit code 0: none; 3: some.
+    Left out is what makes a process itself: its id, addresses, paths, disks.  A value without nodes
+    is the stored one.  Exit code 0: none; 3: some.
 
     Example: ember admin config diff
     """
@@ -211,8 +223,9 @@ def status(
 ) -> None:
     """Show how far every process is with the settings that are kept for it.
 
-    normal: it runs with them; stale: it has not heard of the newest, or some of them wait for its restart; dirty: it was
-    given others of its own; failed: it refused the newest, and goes on with those before.
+    normal: it runs with them; stale: it has not heard of the newest, or some of them wait
+    for its restart; dirty: it was given others of its own; failed: it refused the newest,
+    and goes on with those before.
 
     Example: ember admin config status
     """
@@ -228,7 +241,9 @@ def status(
         return status_rows(info, listed, sessions.sessions)
 
     rows = find(directory, config).run(use)
-    columns: dict[str, Any] = dict.fromkeys(("process", "host", "state", "versions", "waiting", "changed", "problem", "last_change"))  # fmt: skip
+    columns: dict[str, Any] = dict.fromkeys(
+        ("process", "host", "state", "versions", "waiting", "changed", "problem", "last_change")
+    )
     columns["versions"] = lambda found: " ".join(f"{k} {v}" for k, v in found.items())
     if not as_json:  # when and what in one column
         for row in rows:

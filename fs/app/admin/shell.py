@@ -1,6 +1,7 @@
 """`ember admin shell`: many commands, typed, from a file or through a pipe.
 
-Several commands stand on one line with `;` between them.  The word `fs` may be left out: `ls` is `fs ls`.
+Several commands stand on one line with `;` between them.  The word `fs`
+may be left out: `ls` is `fs ls`.
 """
 
 import shlex
@@ -21,12 +22,15 @@ class Shell:
     """Runs lines of one command tree."""
 
     def __init__(self, admin: typer.Typer, always: Iterable[str] = ()) -> None:
-        """Run commands of `admin`; those that take `--dir` and do not say where get the words `always`."""
+        """Run commands of `admin`; those that take `--dir` and do not say
+        where get the words `always`.
+        """
         self._admin = admin
         self._always = list(always)
 
     def run_line(self, line: str) -> int:
-        """Run the commands of one line until one fails; print what is wrong with it; return its exit code.
+        """Run the commands of one line until one fails; print what is wrong with it;
+        return its exit code.
 
         Empty lines and comments do nothing.
         """
@@ -85,7 +89,9 @@ class Shell:
 
 
 def statements(line: str) -> Iterator[str]:
-    """Yield the commands of a line, with `;` between them where it is neither quoted nor in a comment."""
+    """Yield the commands of a line, with `;` between them
+    where it is neither quoted nor in a comment.
+    """
     quote, begin, index = "", 0, 0
     while index < len(line):
         sign = line[index]
@@ -116,14 +122,20 @@ def shell_command(admin: typer.Typer) -> None:
 
     @admin.command("shell")
     def shell(
-        file: Annotated[Path | None, typer.Option(help="Run the commands of a file, one per line.")] = None,
-        directory: Annotated[Path | None, typer.Option("--dir", help="For every command that names none.")] = None,
-    ) -> None:  # fmt: skip
-        """Run commands one after the other, without `ember admin` before each: `chain list; ls /`; end with Ctrl-D.
+        file: Annotated[
+            Path | None, typer.Option(help="Run the commands of a file, one per line.")
+        ] = None,
+        directory: Annotated[
+            Path | None, typer.Option("--dir", help="For every command that names none.")
+        ] = None,
+    ) -> None:
+        """Run commands one after the other, without `ember admin` before each: `chain list; ls /`;
+        end with Ctrl-D.
 
         `cd` and `fs --as` count for what follows.
 
-        Commands from a file or a pipe end at the first that fails, which is named, with its exit code.
+        Commands from a file or a pipe end at the first that fails, which
+        is named, with its exit code.
 
         Example: ember admin shell --file commands.txt
         """

@@ -1,4 +1,5 @@
-"""As whom, and in which directory, the commands of `ember admin fs` work; and their way to the file system.
+"""As whom, and in which directory, the commands of `ember admin fs` work;
+and their way to the file system.
 
 Outside of a shell a command stands at the root, as the user of the credentials or of this process.
 """
@@ -33,7 +34,10 @@ ID_MAX: Final = 2**32 - 2
 """Of users and groups; the next one means nobody's."""
 
 ANSWERS_WITHIN_S: Final = 10.0
-"""For a manager to answer for the first time: who mistypes an address is to hear of it.  A change of the primary takes less."""
+"""For a manager to answer for the first time: who mistypes an address is to hear of it.
+
+A change of the primary takes less.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ def set_standing(now: Standing) -> None:
 
 
 def absolute(path: str) -> str:
-    """Return a path from the root; one that does not begin there begins at the current directory."""
+    """Return a path from the root; one that does not begin there begins
+    at the current directory.
+    """
     return posixpath.join(standing().directory, path)
 
 

@@ -1,6 +1,7 @@
 """`ember admin config set`, `verify`, `versions`, `change`: how settings are changed.
 
-Does not decide anything: the managers keep what is to be kept, and each process says what it makes of it.
+Does not decide anything: the managers keep what is to be kept, and each
+process says what it makes of it.
 """
 
 import tomllib
@@ -34,7 +35,9 @@ FileArgument = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="TOML, with the settings that differ from the files'."),
 ]
-NoteOption = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; shown with the version.")]  # fmt: skip
+NoteOption = Annotated[
+    str, typer.Option("--note", metavar="TEXT", help="Why; shown with the version.")
+]
 
 Answers = Mapping[NodeId, SettingsChangePb]
 
@@ -58,7 +61,9 @@ async def _nodes_of(mgmtd: MgmtdLink, role: Role) -> list[Node]:
 
 
 async def _try_all(channels: ChannelPool, nodes: Sequence[Node], role: Role, text: str) -> Answers:
-    """Ask every process what it would make of a text; one that does not answer counts as one that refuses."""
+    """Ask every process what it would make of a text;
+    one that does not answer counts as one that refuses.
+    """
     answers: dict[NodeId, SettingsChangePb] = {}
 
     async def one(node: Node) -> None:
@@ -101,7 +106,9 @@ def _print_effect(answers: Answers, *, as_json: bool) -> None:
 
 
 def _flat(values: Overlay) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()}  # fmt: skip
+    return {
+        f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()
+    }
 
 
 def _changed_keys(before: Overlay, after: Overlay) -> list[str]:
@@ -114,9 +121,15 @@ def _tell_mounts(before: str, after: str, *, as_json: bool) -> None:
     keys = _changed_keys(*(parse_stored(text, Role.CLIENT, "") for text in (before, after)))
     live, waiting = split_by_effect(keys)
     if as_json:  # as of the others, of all mounts
-        print_rows([{"role": ROLE_NAMES[Role.CLIENT], "live": live, "restart": waiting, "problem": ""}], {}, as_json=True)  # fmt: skip
+        print_rows(
+            [{"role": ROLE_NAMES[Role.CLIENT], "live": live, "restart": waiting, "problem": ""}],
+            {},
+            as_json=True,
+        )
         return
-    typer.echo(f"mounts take over: {' '.join(live) or '-'}; after a restart: {' '.join(waiting) or '-'}")  # fmt: skip
+    typer.echo(
+        f"mounts take over: {' '.join(live) or '-'}; after a restart: {' '.join(waiting) or '-'}"
+    )
 
 
 @config_group.command("verify")
@@ -128,9 +141,11 @@ def verify(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Ask every running process of a role what it would make of these settings: what changes at once, what waits for a restart.
+    """Ask every running process of a role what it would make of these settings:
+    what changes at once, what waits for a restart.
 
-    Mounts cannot be asked; what they would do follows from the settings.  Exit code 3: some process would refuse them.
+    Mounts cannot be asked; what they would do follows from the settings.  Exit code 3:
+    some process would refuse them.
 
     Example: ember admin config verify storage settings.toml
     """
@@ -158,16 +173,20 @@ def set_(
     *,
     note: NoteOption = "",
     accept_refusals: Annotated[
-        bool, typer.Option("--accept-refusals", help="Even if some process refuses it, or does not answer.")
+        bool,
+        typer.Option(
+            "--accept-refusals", help="Even if some process refuses it, or does not answer."
+        ),
     ] = False,
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Have the managers keep settings for a role: every process of it takes them over, now or when it is started anew.
+) -> None:
+    """Have the managers keep settings for a role:
+    every process of it takes them over, now or when it is started anew.
 
-    The file replaces what was kept before; in each process the settings in it win over those of its own file.  Every
-    running process of the role is asked first.
+    The file replaces what was kept before; in each process the settings in it win over those of its
+    own file.  Every running process of the role is asked first.
 
     Example: ember admin config set storage settings.toml --note "slower scrub"
     """
@@ -185,7 +204,9 @@ def set_(
     _tell_kept(role, version, answers, before, text, as_json=as_json)
 
 
-def _tell_kept(role: Role, version: int, answers: Answers, before: str, after: str, *, as_json: bool) -> None:  # fmt: skip
+def _tell_kept(
+    role: Role, version: int, answers: Answers, before: str, after: str, *, as_json: bool
+) -> None:
     """Say what became of what is kept for a role."""
     typer.echo(f"version {version} of {ROLE_NAMES[role]}", err=as_json)
     if role is Role.CLIENT:
@@ -219,7 +240,8 @@ def versions(
 ) -> None:
     """List the versions that the managers keep, by role, the newest first.
 
-    An earlier one is made the newest again by setting its text: ember admin config get ROLE --version N.
+    An earlier one is made the newest again by setting its text: ember
+    admin config get ROLE --version N.
 
     Example: ember admin config versions
     """
@@ -241,11 +263,15 @@ def versions(
 def change(
     who: WhoArgument,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As storage.read_concurrency=8.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="As storage.read_concurrency=8."),
     ] = None,
     *,
     live_only: Annotated[
-        bool, typer.Option("--live-only", help="Until the process ends; of a role: in all its running processes.")
+        bool,
+        typer.Option(
+            "--live-only", help="Until the process ends; of a role: in all its running processes."
+        ),
     ] = False,
     reset: Annotated[
         bool, typer.Option("--reset", help="Take earlier changes of this node alone back.")
@@ -254,12 +280,13 @@ def change(
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
+) -> None:
     """Change single settings.
 
-    Of a node: of this process alone, over what is kept for its role (its state is dirty); only what takes effect at once; kept
-    in its directory unless --live-only.  Of a role: a new version of what the managers keep for it, with these settings changed
-    and without the comments of the text before; with --live-only: of all its running processes alone, and for their life.
+    Of a node: of this process alone, over what is kept for its role (its state is dirty); only what
+    takes effect at once; kept in its directory unless --live-only.  Of a role: a new version of
+    what the managers keep for it, with these settings changed and without the comments of the text
+    before; with --live-only: of all its running processes alone, and for their life.
 
     Example: ember admin config change 12 storage.scrub_bytes_per_s_max=1048576 --live-only
 
@@ -271,7 +298,10 @@ def change(
     where = find(directory, config)
     is_stored = not who.isdecimal() and not live_only
     if not (changes or reset) or (is_stored and reset):
-        detail = "say what to change, SECTION.KEY=VALUE; --reset is of a node, or of a role with --live-only"
+        detail = (
+            "say what to change, SECTION.KEY=VALUE; --reset is of a node, or of a role with "
+            "--live-only"
+        )
         raise FsError(Status.BAD_CONFIG, detail)
     if is_stored:
         role = role_named(who)
@@ -287,7 +317,9 @@ def change(
 
 
 def _change_running(who: str, request: core_pb2.ChangeSettingsReq) -> Any:
-    """Return what asks a process, by its node, or all those of a role to change their settings; returns what each said."""
+    """Return what asks a process, by its node, or all those of a role to change their settings;
+    returns what each said.
+    """
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> Answers:
         if who.isdecimal():
@@ -320,7 +352,9 @@ def _listening(role: Role) -> Role:
 
 
 def _change_stored(role: Role, text: str, note: str) -> Any:
-    """Return what makes a new version with some settings changed; returns its number, and as `_tell_kept` takes them."""
+    """Return what makes a new version with some settings changed;
+    returns its number, and as `_tell_kept` takes them.
+    """
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> tuple[int, Answers, str, str]:
         before = await stored_of(mgmtd, role)

@@ -1,6 +1,8 @@
-"""`ember admin trace`: requests followed through all processes of a running cluster, which is told to keep their traces for a while.
+"""`ember admin trace`: requests followed through all processes of a running cluster,
+which is told to keep their traces for a while.
 
-Needs no configuration and no collector: each process keeps the spans that end meanwhile, and tells them.
+Needs no configuration and no collector: each process keeps the spans that
+end meanwhile, and tells them.
 """
 
 import json
@@ -24,7 +26,7 @@ from ...rpc.channel import ChannelPool
 from ...runtime import tracing
 from ...schema import services
 from ...schema.proto import core_pb2
-from ...schema.routing import NodeState, Role, RoutingInfo
+from ...schema.routing import Node, NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
 from ..listing import JsonOption, print_rows
 from ..mgmtd_link import newest_routing
@@ -40,16 +42,28 @@ Ask = Callable[[float | None, int], Awaitable[str]]
 
 
 def trace(
-    mount: Annotated[Path | None, typer.Argument(metavar="[MOUNT]", help="A mount of this machine, of which every request is traced.")] = None,
+    mount: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MOUNT]", help="A mount of this machine, of which every request is traced."
+        ),
+    ] = None,
     *,
-    seconds: Annotated[int, typer.Option("--seconds", min=1, max=500, help="How long; Ctrl-C ends it earlier.")] = 5,
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="Traces to show, the slowest.")] = 3,
-    operation: Annotated[str, typer.Option("--operation", help="Only of this name, such as write, read or create.")] = "",
+    seconds: Annotated[
+        int, typer.Option("--seconds", min=1, max=500, help="How long; Ctrl-C ends it earlier.")
+    ] = 5,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=100_000, help="Traces to show, the slowest.")
+    ] = 3,
+    operation: Annotated[
+        str, typer.Option("--operation", help="Only of this name, such as write, read or create.")
+    ] = "",
     as_json: JsonOption = False,
     directory: DirOption = None,
     config: ConfigOption = None,
-) -> None:  # fmt: skip
-    """Follow requests through mount, metadata service and storage targets, and print what each did and when.
+) -> None:
+    """Follow requests through mount, metadata service and storage targets,
+    and print what each did and when.
 
     Without a mount: what other clients and commands trace meanwhile.
 
@@ -74,7 +88,9 @@ def trace(
         return
     for row in rows:
         row["name"] = "  " * row["depth"] + row["name"]
-        row["notes"] = ", ".join([f"{k} {v}" for k, v in row["attributes"].items()] + [row["error"]] * bool(row["error"]))  # fmt: skip
+        row["notes"] = ", ".join(
+            [f"{k} {v}" for k, v in row["attributes"].items()] + [row["error"]] * bool(row["error"])
+        )
         row["trace_id"] = "" if row["depth"] else row["trace_id"]
         row["at"], row["took"] = _ms(row["at_s"]), _ms(row["took_s"])
     columns = dict.fromkeys(("name", "where", "at", "took", "notes", "trace_id"))
@@ -84,6 +100,10 @@ def trace(
 
 def _ms(time_s: float) -> str:
     return f"{time_s * 1e3:.2f} ms"
+
+
+def _words_of(node: Node) -> str:
+    return f"{'+'.join(sorted(role.name.lower() for role in node.roles))} {node.node_id}"
 
 
 def _ask_process(channel: Channel) -> Ask:
@@ -96,7 +116,9 @@ def _ask_process(channel: Channel) -> Ask:
 
 
 async def store_addresses(channels: ChannelPool, info: RoutingInfo) -> list[str]:
-    """Return where the kv processes are: no nodes of the cluster, but what managers and metadata services are configured with."""
+    """Return where the kv processes are: no nodes of the cluster,
+    but what managers and metadata services are configured with.
+    """
     users = {
         node_id: node
         for node_id, node in info.nodes.items()
@@ -117,18 +139,22 @@ def _sources(info: RoutingInfo, channels: ChannelPool, mount: Path | None) -> di
             assert mount is not None
             return (await trio.to_thread.run_sync(os.getxattr, mount, name)).decode()
         except OSError as error:
-            raise FsError(Status.INVALID_ARGUMENT, f"{mount}: no mount that tells traces: {error.strerror}") from error  # fmt: skip
+            raise FsError(
+                Status.INVALID_ARGUMENT, f"{mount}: no mount that tells traces: {error.strerror}"
+            ) from error
 
     found = {
-        f"{'+'.join(sorted(role.name.lower() for role in node.roles))} {node.node_id}": _ask_process(channels.get(node.address, node_id=node.node_id))
+        _words_of(node): _ask_process(channels.get(node.address, node_id=node.node_id))
         for node in info.nodes.values()
         if node.state is not NodeState.FAILED
-    }  # fmt: skip
+    }
     return found if mount is None else {f"mount {mount}": ask_mount} | found
 
 
 async def _watch(sources: dict[str, Ask], seconds: int) -> list[Trace]:
-    """Have all processes keep spans for a while; return the traces; raises FsError when none of them does."""
+    """Have all processes keep spans for a while; return the traces;
+    raises FsError when none of them does.
+    """
     told: dict[str, list[Row]] = defaultdict(list)
     watched: dict[str, Ask] = {}
     refusals: list[FsError] = []

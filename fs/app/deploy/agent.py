@@ -1,12 +1,14 @@
-"""What the installer asks of the cluster itself, run on a manager's host with the code that is installed there.
+"""What the installer asks of the cluster itself,
+run on a manager's host with the code that is installed there.
 
-    python -P -m fs.app.deploy.agent        the request as JSON on stdin, the answer as JSON on stdout
+    python -P -m fs.app.deploy.agent    the request as JSON on stdin, the answer as JSON on stdout
 
 So an installer needs ssh alone, and talks to each cluster in the cluster's own version.
 
     look       nodes, chains, targets, moves
     wait       look until a goal is reached: managers, complete, balanced
-    ready      look until nothing speaks against starting a process anew, as `ember admin upgrade check`
+    ready      look until nothing speaks against starting a process anew, as
+               `ember admin upgrade check`
     make       make nodes known; of a cluster without chains also chains and chain table
     rebalance  begin to even out
     greet      hear processes, by the first key of ours alone
@@ -46,7 +48,11 @@ POLL_S: Final = 0.5
 CALL_TIMEOUT_S: Final = 20.0
 SETTLED_COUNT: Final = 3
 """Looks in a row that see a goal reached: between two moves there is none under way."""
-ROLE_NUMBERS: Final = {"mgmtd": common_pb2.MGMTD, "meta": common_pb2.META, "storage": common_pb2.STORAGE}  # fmt: skip
+ROLE_NUMBERS: Final = {
+    "mgmtd": common_pb2.MGMTD,
+    "meta": common_pb2.META,
+    "storage": common_pb2.STORAGE,
+}
 Json = dict[str, Any]
 
 
@@ -68,12 +74,14 @@ def view_of(info: RoutingInfo, moves: mgmtd_pb2.ListMovesRsp, acting: int) -> Js
             if t.chain_id
         ],
         "chain_count": len(info.chains),
-        "incomplete": [c.chain_id for c in info.chains.values() if len(c.serving) < c.replica_count],
+        "incomplete": [
+            c.chain_id for c in info.chains.values() if len(c.serving) < c.replica_count
+        ],
         "unserved": [c.chain_id for c in info.chains.values() if not c.serving],
         "move_count": len(moves.moves),
         "is_rebalancing": moves.is_rebalancing,
         "acting": acting,
-    }  # fmt: skip
+    }
 
 
 async def _look(mgmtd: MgmtdLink, timeout_s: float = CALL_TIMEOUT_S) -> Json:
@@ -90,8 +98,8 @@ def is_reached(goal: str, view: Json, node_ids: list[int]) -> bool:
     """True if a view is as wished.
 
     Args:
-        goal: managers: one answers; complete: the nodes are connected and every chain has all its replicas;
-            balanced: moreover nothing is to be moved.
+        goal: managers: one answers; complete: the nodes are connected and every chain has all its
+            replicas; balanced: moreover nothing is to be moved.
         view: as of `view_of`.
         node_ids: nodes that are to be there.
     """
@@ -104,7 +112,9 @@ def is_reached(goal: str, view: Json, node_ids: list[int]) -> bool:
 
 
 async def _wait(mgmtd: MgmtdLink, goal: str, node_ids: list[int], timeout_s: float) -> Json:
-    """Look until a goal is reached; returns the last view, with what is missing when the time is over."""
+    """Look until a goal is reached; returns the last view,
+    with what is missing when the time is over.
+    """
     wanted = SETTLED_COUNT if goal == "balanced" else 1
     count, view, trouble = 0, None, ""
     with trio.move_on_after(timeout_s):
@@ -137,9 +147,11 @@ def _missing(view: Json | None, node_ids: list[int]) -> str:
 async def _ready(
     mgmtd: MgmtdLink, channels: ChannelPool, node_ids: list[int], timeout_s: float
 ) -> Json:
-    """Look until nodes are connected, chains have all replicas, and an upgrade may go on; what is missing when the time is over.
+    """Look until nodes are connected, chains have all replicas, and an upgrade may go on;
+    what is missing when the time is over.
 
-    A chain of one replica is away while its node restarts, however long one waits: its owner wanted it so.
+    A chain of one replica is away while its node restarts, however long one
+    waits: its owner wanted it so.
     """
     waited = await _wait(mgmtd, "complete", node_ids, timeout_s)
     told = [str(waited["late"])] if waited["late"] else ["nobody answered"]
@@ -158,7 +170,9 @@ async def _ready(
 
 
 async def _greet(channels: ChannelPool, addresses: list[str], timeout_s: float) -> Json:
-    """Call processes until each has answered to our first key; who did not when the time is over, and why."""
+    """Call processes until each has answered to our first key;
+    who did not when the time is over, and why.
+    """
     channels.replace_secrets(channels.secrets[:1])
     late = dict.fromkeys(addresses, "was not asked")
 
@@ -182,7 +196,9 @@ async def _greet(channels: ChannelPool, addresses: list[str], timeout_s: float) 
 
 
 async def _refused(channels: ChannelPool, addresses: list[str], key: str, timeout_s: float) -> Json:
-    """Call processes by a key until each has refused it; who did not when the time is over, and why."""
+    """Call processes by a key until each has refused it;
+    who did not when the time is over, and why.
+    """
     own, taken_away = channels.secrets, Secret.of_key(parse_key(key, "the key to be refused"))
     late = dict.fromkeys(addresses, "was not asked")
 

@@ -1,7 +1,9 @@
-"""What is shipped: the code of a wheel or of a checkout, as one archive with a version and a digest.
+"""What is shipped: the code of a wheel or of a checkout,
+as one archive with a version and a digest.
 
-In the archive: the packages at its top, the metadata that says which release it is, `requirements.lock`, and perhaps
-`wheels/`.  The same files give the same digest, whatever their dates; one version never means two different digests on a host.
+In the archive: the packages at its top, the metadata that says which release it is,
+`requirements.lock`, and perhaps `wheels/`.  The same files give the same digest, whatever their
+dates; one version never means two different digests on a host.
 """
 
 import gzip
@@ -85,7 +87,9 @@ def _of_wheel(path: Path) -> tuple[str, dict[str, bytes]]:
 
 def _of_checkout(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return version and packages of a checkout."""
-    version = tomllib.loads((path / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]  # fmt: skip
+    version = tomllib.loads((path / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "version"
+    ]
     files = {}
     for name, folder in PACKAGES.items():
         for file in _files_below(path / folder):
@@ -103,7 +107,10 @@ def _dependencies(inventory: Inventory, lock: Path) -> dict[str, bytes]:
     """Return what says or holds the packages that the code needs."""
     kind, _, place = inventory.code.dependencies.partition(":")
     if kind not in {"lock", "wheels", "present"} or (kind == "lock") == bool(place):
-        raise _bad(f"code.dependencies {inventory.code.dependencies}: lock, wheels:FOLDER or present:FOLDER")  # fmt: skip
+        raise _bad(
+            f"code.dependencies {inventory.code.dependencies}: lock, wheels:FOLDER or "
+            "present:FOLDER"
+        )
     if kind == "present":
         return {}
     try:
@@ -118,7 +125,9 @@ def _dependencies(inventory: Inventory, lock: Path) -> dict[str, bytes]:
 
 
 def left_out(inventory: Inventory) -> set[str]:
-    """Return which locked packages hosts do without: those that would have to be compiled there, and are not used."""
+    """Return which locked packages hosts do without:
+    those that would have to be compiled there, and are not used.
+    """
     return {"pyfuse3"} | ({"foundationdb"} if inventory.cluster.metadata == "kv" else set())
 
 
@@ -129,7 +138,9 @@ def without(lock: str, names: set[str]) -> str:
 
 
 def _metadata(version: str) -> dict[str, bytes]:
-    """Return what makes `importlib.metadata` know the version: the name of the host's folder is the release."""
+    """Return what makes `importlib.metadata` know the version:
+    the name of the host's folder is the release.
+    """
     text = f"Metadata-Version: 2.1\nName: emberfs\nVersion: {version}\n"
     return {f"emberfs-{version.replace('-', '_')}.dist-info/METADATA": text.encode()}
 

@@ -12,7 +12,11 @@ from .key_change import run_key_change
 from .removal import run_remove
 from .upgrade import run_stop, run_upgrade
 
-cluster = typer.Typer(help="Install, grow and upgrade a cluster of many machines.", no_args_is_help=True, add_completion=False)  # fmt: skip
+cluster = typer.Typer(
+    help="Install, grow and upgrade a cluster of many machines.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 InventoryArgument = Annotated[
     Path, typer.Argument(metavar="INVENTORY", help="As deploy/inventory.toml shows.")
@@ -33,7 +37,9 @@ def deploy(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Make the hosts what the inventory says: install, start, make chains, grow, mount.  Repeating is harmless.
+    """Make the hosts what the inventory says: install, start, make chains, grow, mount.
+
+    Repeating is harmless.
 
     Exit code 1: some hosts failed, one line each; 3: what runs has to be restarted by an upgrade.
     """
@@ -52,7 +58,9 @@ def upgrade(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Restart what runs with other code or settings, host by host; each waits until all chains are whole."""
+    """Restart what runs with other code or settings, host by host;
+    each waits until all chains are whole.
+    """
     options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes, with_mounts=mounts)
     raise typer.Exit(run_upgrade(read_inventory(inventory), options))
 
@@ -67,9 +75,11 @@ def remove(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Let hosts leave: drain them, stop what runs there, make the cluster forget them, take the key away.
+    """Let hosts leave: drain them, stop what runs there, make the cluster forget them,
+    take the key away.
 
-    The inventory has to name them until that is done.  A host that cannot be reached is drained and forgotten, too.
+    The inventory has to name them until that is done.  A host that cannot be reached
+    is drained and forgotten, too.
     """
     options = Options(is_dry_run=dry_run, is_yes=yes)
     raise typer.Exit(run_remove(read_inventory(inventory), tuple(hosts), options))
@@ -91,13 +101,16 @@ def rotate_key(
 def stop(
     inventory: InventoryArgument,
     roles: Annotated[
-        list[str] | None, typer.Argument(metavar="ROLE...", help="mount, storage, meta, mgmtd, kv.", show_default="all")
+        list[str] | None,
+        typer.Argument(
+            metavar="ROLE...", help="mount, storage, meta, mgmtd, kv.", show_default="all"
+        ),
     ] = None,
     *,
     only: OnlyOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Stop processes in order: mounts first, the store last.  `deploy` starts them again."""
     options = Options(tuple(only or ()), is_dry_run=dry_run, is_yes=yes)
     raise typer.Exit(run_stop(read_inventory(inventory), options, tuple(roles or ())))

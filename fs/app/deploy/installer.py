@@ -1,8 +1,10 @@
-"""`ember cluster deploy`: from an inventory to a cluster that serves; again, to what the inventory says now.
+"""`ember cluster deploy`: from an inventory to a cluster that serves;
+again, to what the inventory says now.
 
-Order: look at all machines; plan; ship code and files; the store and the managers; make nodes, chains and the chain table known;
-metadata services and storage; wait for the chains; even out; mounts.  Every step may be repeated, so that an interrupted run is
-taken up by the next one.  What goes wrong on one host stops that host alone, unless the cluster has to be made yet.
+Order: look at all machines; plan; ship code and files; the store and the managers; make nodes,
+chains and the chain table known; metadata services and storage; wait for the chains; even out;
+mounts.  Every step may be repeated, so that an interrupted run is taken up by the next one.  What
+goes wrong on one host stops that host alone, unless the cluster has to be made yet.
 """
 
 import base64
@@ -68,7 +70,9 @@ def chosen(inventory: Inventory, names: Sequence[str]) -> list[HostPart]:
     """Return the hosts that --only names, or all; raises FsError(BAD_CONFIG)."""
     known = {host.name for host in inventory.hosts}
     if unknown := sorted(set(names) - known):
-        raise FsError(Status.BAD_CONFIG, f"--only {unknown[0]}: the inventory has {', '.join(sorted(known))}")  # fmt: skip
+        raise FsError(
+            Status.BAD_CONFIG, f"--only {unknown[0]}: the inventory has {', '.join(sorted(known))}"
+        )
     return [host for host in inventory.hosts if not names or host.name in names]
 
 
@@ -92,8 +96,9 @@ def on_hosts(
         is_alone: no other command of this key file changes hosts meanwhile.
 
     Raises:
-        FsError: ALREADY_RUNNING beside one that has to be alone, or when this one has to be; BAD_CONFIG when that cannot be
-            known; what `use` raises, without the groups that nurseries make.
+        FsError: ALREADY_RUNNING beside one that has to be alone, or when this one has to
+            be; BAD_CONFIG when that cannot be known; what `use` raises, without the
+            groups that nurseries make.
     """
     with _beside_others(inventory, is_alone=is_alone), unwrapped():
         return trio.run(_with_reach, inventory, use)
@@ -101,7 +106,9 @@ def on_hosts(
 
 @contextmanager
 def _beside_others(inventory: Inventory, *, is_alone: bool) -> Iterator[None]:
-    """Hold a lock beside the key file, of which each host gets a copy; before the key is made there is nothing to replace."""
+    """Hold a lock beside the key file, of which each host gets a copy;
+    before the key is made there is nothing to replace.
+    """
     if not (inventory.cluster.is_closed and inventory.key_path.exists()):
         yield
         return
@@ -167,7 +174,9 @@ async def survey(reach: Reach, hosts: Sequence[HostPart]) -> Survey:
 async def _other_storage_hosts(
     reach: Reach, hosts: Sequence[HostPart], facts: Mapping[str, HostFacts]
 ) -> dict[str, HostFacts]:
-    """Look at those that were left out, if one that joins needs to know what they were made with, and nobody has said it."""
+    """Look at those that were left out, if one that joins needs to know what they were made with,
+    and nobody has said it.
+    """
     storage = reach.inventory.with_role("storage")
     told = {h.name: told_block_bytes(h, facts[h.name]) for h in storage if h.name in facts}
     joining = [h for h in reach.left(hosts) if told.get(h.name) == 0]
@@ -201,7 +210,8 @@ def _version(host: HostPart, facts: Mapping[str, HostFacts]) -> str:
 
 
 def read_secrets(inventory: Inventory, facts: Mapping[str, HostFacts]) -> dict[str, bytes]:
-    """Return the key and FoundationDB's cluster file, as far as the cluster has them; makes nothing.
+    """Return the key and FoundationDB's cluster file,
+    as far as the cluster has them; makes nothing.
 
     Raises:
         FsError: BAD_CONFIG when the key is not here but on hosts, or cannot be used.
@@ -230,7 +240,7 @@ def read_secrets(inventory: Inventory, facts: Mapping[str, HostFacts]) -> dict[s
     return found
 
 
-# ---- deploy ---------------------------------------------------------------------------------------
+# ---- deploy --------------------------------------------------------------------------------------
 
 
 async def _deploy(reach: Reach, options: Options) -> int:
@@ -265,7 +275,9 @@ async def _deploy(reach: Reach, options: Options) -> int:
 
 
 def _check_versions(reach: Reach, seen: Survey) -> None:
-    """Refuse to add hosts of one version to a cluster that runs another; raises FsError(BAD_CONFIG)."""
+    """Refuse to add hosts of one version to a cluster that runs another;
+    raises FsError(BAD_CONFIG).
+    """
     for host in reach.inventory.hosts:
         for found in seen.facts[host.name].services.values() if host.name in seen.facts else ():
             version = version_of(host, found.program)
@@ -321,7 +333,9 @@ async def _carry_out(reach: Reach, plan: ClusterPlan, seen: Survey) -> None:
 def _registered(
     reach: Reach, plan: ClusterPlan, waited: Mapping[str, Any]
 ) -> list[tuple[HostPart, str]]:
-    """Return the nodes to make known: of a cluster without chains all, since the chains are made of them."""
+    """Return the nodes to make known: of a cluster without chains all,
+    since the chains are made of them.
+    """
     if waited["view"]["chain_count"]:
         return [(host, role) for host, role in plan.new_nodes if host.name not in reach.failed]
     return [(p.host, role) for p in plan.hosts for role in FIRST_NODE_IDS if role in p.host.roles]
@@ -340,7 +354,9 @@ def _first_manager(reach: Reach, plans: Mapping[str, HostPlan]) -> HostPart | No
 def _stop_if_failed(reach: Reach, *, needs_all: bool) -> None:
     if reach.failed and needs_all:
         names = ", ".join(sorted(reach.failed))
-        raise FsError(Status.START_FAILED, f"{names}: a new cluster needs all its hosts; run it again")  # fmt: skip
+        raise FsError(
+            Status.START_FAILED, f"{names}: a new cluster needs all its hosts; run it again"
+        )
 
 
 async def _prepare(
@@ -422,7 +438,8 @@ async def start_on(reach: Reach, host: HostPart, version: str, roles: Sequence[s
 
 
 async def _wait_complete(reach: Reach, plan: ClusterPlan, ask: Any) -> None:
-    """Wait until every chain has all its replicas; one that has not is no error as long as somebody serves it.
+    """Wait until every chain has all its replicas;
+    one that has not is no error as long as somebody serves it.
 
     Raises:
         FsError: CHAIN_UNAVAILABLE.

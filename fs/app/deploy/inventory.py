@@ -1,9 +1,12 @@
-"""The inventory: which machines a cluster consists of, what each does, and where its code comes from.  TOML.
+"""The inventory: which machines a cluster consists of, what each does,
+and where its code comes from.  TOML.
 
-deploy/inventory.toml is an annotated example.  Refusals are one line: file, what is wrong, what is allowed.
+deploy/inventory.toml is an annotated example.  Refusals are one line: file,
+what is wrong, what is allowed.
 
 Invariants:
-    - A host's `number` is what its node ids are made of; it is given once and never to another machine.
+    - A host's `number` is what its node ids are made of; it is given once
+      and never to another machine.
     - Nothing that is computed here depends on the order of the hosts, but the managers' addresses.
 
 Does not look at any machine.
@@ -234,15 +237,20 @@ def _role_problems(inventory: Inventory) -> Iterator[str]:
             yield f"no host has the role {role}"
     count, is_kv = len(inventory.with_role("kv")), inventory.cluster.metadata == "kv"
     if is_kv and count != 1:
-        yield f"{count} hosts have the role kv: metadata has one store; or metadata = 'foundationdb'"
+        yield (
+            f"{count} hosts have the role kv: metadata has one store; or metadata = 'foundationdb'"
+        )
     if not is_kv and count:
-        yield "the role kv is of the embedded store; this cluster keeps its metadata in FoundationDB"
+        yield (
+            "the role kv is of the embedded store; this cluster keeps its metadata in FoundationDB"
+        )
     if not is_kv and not inventory.cluster.foundationdb_cluster_file:
         yield "cluster.foundationdb_cluster_file: where is FoundationDB?"
     storage_count = len(inventory.with_role("storage"))
     if storage_count < inventory.cluster.replicas:
         yield (
-            f"{inventory.cluster.replicas} replicas need as many storage hosts, not {storage_count}:"
+            f"{inventory.cluster.replicas} replicas need as many storage hosts, not "
+            f"{storage_count}:"
             " one copy per host"
         )
 

@@ -1,6 +1,7 @@
 """Keeps one process running where no systemd does: `python3 keeper.py FOLDER NAME COMMAND...`.
 
-Run by its path and with the standard library alone, so that a keeper costs next to nothing.  In FOLDER:
+Run by its path and with the standard library alone, so that a keeper
+costs next to nothing.  In FOLDER:
 
     NAME.lock     locked by the keeper while it lives (a POSIX lock: the kernel tells whose)
     NAME.ready    there while the process serves: when it said so, and where its metrics are
@@ -10,8 +11,9 @@ Invariants:
     - At most one keeper per name: it holds the lock.
     - The process ends with its keeper, however that ends.
 
-A process that dies is started again, sooner after a long life; one that ends with exit code 0 was asked to, by somebody
-else, and its keeper ends, too.  SIGTERM is passed on and waited for; SIGHUP is passed on.
+A process that dies is started again, sooner after a long life; one that ends with exit
+code 0 was asked to, by somebody else, and its keeper ends, too.  SIGTERM is passed on and
+waited for; SIGHUP is passed on.
 """
 
 import ctypes
@@ -43,7 +45,9 @@ class Keeper:
     """The life of one process."""
 
     def __init__(self, folder: Path, name: str, command: list[str]) -> None:
-        """Take the place of the only keeper; raises BlockingIOError or PermissionError when there is one."""
+        """Take the place of the only keeper; raises BlockingIOError or PermissionError
+        when there is one.
+        """
         self._folder, self._name, self._command = folder, name, command
         self._child: subprocess.Popen[bytes] | None = None
         self._is_wanted = True

@@ -3,17 +3,20 @@
     1. here: the new key above the old one in the inventory's key file
     2. on every host: both; every process reads them, and has to be heard to know the new one
     3. every process once more: what was still connected by the old key connects by the new one
-    4. on every host: the new one alone, which has to open every process, and the old one none; then here, too
+    4. on every host: the new one alone, which has to open every process, and the
+       old one none; then here, too
 
 Invariants:
-    - One run at a time: those of this inventory exclude each other, and every other command that changes hosts (`on_hosts`); one
-      with another copy of the key file, elsewhere, is found out by what the hosts have.
+    - One run at a time: those of this inventory exclude each other, and every other command
+      that changes hosts (`on_hosts`); one with another copy of the key file, elsewhere, is
+      found out by what the hosts have.
     - A key is out of a process only after every listener has been heard to know the other.
-    - The file here has both keys until every host has the new one alone: an interrupted run is taken up by the next one, with
-      the same new key, and nothing is lost by beginning at step 2 again.
+    - The file here has both keys until every host has the new one alone: an
+      interrupted run is taken up by the next one, with the same new key, and nothing
+      is lost by beginning at step 2 again.
 
-Refused: hosts that cannot be reached, which would keep the old key and be shut out with it; hosts whose keys are not those of the
-file here.
+Refused: hosts that cannot be reached, which would keep the old key and be shut out with it; hosts
+whose keys are not those of the file here.
 """
 
 import base64
@@ -40,8 +43,9 @@ def run_key_change(inventory: Inventory, options: Options) -> int:
     """Carry out `ember cluster rotate-key`; return the exit code.
 
     Raises:
-        FsError: ALREADY_RUNNING beside another command; BAD_CONFIG, START_FAILED, NOT_RUNNING, RPC_UNAUTHENTICATED: both keys open
-            the cluster, or nothing was changed; the next run goes on.
+        FsError: ALREADY_RUNNING beside another command; BAD_CONFIG, START_FAILED,
+            NOT_RUNNING, RPC_UNAUTHENTICATED: both keys open the cluster, or nothing was
+            changed; the next run goes on.
     """
     if not inventory.cluster.is_closed:
         raise FsError(
@@ -91,13 +95,15 @@ def manager_of(
     """Return the host of a manager to ask; pure.
 
     Raises:
-        FsError: START_FAILED when not every host was reached, NOT_RUNNING without a manager that runs.
+        FsError: START_FAILED when not every host was reached, NOT_RUNNING
+            without a manager that runs.
     """
     if failed:
         names = ", ".join(sorted(failed))
         raise FsError(
             Status.START_FAILED,
-            f"{names} would keep the old key, and be shut out: bring back or `ember cluster remove` first; nothing was changed",
+            f"{names} would keep the old key, and be shut out: bring back or `ember cluster "
+            "remove` first; nothing was changed",
         )
     for host in inventory.with_role("mgmtd"):
         if is_running(facts[host.name], "mgmtd"):
@@ -117,7 +123,9 @@ def _possible(lines: Sequence[str]) -> list[Sequence[str]]:
 def _need_own_keys(
     inventory: Inventory, facts: Mapping[str, HostFacts], contents: Sequence[bytes]
 ) -> None:
-    """Raise FsError(BAD_CONFIG) when a host has a key file that is none of these: somebody else replaces the key, or has."""
+    """Raise FsError(BAD_CONFIG) when a host has a key file that is none of these:
+    somebody else replaces the key, or has.
+    """
     known = {"", *map(digest_of, contents)}
     others = [
         host.name
@@ -127,7 +135,8 @@ def _need_own_keys(
     if others:
         raise FsError(
             Status.BAD_CONFIG,
-            f"{', '.join(others)}: other keys than in {inventory.key_path}: somebody replaces them from elsewhere, or has;"
+            f"{', '.join(others)}: other keys than in {inventory.key_path}: somebody replaces "
+            "them from elsewhere, or has;"
             " end that there, and copy its key file here",
         )
 
@@ -148,16 +157,19 @@ def plan_lines(
         else f"{path}: a new key above the old one"
     )
     hosts = [
-        f"{host.name}: both keys, then the new one alone, for {', '.join(running_roles(host, facts)) or 'nothing that runs'}"
+        f"{host.name}: both keys, then the new one alone, for "
+        f"{', '.join(running_roles(host, facts)) or 'nothing that runs'}"
         for host in inventory.hosts
     ]
     return [here, *hosts, f"{path}: the new one alone; copies of the old key open nothing then"]
 
 
 async def _give(reach: Reach, lines: Sequence[str]) -> dict[str, HostFacts]:
-    """Put keys on every host and have every process read them; return what runs there, of which each has read them or will be heard.
+    """Put keys on every host and have every process read them;
+    return what runs there, of which each has read them or will be heard.
 
-    Looked at behind the files: a process that was down before, and came back, may have begun with what they said before.
+    Looked at behind the files: a process that was down before, and came back, may have
+    begun with what they said before.
     """
     content = base64.b64encode(_key_file(lines)).decode()
 
@@ -185,7 +197,9 @@ async def _reload(reach: Reach, facts: Mapping[str, HostFacts]) -> None:
 async def _greet(
     reach: Reach, facts: Mapping[str, HostFacts], asked: HostPart, version: str
 ) -> None:
-    """Hear every process that listens by the first key alone, from a host with a version of the code; raises FsError(RPC_UNAUTHENTICATED)."""
+    """Hear every process that listens by the first key alone,
+    from a host with a version of the code; raises FsError(RPC_UNAUTHENTICATED).
+    """
     addresses = _listeners(reach.inventory, facts)
     told = await reach.ask(asked, version, "greet", addresses=addresses, timeout_s=GREET_TIMEOUT_S)
     if told["late"]:
@@ -194,11 +208,16 @@ async def _greet(
 
 
 async def _need_teller(reach: Reach, asked: HostPart, version: str, old: str) -> None:
-    """Raise FsError(BAD_CONFIG) where what is installed could not say, in the end, whether a key is refused: releases before it was asked for."""
+    """Raise FsError(BAD_CONFIG) where what is installed could not say, in the end,
+    whether a key is refused: releases before it was asked for.
+    """
     try:
         await reach.ask(asked, version, "refused", addresses=[], key=old)
     except FsError as error:
-        what = f"{asked.name} with {version} cannot tell whether a key is refused ({error.detail}); nothing was changed:"
+        what = (
+            f"{asked.name} with {version} cannot tell whether a key is refused ({error.detail}); "
+            "nothing was changed:"
+        )
         remedy = "upgrade first, or end what was begun by the command of that release"
         raise FsError(Status.BAD_CONFIG, f"{what} {remedy}") from error
 

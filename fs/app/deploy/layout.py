@@ -1,12 +1,14 @@
 """From the inventory to each host: paths, node ids, configuration files, the systemd unit.  Pure.
 
-    /opt/emberfs/VERSION/     code/ and venv/ of one version, never changed; several stand side by side
+    /opt/emberfs/VERSION/     code/ and venv/ of one version, never changed;
+                              several stand side by side
     /opt/emberfs/current      link to the newest, for people; no service uses it
     /etc/emberfs/             ROLE.toml, cluster.key
-    /var/lib/emberfs/         kv/, storage/ (which disk belongs where), run/ (keepers and logs, without systemd)
+    /var/lib/emberfs/         kv/, storage/ (which disk belongs where), run/ (keepers and
+                              logs, without systemd)
 
-All of it below the host's `root`.  A file is rewritten when its content is to change, and what runs is restarted by an upgrade
-alone.
+All of it below the host's `root`.  A file is rewritten when its content is to change, and what runs
+is restarted by an upgrade alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,10 @@ UNIT_OF_ROLE: Final = f"{UNITS}/ember@{{}}.service.d/code.conf"
 """Which version one role's unit runs: the others may run another one."""
 COMMANDS: Final = {"mount": "mountd"}
 """Roles whose command, service and file are called otherwise."""
-HEAD: Final = "# Written by `ember cluster deploy`: what is changed here is lost; [settings] of the inventory is kept.\n\n"
+HEAD: Final = (
+    "# Written by `ember cluster deploy`: what is changed here is lost; [settings] of the "
+    "inventory is kept.\n\n"
+)
 NO_TARGETS: Final[Mapping[str, Sequence[int]]] = {}
 BLOCK_BYTES_UNSAID: Final = StorageSection().checksum_block_bytes
 """What a configuration file means that does not name storage.checksum_block_bytes."""
@@ -81,7 +86,7 @@ def version_of(host: HostPart, words: str) -> str:
     return words.removeprefix(head).split("/")[0] if words.startswith(head) else ""
 
 
-# ---- chain table ----------------------------------------------------------------------------------
+# ---- chain table ---------------------------------------------------------------------------------
 
 
 def chain_count(inventory: Inventory) -> int:
@@ -125,7 +130,7 @@ def planned_targets(inventory: Inventory) -> dict[str, dict[str, list[int]]]:
     return made
 
 
-# ---- files ----------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def client_config(inventory: Inventory) -> str:
@@ -148,7 +153,8 @@ def config_text(
         inventory: of the cluster.
         host: one of its hosts.
         role: one of the host's.
-        targets: what a storage process is to hold on each disk, by the disk's path in the inventory.
+        targets: what a storage process is to hold on each disk, by the
+            disk's path in the inventory.
         block_bytes: storage.checksum_block_bytes, unless the inventory names it.
 
     Raises:
@@ -279,7 +285,9 @@ def unit_text(program: str) -> str:
 
 
 def helper_files() -> list[HostFile]:
-    """Return what lets the system itself mount the cluster, with the code that is the newest then."""
+    """Return what lets the system itself mount the cluster,
+    with the code that is the newest then.
+    """
     interpreter = f"{CURRENT}/venv/bin/python"
     return [
         HostFile(helper_path(deed), helper_text(deed, interpreter).encode(), 0o755)

@@ -1,9 +1,13 @@
-"""What the installer does on a host.  Travels there as text and is run by the host's own Python: standard library alone.
+"""What the installer does on a host.
 
-    python3 -c BOOT        then on stdin: length of this file, this file, the request as one line of JSON, a payload
+Travels there as text and is run by the host's own Python: standard library alone.
 
-Each operation is a function `do_NAME(request, payload)` whose result is printed as JSON.  All may be repeated; a file is replaced
-whole or not at all; a version's folder is complete when its mark is there, and never changed after that.
+    python3 -c BOOT        then on stdin: length of this file, this file, the request as one
+                           line of JSON, a payload
+
+Each operation is a function `do_NAME(request, payload)` whose result is printed as JSON.  All may
+be repeated; a file is replaced whole or not at all; a version's folder is complete when its mark is
+there, and never changed after that.
 
 Does not know what a cluster is: paths, texts and commands come in the request.
 """
@@ -35,7 +39,7 @@ FLOCK: Final = "hhqqi0q"
 Json = dict[str, Any]
 
 
-# ---- facts ----------------------------------------------------------------------------------------
+# ---- facts ---------------------------------------------------------------------------------------
 
 
 def do_facts(request: Json, _payload: bytes) -> Json:
@@ -65,9 +69,12 @@ def do_facts(request: Json, _payload: bytes) -> Json:
 
 
 def _machine(base: str) -> str:
-    """Return what no two hosts have in common: two entries for one machine would fight over everything."""
+    """Return what no two hosts have in common:
+    two entries for one machine would fight over everything.
+    """
     with contextlib.suppress(OSError):
-        return f"{Path('/etc/machine-id').read_text().strip()} {os.readlink('/proc/self/ns/net')} {base}"  # noqa: PTH115
+        machine = Path("/etc/machine-id").read_text().strip()
+        return f"{machine} {os.readlink('/proc/self/ns/net')} {base}"  # noqa: PTH115
     return f"{socket.gethostname()} {base}"
 
 
@@ -144,7 +151,7 @@ def _mount_trouble(path: str) -> str:
     return f"is not empty: {min(names)}" if names else ""
 
 
-# ---- files and code -------------------------------------------------------------------------------
+# ---- files and code ------------------------------------------------------------------------------
 
 
 def do_write(request: Json, _payload: bytes) -> Json:
@@ -217,7 +224,9 @@ def do_install(request: Json, payload: bytes) -> Json:
 
 
 def _make_environment(folder: Path, python: str, paths: list[str]) -> None:
-    """Make a virtual environment that finds the code where it was unpacked, and the command `ember`."""
+    """Make a virtual environment that finds the code where it was unpacked,
+    and the command `ember`.
+    """
     without_pip = [] if len(paths) == 1 else ["--without-pip"]
     _run(python, "-m", "venv", *without_pip, str(folder / "venv"))
     (packages,) = (folder / "venv/lib").glob("python3*/site-packages")
@@ -230,14 +239,16 @@ def _make_environment(folder: Path, python: str, paths: list[str]) -> None:
 
 def _run(*words: str) -> str:
     """Run a tool that must succeed; raises RuntimeError with its last word."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603  # fmt: skip
+    done = subprocess.run(  # noqa: S603
+        words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise RuntimeError(f"{' '.join(words[:4])}: {said[-1] if said else done.returncode}")
     return done.stdout
 
 
-# ---- services -------------------------------------------------------------------------------------
+# ---- services ------------------------------------------------------------------------------------
 
 
 def service(request: Json, name: str) -> Json:

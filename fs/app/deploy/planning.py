@@ -1,7 +1,8 @@
 """What has to be done, from the inventory and from what was found on the hosts.  Pure.
 
-A plan holds what differs from the inventory and nothing else: a second run plans nothing.  What runs is never restarted by a
-deploy: where its code or its configuration is not as wanted, the plan says that an upgrade is due.
+A plan holds what differs from the inventory and nothing else: a second run plans nothing.  What
+runs is never restarted by a deploy: where its code or its configuration is not as wanted, the
+plan says that an upgrade is due.
 """
 
 import hashlib
@@ -174,7 +175,7 @@ def _short_name(path: str) -> str:
     return "units" if path.startswith(UNITS) else path.rpartition("/")[2]
 
 
-# ---- checks ---------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def host_troubles(
@@ -207,7 +208,10 @@ def host_troubles(
         )
     there = facts.files.get(host.path(f"{ETC}/cluster.key"), "")
     if there and there != key_digest:
-        yield f'has another key than {inventory.key_path}: `ember cluster rotate-key` ends what it began; specs/deploying.md, "A key that got away"'
+        yield (
+            f"has another key than {inventory.key_path}: `ember cluster rotate-key` ends what it "
+            'began; specs/deploying.md, "A key that got away"'
+        )
 
 
 def _mount_troubles(facts: HostFacts) -> Iterator[str]:
@@ -229,7 +233,7 @@ def same_machines(found: Mapping[str, HostFacts]) -> Iterator[tuple[str, str]]:
             yield name, f"is the same machine as {several[0]}"
 
 
-# ---- plan -----------------------------------------------------------------------------------------
+# ---- plan ----------------------------------------------------------------------------------------
 
 
 def targets_for(
@@ -237,8 +241,9 @@ def targets_for(
 ) -> Targets:
     """Return which targets the file of a storage process names, by disk.
 
-    Of a new cluster those that are planned.  Later they are what they were: the manager moves targets without telling the
-    file.  A disk that is empty, although chains have members there, gets those back: its machine was replaced.
+    Of a new cluster those that are planned.  Later they are what they were: the manager moves
+    targets without telling the file.  A disk that is empty, although chains have members there,
+    gets those back: its machine was replaced.
     """
     text = facts.texts.get(config_path(host, "storage"), "")
     named = _named_targets(text) if text else None
@@ -274,7 +279,9 @@ def named_block_bytes(inventory: Inventory) -> int:
 
 
 def told_block_bytes(host: HostPart, facts: HostFacts) -> int:
-    """Return what the disks of a host were, or are to be, formatted with by its file; 0 if it has none that can be read."""
+    """Return what the disks of a host were, or are to be, formatted with by its file;
+    0 if it has none that can be read.
+    """
     text = facts.texts.get(config_path(host, "storage"), "")
     try:
         section = tomllib.loads(text).get("storage", {})
@@ -287,7 +294,8 @@ def told_block_bytes(host: HostPart, facts: HostFacts) -> int:
 def cluster_block_bytes(
     inventory: Inventory, found: Mapping[str, HostFacts], view: View | None
 ) -> int:
-    """Return the size of checksum blocks for storage hosts that join: a cluster stays with what it was made with.
+    """Return the size of checksum blocks for storage hosts that join:
+    a cluster stays with what it was made with.
 
     Args:
         inventory: of the cluster.
@@ -295,7 +303,8 @@ def cluster_block_bytes(
         view: what the manager says; None when none runs.
 
     Returns:
-        What the files of most of its storage hosts say; of a new cluster NEW_CHECKSUM_BLOCK_BYTES; 0: not known.
+        What the files of most of its storage hosts say; of a new cluster
+        NEW_CHECKSUM_BLOCK_BYTES; 0: not known.
     """
     hosts = inventory.with_role("storage")
     told = [told_block_bytes(h, found[h.name]) for h in hosts if h.name in found]
@@ -359,7 +368,8 @@ def wanted_files(
     targets: Targets,
     block_bytes: int,
 ) -> list[HostFile]:
-    """Return the files that a host is to have; arguments as of `files_of`, `block_bytes` as of `plan_cluster`.
+    """Return the files that a host is to have;
+    arguments as of `files_of`, `block_bytes` as of `plan_cluster`.
 
     Raises:
         FsError: BAD_CONFIG when the size of the cluster's checksum blocks is wanted, and not known.
@@ -368,7 +378,8 @@ def wanted_files(
     if not size and "storage" in host.roles and not named_block_bytes(inventory):
         raise FsError(
             Status.BAD_CONFIG,
-            f"{host.name}: which checksum blocks this cluster has is not known, since no other storage host says it:"
+            f"{host.name}: which checksum blocks this cluster has is not known, since no other "
+            "storage host says it:"
             " name checksum_block_bytes in [settings.storage], as in the file of another one"
             f" ({BLOCK_BYTES_UNSAID} if that does not name it)",
         )
@@ -458,7 +469,9 @@ def _new_nodes(hosts: Sequence[HostPlan], view: View | None) -> list[tuple[HostP
 
 
 def _is_uneven(hosts: Sequence[HostPlan], view: View | None) -> bool:
-    """True if a storage node has nothing although there is something for everybody, and nothing moves."""
+    """True if a storage node has nothing although there is something for everybody,
+    and nothing moves.
+    """
     if view is None or not view.chain_count or view.is_rebalancing or view.move_count:
         return False
     used = {target.node_id for target in view.targets}

@@ -1,4 +1,5 @@
-"""Talking to hosts: requests to on_host.py and agent.py, many hosts side by side, and who has failed.
+"""Talking to hosts: requests to on_host.py and agent.py, many hosts side by side,
+and who has failed.
 
 A host that fails once is left out of everything that follows; one line says why.
 """
@@ -40,7 +41,9 @@ SLACK_S: Final = 60.0
 INSTALL_TIMEOUT_S: Final = 1800.0
 BOOT: Final = """\
 import sys
-if sys.version_info < (3, 11): sys.exit("Python %d.%d is too old: 3.11 or newer; code.python says which" % sys.version_info[:2])
+if sys.version_info < (3, 11):
+    said = "Python %d.%d is too old: 3.11 or newer; code.python says which"
+    sys.exit(said % sys.version_info[:2])
 r = sys.stdin.buffer
 g = {"__name__": "on_host"}
 exec(compile(r.read(int(r.readline())), "on_host.py", "exec"), g)
@@ -138,7 +141,9 @@ class Reach:
     async def command(
         self, host: HostPart, version: str, words: list[str], *, timeout_s: float
     ) -> bytes:
-        """Run a command of `ember` on a manager's host, with the code of a version; raises FsError."""
+        """Run a command of `ember` on a manager's host, with the code of a version;
+        raises FsError.
+        """
         ember = [program(host, version), "-P", "-m", "fs.app.main", *words]
         config = ["--config", config_path(host, "mgmtd")]
         return await self._run(host, [*ember, *config], b"", timeout_s)
@@ -185,10 +190,12 @@ def facts_request(inventory: Inventory, host: HostPart) -> dict[str, Any]:
         "texts": configs,
         "services": [service_of(role) for role in roles],
         "ports": {
-            role: [host.address, getattr(inventory.ports, role)] for role in roles if role != "mount"
+            role: [host.address, getattr(inventory.ports, role)]
+            for role in roles
+            if role != "mount"
         },
         "mounts": [host.path(host.mount_point)] if "mount" in roles else [],
-    }  # fmt: skip
+    }
 
 
 def is_running(facts: HostFacts | None, role: str) -> bool:

@@ -1,12 +1,16 @@
-"""`ember cluster remove`: hosts leave, with nothing lost and nothing of the cluster's secrets left on them.
+"""`ember cluster remove`: hosts leave, with nothing lost and nothing
+of the cluster's secrets left on them.
 
-For each host: drain what it stores, stop its processes, make the cluster forget its nodes, take key and configuration away.  The
-inventory still names it meanwhile, since that says how it is reached; without it there afterwards the cluster is as the inventory says.
+For each host: drain what it stores, stop its processes, make the cluster forget its nodes, take key
+and configuration away.  The inventory still names it meanwhile, since that says how it is reached;
+without it there afterwards the cluster is as the inventory says.
 
-Every step may be repeated: an interrupted run is taken up by the next one.  A host that cannot be reached is drained and
-forgotten all the same; as it keeps the key, that has to be replaced, and is said.  Disks keep what is on them.
+Every step may be repeated: an interrupted run is taken up by the next one.  A host that cannot be
+reached is drained and forgotten all the same; as it keeps the key, that has to be replaced, and is
+said.  Disks keep what is on them.
 
-All drains begin before anybody waits for one, so that nothing moves from one leaving host to another.
+All drains begin before anybody waits for one, so that nothing moves
+from one leaving host to another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +71,8 @@ def run_remove(inventory: Inventory, names: Sequence[str], options: Options) -> 
     """Carry out `ember cluster remove`; return the exit code.
 
     Raises:
-        FsError: BAD_CONFIG when the rest is no cluster, NOT_RUNNING, what the manager says; the next run goes on.
+        FsError: BAD_CONFIG when the rest is no cluster, NOT_RUNNING, what the manager
+            says; the next run goes on.
     """
     leaving = chosen(inventory, names)
     for problem in problems(without(inventory, leaving)):
@@ -137,8 +142,10 @@ def key_lines(inventory: Inventory, plans: Sequence[Leaving]) -> Iterator[str]:
     names = [plan.host.name for plan in plans if not plan.is_reached]
     if names and inventory.cluster.is_closed:
         yield (
-            f"{', '.join(names)} could not be reached and may have the cluster's key still, which opens all of it: take"
-            ' it out of the inventory, then `ember cluster rotate-key` (specs/deploying.md, "A key that got away")'
+            f"{', '.join(names)} could not be reached and may have the cluster's key still, which "
+            "opens all of it: take"
+            ' it out of the inventory, then `ember cluster rotate-key` (specs/deploying.md, "A '
+            'key that got away")'
         )
 
 

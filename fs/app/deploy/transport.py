@@ -1,8 +1,9 @@
 """How the installer runs a program on a host: over ssh, or in a network namespace of this machine.
 
-One operation: run words with some bytes as input, get what they print.  Files travel the same way.
-The OpenSSH client does the rest: one connection per host, held open (ControlMaster); who the host is and who we
-are is ssh's business (known_hosts, agent, keys).  Nothing is asked: a host that wants a password is not reached.
+One operation: run words with some bytes as input, get what they print.  Files travel the same
+way.  The OpenSSH client does the rest: one connection per host, held open (ControlMaster); who
+the host is and who we are is ssh's business (known_hosts, agent, keys).  Nothing is asked: a host
+that wants a password is not reached.
 """
 
 import os
@@ -42,7 +43,9 @@ class Transport(Protocol):
     """A way to one host."""
 
     async def run(self, words: list[str], given: bytes = b"", *, timeout_s: float) -> Done:
-        """Run a program as root; raises FsError(RPC_CONNECT_FAILED, RPC_TIMEOUT), not for its exit code."""
+        """Run a program as root; raises FsError(RPC_CONNECT_FAILED, RPC_TIMEOUT),
+        not for its exit code.
+        """
         ...
 
     async def close(self) -> None:
@@ -66,7 +69,9 @@ class NamespaceTransport:
         self._host = host
 
     async def run(self, words: list[str], given: bytes = b"", *, timeout_s: float) -> Done:
-        """See `Transport`.  Unlike `ip netns exec` this stays in our mount namespace, so that mounts are seen."""
+        """See `Transport`.  Unlike `ip netns exec` this stays in our mount namespace,
+        so that mounts are seen.
+        """
         where = f"--net=/run/netns/{self._host.namespace}"
         bare = ["env", "-i", f"PATH={os.environ.get('PATH', os.defpath)}"]  # as a login elsewhere
         words = ["nsenter", where, "--", *bare, *words]

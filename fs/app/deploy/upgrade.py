@@ -1,11 +1,13 @@
 """`ember cluster upgrade` and `stop`: what runs is restarted, process by process, or stopped.
 
 Invariants:
-    - Before each process nothing speaks against it by `ember admin upgrade check`: no moment has more than one process away.
-    - A role's files change only while it does not run: what runs is what its files say, also when it dies and is started again.
+    - Before each process nothing speaks against it by `ember admin upgrade check`: no moment
+      has more than one process away.
+    - A role's files change only while it does not run: what runs is what its files say, also when
+      it dies and is started again.
 
-Refused: chains with a replica missing, nodes away, moves under way, code whose wire versions or disk format do not fit to what
-runs.  An interrupted upgrade is taken up by the next one.
+Refused: chains with a replica missing, nodes away, moves under way, code whose wire versions or
+disk format do not fit to what runs.  An interrupted upgrade is taken up by the next one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +80,7 @@ def run_stop(inventory: Inventory, options: Options, roles: Sequence[str]) -> in
     return on_hosts(inventory, use)
 
 
-# ---- upgrade --------------------------------------------------------------------------------------
+# ---- upgrade -------------------------------------------------------------------------------------
 
 
 async def _upgrade(reach: Reach, options: Options) -> int:
@@ -119,7 +121,8 @@ async def _take_up(
     """Start what an upgrade had stopped when it was cut off; look again.
 
     Raises:
-        FsError: NOT_RUNNING when no manager answers and nothing of that kind explains it; START_FAILED, CHAIN_UNAVAILABLE.
+        FsError: NOT_RUNNING when no manager answers and nothing of that kind explains it;
+            START_FAILED, CHAIN_UNAVAILABLE.
     """
     plan = plan_cluster(
         reach.inventory,
@@ -148,7 +151,9 @@ async def _take_up(
 async def _wait_ready(
     reach: Reach, manager: HostPart, version: str, node_ids: Sequence[int]
 ) -> None:
-    """Wait until nothing speaks against starting one process more anew; raises FsError(CHAIN_UNAVAILABLE) when that takes too long."""
+    """Wait until nothing speaks against starting one process more anew;
+    raises FsError(CHAIN_UNAVAILABLE) when that takes too long.
+    """
     waited = await reach.ask(
         manager, version, "ready", node_ids=node_ids, timeout_s=CHAIN_TIMEOUT_S
     )
@@ -177,7 +182,8 @@ def steps(plan: ClusterPlan, options: Options, acting: int) -> list[Step]:
     Args:
         plan: of the cluster.
         options: of the command.
-        acting: node id of the acting manager: the last of its kind, so that there is one change of managers, not several.
+        acting: node id of the acting manager: the last of its kind, so that there is one
+            change of managers, not several.
     """
     found = []
     for role in UPGRADE_ORDER if options.with_mounts else UPGRADE_ORDER[:-1]:
@@ -190,7 +196,9 @@ def steps(plan: ClusterPlan, options: Options, acting: int) -> list[Step]:
 def overtaken(
     inventory: Inventory, view: View, todo: Sequence[Step], version: str
 ) -> Iterator[str]:
-    """Yield which processes would be newer than others that they ask, since --only leaves those as they are."""
+    """Yield which processes would be newer than others that they ask,
+    since --only leaves those as they are.
+    """
     done = {step.host.node_id(step.role) for step in todo}
     releases = {node.node_id: node.release for node in view.nodes if node.node_id not in done}
     for step in todo:
@@ -199,7 +207,8 @@ def overtaken(
                 other = releases.get(host.node_id(role), version)
                 if other not in {"", version}:
                     yield (
-                        f"{step.role} of {step.host.name} would ask {role} of {host.name}, which runs {other}:"
+                        f"{step.role} of {step.host.name} would ask {role} of {host.name}, which "
+                        f"runs {other}:"
                         " that one first, or all without --only"
                     )
 
@@ -233,12 +242,14 @@ def misfits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         )
     elif new["wire"][1] < old["wire"][1]:
         found.append(
-            f"{new['release']} speaks wire versions {new['wire']}, {old['release']} {old['wire']}: who asks would be"
+            f"{new['release']} speaks wire versions {new['wire']}, {old['release']} "
+            f"{old['wire']}: who asks would be"
             " newer than who is asked; to go back: ember cluster stop, then deploy"
         )
     if new["disk"] < old["disk"]:
         found.append(
-            f"disks have format {old['disk']}, {new['release']} knows {new['disk']}: there is no way back"
+            f"disks have format {old['disk']}, {new['release']} knows {new['disk']}: there is no "
+            "way back"
         )
     return found
 
@@ -295,7 +306,7 @@ async def _restart(reach: Reach, host: HostPart, seen: Survey, roles: Sequence[s
     await start_on(reach, host, seen.release.version, roles)
 
 
-# ---- stop -----------------------------------------------------------------------------------------
+# ---- stop ----------------------------------------------------------------------------------------
 
 
 async def _stop(reach: Reach, options: Options, roles: Sequence[str]) -> int:

@@ -1,7 +1,8 @@
 """Reads of a batch that are all plain, done by rows: no object is made for each.
 
-They are plain when all go into one mapped memory, between few files that may be read, and are relaxed or not alike.
-Everything else is sorted out and done by `fs.client.batchio.jobs`, which costs more for each.
+They are plain when all go into one mapped memory, between few files that may be read, and
+are relaxed or not alike. Everything else is sorted out and done by
+`fs.client.batchio.jobs`, which costs more for each.
 
 Invariant: an entry passes here exactly if `sort_out` lets it through, with at least one byte.
 """
@@ -71,7 +72,8 @@ class RowWork:
 def plain_reads(
     copied: bytes, files: Mapping[int, Share], memories: Mapping[int, Memory]
 ) -> RowWork | None:
-    """Return the work that entries are, if all of them are plain reads; the window of memory is taken at once.
+    """Return the work that entries are, if all of them are plain reads;
+    the window of memory is taken at once.
 
     Args:
         copied: a whole number of entries, at least one.

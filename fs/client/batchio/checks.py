@@ -1,7 +1,8 @@
 """What the daemon makes of an entry that a program wrote into a ring.  Pure.
 
-Nothing in a ring is trusted: an entry names files and memory by ids that count for its own program only, and each
-of its numbers is checked here.  It is checked in a copy, so rewriting it meanwhile changes nothing.
+Nothing in a ring is trusted: an entry names files and memory by ids that count for its own
+program only, and each of its numbers is checked here.  It is checked in a copy, so
+rewriting it meanwhile changes nothing.
 """
 
 import errno
@@ -42,11 +43,15 @@ class Extended(Protocol):
 MemoryT = TypeVar("MemoryT", bound=Extended)
 
 Row = tuple[int, int, int, int]
-"""What entries of a group differ in: user data, offset in the file, offset in the memory, length."""
+"""What entries of a group differ in: user data, offset in the file,
+offset in the memory, length.
+"""
 
 
 class Group(Generic[MemoryT]):
-    """Entries that do the same between the same file and memory: what holds for all of them is found out once."""
+    """Entries that do the same between the same file and memory:
+    what holds for all of them is found out once.
+    """
 
     __slots__ = ("block_size", "flags", "handle_id", "memory", "op", "rows", "size")
 
@@ -62,7 +67,8 @@ class Group(Generic[MemoryT]):
 def sort_out(
     copied: bytes, files: Mapping[int, Share], memories: Mapping[int, MemoryT]
 ) -> tuple[list[Group[MemoryT]], list[tuple[int, int]]]:
-    """Return what entries ask for, and the completions of those that ask for nothing, or for what they may not.
+    """Return what entries ask for, and the completions of those that ask for nothing,
+    or for what they may not.
 
     Args:
         copied: a whole number of entries.
@@ -112,7 +118,9 @@ def fault_of(op: int, flags: int, share: Share | None) -> int:
 def _group(
     op: int, flags: int, share: Share | None, memory: MemoryT | None
 ) -> Group[MemoryT] | int:
-    """Return what entries of one kind are put into, or why none of them can be done, as an errno."""
+    """Return what entries of one kind are put into,
+    or why none of them can be done, as an errno.
+    """
     fault = fault_of(op, flags, share)
     if fault or share is None:
         return fault

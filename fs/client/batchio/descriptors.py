@@ -1,8 +1,9 @@
 """Descriptors that programs send, and their end.
 
-The last close of a file runs in whoever closes it, and may take as long as its sender likes: a socket that lingers, a file
-of a file system that never answers.  So the daemon's own thread never closes one, nor lets the kernel do so for it: it receives all
-that a packet carries, and empties a socket before it closes that.
+The last close of a file runs in whoever closes it, and may take as long as its sender likes: a
+socket that lingers, a file of a file system that never answers.  So the daemon's own thread
+never closes one, nor lets the kernel do so for it: it receives all that a packet carries, and
+empties a socket before it closes that.
 
 Does not: keep the kernel from closing what finds no room in the table of descriptors.
 """
@@ -50,7 +51,8 @@ def drain(connection: socket.socket) -> list[int]:
     fds: list[int] = []
     has_packets = connection.type == socket.SOCK_SEQPACKET
     with suppress(OSError):  # it has ended
-        # With its sender's name no packet, however empty, looks like the end; a stream has no empty ones.
+        # With its sender's name no packet, however empty, looks like the end;
+        # a stream has no empty ones.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, has_packets)
         connection.shutdown(socket.SHUT_RD)
         while True:
@@ -106,7 +108,9 @@ class Closer:
 
 
 async def _start_later(function: Callable[[], None], deliver: Callable[[object], None]) -> None:
-    """Have a thread call a function once one is to be had; what is never called ends with the process."""
+    """Have a thread call a function once one is to be had;
+    what is never called ends with the process.
+    """
     while True:
         await trio.sleep(AGAIN_S)
         try:

@@ -1,16 +1,23 @@
-"""Huge pages for memory of programs on machines that give memory files none: asked for by hand, for what is written out of again and again.
+"""Huge pages for memory of programs on machines that give memory files none:
+asked for by hand, for what is written out of again and again.
 
-A storage process copies what is written through a ring out of this process's memory, and out of small pages that takes three to four times as long
-(decisions 0173, 0178).  Linux begins with giving memory files no huge pages by itself, but puts them in the place of small ones where a process asks for
-it (`MADV_COLLAPSE`, since 6.1): in a mapping that begins where a huge page might.
+A storage process copies what is written through a ring out of this process's memory, and out of
+small pages that takes three to four times as long (decisions 0173, 0178).  Linux begins with giving
+memory files no huge pages by itself, but puts them in the place of small ones where a process asks
+for it (`MADV_COLLAPSE`, since 6.1): in a mapping that begins where a huge page might.
 
 Invariants:
-    - Only what has been written out of some times: one such exchange takes as long as some ten writes out of the same bytes are quicker for it.
-    - Bytes stay what they are, and where they are, for all who have them mapped; who touches them meanwhile waits for the kernel.
-    - The daemon's own control group is charged for the new pages: half of what it may have is left for the daemon.
-    - It is a hint: wherever the kernel has no huge page to give all stays as it was, to be asked for again after four times as many writes.
+    - Only what has been written out of some times: one such exchange takes as long as some ten
+      writes out of the same bytes are quicker for it.
+    - Bytes stay what they are, and where they are, for all who have them mapped; who touches them
+      meanwhile waits for the kernel.
+    - The daemon's own control group is charged for the new pages: half of what it
+      may have is left for the daemon.
+    - It is a hint: wherever the kernel has no huge page to give all stays as it was, to be asked
+      for again after four times as many writes.
 
-Concurrency: `WornPages` belongs to the event loop; `exchange` may be called in any thread, and is to be, since it takes milliseconds.
+Concurrency: `WornPages` belongs to the event loop; `exchange` may be called in any thread, and is
+to be, since it takes milliseconds.
 """
 
 import ctypes
@@ -35,17 +42,23 @@ LARGE_BYTES_MIN: Final = 64 << 10
 """What is smaller is hardly ever lent."""
 
 TIMES_MIN: Final = 4
-"""So often a huge page's bytes are written before it is asked for; then again whenever it is four times as often."""
+"""So often a huge page's bytes are written before it is asked for;
+then again whenever it is four times as often.
+"""
 
 LOOKED_AT_MAX: Final = 1024
-"""Of these parts, in one batch: a program may have the same gigabytes written many times over by one."""
+"""Of these parts, in one batch: a program may have the same gigabytes written many
+times over by one.
+"""
 
 STEP_BYTES: Final = 32 << 20
 """Exchanged before it is looked again how much room there is."""
 
 ROOM_SHARE: Final = 2
-"""Of what a control group of the daemon may have only so much may be in use for an exchange: the kernel charges the group of the daemon for
-the new pages, and kills the daemon once it needs more than is left for itself."""
+"""Of what a control group of the daemon may have only so much may be in use for an exchange:
+the kernel charges the group of the daemon for the new pages, and kills the daemon once it
+needs more than is left for itself.
+"""
 
 _COLLAPSE: Final = 25
 """Of madvise, since Linux 6.1."""
@@ -58,7 +71,8 @@ _lost: Final[list[PlainMemory]] = []
 
 
 def aligned_mapping(fd: int, size: int) -> memoryview:
-    """Return all `size` bytes of a memory file, mapped where a huge page could begin; ends with the last view of it.
+    """Return all `size` bytes of a memory file, mapped where a huge page could begin;
+    ends with the last view of it.
 
     Up to HUGE_BYTES of addresses lie unused before and behind it.
 
@@ -98,7 +112,9 @@ class WornPages:
         self._until = [TIMES_MIN * HUGE_BYTES] * len(self._written)
 
     def note(self, pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Count pieces, each told by where it begins and how long it is; return offset and length of what is to be exchanged now."""
+        """Count pieces, each told by where it begins and how long it is;
+        return offset and length of what is to be exchanged now.
+        """
         found: list[tuple[int, int]] = []
         left = LOOKED_AT_MAX
         for place, length in pieces:
@@ -123,7 +139,9 @@ class WornPages:
 
 
 def begin_exchange(parts: Sequence[memoryview]) -> None:
-    """Begin what `exchange` does, part by part in one thread, where one is to be had: a batch in any order may have hundreds, and others need threads."""
+    """Begin what `exchange` does, part by part in one thread, where one is to be had:
+    a batch in any order may have hundreds, and others need threads.
+    """
     try:
         trio.lowlevel.start_thread_soon(partial(_exchange_all, parts), methodcaller("unwrap"))
     except RuntimeError as error:
@@ -141,12 +159,16 @@ def _exchange_all(parts: Sequence[memoryview]) -> None:
 
 
 def has_room(count: int, limits: Iterable[GroupMemory]) -> bool:
-    """Return whether the control groups of the daemon may be charged for so many bytes of programs."""
+    """Return whether the control groups of the daemon may be charged
+    for so many bytes of programs.
+    """
     return all(group.used + count <= group.limit // ROOM_SHARE for group in limits)
 
 
 def exchange(pages: memoryview) -> None:
-    """Have the small pages of some whole huge ones replaced by these, without the interpreter's lock; what cannot be stays."""
+    """Have the small pages of some whole huge ones replaced by these,
+    without the interpreter's lock; what cannot be stays.
+    """
     libc = ctypes.CDLL(None)
     libc.madvise(ctypes.c_void_p(_address(pages)), ctypes.c_size_t(len(pages)), _COLLAPSE)
 

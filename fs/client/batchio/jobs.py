@@ -1,7 +1,7 @@
 """Entries that are being done.
 
-What goes through copies (memory that may shrink) is done some bytes at a time, whatever an entry's length says: so nobody can
-have the daemon fill its own memory.
+What goes through copies (memory that may shrink) is done some bytes at a time, whatever an entry's
+length says: so nobody can have the daemon fill its own memory.
 """
 
 import errno
@@ -32,7 +32,9 @@ _EXPECTED: Final = frozenset({Status.BAD_FILE, Status.INVALID_ARGUMENT, Status.Q
 
 
 class Work:
-    """Entries of one kind, done together: those of mapped memory by one request each, others by jobs."""
+    """Entries of one kind, done together: those of mapped memory by one request each,
+    others by jobs.
+    """
 
     def __init__(self, op: int, *, is_relaxed: bool) -> None:
         self.op = op
@@ -45,7 +47,8 @@ class Work:
     def add(self, group: Group[Memory]) -> None:
         """Take entries in, before anything is waited for.
 
-        Of memory that is mapped the windows are taken at once, since its program may drop it while they wait.
+        Of memory that is mapped the windows are taken at once, since its program
+        may drop it while they wait.
         """
         memory, handle_id = group.memory, group.handle_id
         if not memory.mapped_bytes:
@@ -173,7 +176,9 @@ async def _move(batches: Batches, ios: Sequence[BatchIo], op: int, is_relaxed: b
 
 
 def _next_copies(copied: deque[Job]) -> list[tuple[Job, BatchIo]]:
-    """Take from the left as many as there is room for; one that is longer stays, for its next bytes."""
+    """Take from the left as many as there is room for;
+    one that is longer stays, for its next bytes.
+    """
     room = COPIED_BYTES_MAX
     some = []
     while copied and room:

@@ -1,11 +1,13 @@
 """Memory that a program and the daemon share: of rings, and of the bytes that are moved.
 
-Who maps a file that somebody can cut shorter dies by SIGBUS when he touches the rest.  So only memory that is sealed against
-shrinking is mapped: what the daemon makes itself, or memory files whose program has sealed them.  Other memory (a
-file in /dev/shm) is reached by pread and pwrite, which costs a copy and cannot hurt.  So is memory of huge pages: there
-are few, and who touches a hole in it when none is left dies, too.
+Who maps a file that somebody can cut shorter dies by SIGBUS when he touches the rest.  So only
+memory that is sealed against shrinking is mapped: what the daemon makes itself, or memory files
+whose program has sealed them.  Other memory (a file in /dev/shm) is reached by pread and pwrite,
+which costs a copy and cannot hurt.  So is memory of huge pages: there are few, and who touches a
+hole in it when none is left dies, too.
 
-Invariant: mapped bytes stay mapped as long as anything refers to a view of them, whatever the program does.
+Invariant: mapped bytes stay mapped as long as anything refers to a view of
+them, whatever the program does.
 """
 
 import errno
@@ -38,7 +40,9 @@ class Memory(Protocol):
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes that this mount holds for it; 0: windows are copies, which whoever asks for them has to bound."""
+        """Bytes that this mount holds for it; 0: windows are copies,
+        which whoever asks for them has to bound.
+        """
 
     def window(self, offset: int, length: int) -> memoryview:
         """Return where bytes of it are to be put, or `load` is to put them."""
@@ -50,7 +54,9 @@ class Memory(Protocol):
         """Let the program see what is in a window; raises OSError."""
 
     def note_written(self, pieces: Iterable[tuple[int, int]]) -> Sequence[memoryview]:
-        """Take note of what a batch writes, by offset and length; return what then is to be of huge pages, see `huge_pages.exchange`."""
+        """Take note of what a batch writes, by offset and length;
+        return what then is to be of huge pages, see `huge_pages.exchange`.
+        """
 
     def close(self) -> None:
         """Give back what is not in use; windows stay good."""
@@ -62,8 +68,9 @@ class MappedMemory:
     def __init__(self, fd: int, size: int, block_size: int = 0, *, is_new: bool = False) -> None:
         """Map a sealed memory file; `fd` stays the caller's.
 
-        One that `is_new` is to be of huge pages, at once if the machine gives memory files any, else where much is written out of it: other
-        processes copy out of these in a quarter of the time.
+        One that `is_new` is to be of huge pages, at once if the machine gives memory
+        files any, else where much is written out of it: other processes copy out of
+        these in a quarter of the time.
 
         Raises:
             OSError: it cannot be mapped for reading and writing.
@@ -96,7 +103,9 @@ class MappedMemory:
 
 
 def _mapping(fd: int, size: int, *, is_large: bool) -> memoryview:
-    """Return all bytes of a memory file; where a huge page could begin if it `is_large` and the machine has room to look for such a place."""
+    """Return all bytes of a memory file; where a huge page could begin if it `is_large`
+    and the machine has room to look for such a place.
+    """
     if is_large:
         try:
             return aligned_mapping(fd, size)
@@ -142,7 +151,8 @@ class CopiedMemory:
 
 
 def new_memory(size: int, block_size: int = 0) -> tuple[MappedMemory, int]:
-    """Return zeroed memory that cannot change its size, and its memory file, which is the caller's to close.
+    """Return zeroed memory that cannot change its size, and its memory file,
+    which is the caller's to close.
 
     Raises:
         OSError: there is none.
@@ -159,7 +169,9 @@ def new_memory(size: int, block_size: int = 0) -> tuple[MappedMemory, int]:
 
 
 def is_memory_file(fd: int) -> bool:
-    """Return whether a descriptor is of a memory file or of a file in memory; asks nobody else's file system."""
+    """Return whether a descriptor is of a memory file or of a file in memory;
+    asks nobody else's file system.
+    """
     try:
         fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:

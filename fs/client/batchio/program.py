@@ -1,7 +1,8 @@
 """One program: its connection, and the files, memory and rings that it has registered.
 
-A program is a process: what it has is gone when its connection ends or the process does, whichever comes first, even if a
-child holds a copy of the connection.  Requests are answered in any order; each names its serial number.
+A program is a process: what it has is gone when its connection ends or the process does,
+whichever comes first, even if a child holds a copy of the connection.  Requests are answered in
+any order; each names its serial number.
 """
 
 import array
@@ -110,7 +111,9 @@ class Program:
         *,
         segments: Segments | None = None,
     ) -> None:
-        """Take over `connection`; `room_of` returns a user's; `segments`: those of `3fs-virt`, if the mount offers it."""
+        """Take over `connection`; `room_of` returns a user's;
+        `segments`: those of `3fs-virt`, if the mount offers it.
+        """
         self._connection = connection
         self._batches = batches
         self._turns = turns
@@ -217,7 +220,9 @@ class Program:
             self._calls.release()
 
     async def _answer(self, request: Request, fd: int) -> tuple[bytes, Sequence[int]]:
-        """Return a reply and its descriptors; an edge of the process, where a bug must not end the mount."""
+        """Return a reply and its descriptors; an edge of the process,
+        where a bug must not end the mount.
+        """
         try:
             handler = self._handlers.get(request.call)
             if handler is None:

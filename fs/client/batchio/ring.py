@@ -1,14 +1,16 @@
 """One ring: takes entries, has batches of them done, hands in completions.
 
-Neither side reads a position that the other writes: the bell, a stream socket, carries counts in both directions, "so
-many more entries" and "so many more completions".  What was written before a count was sent is seen by who has received it,
-on every processor; and while nothing happens nobody runs.
+Neither side reads a position that the other writes: the bell, a stream socket, carries
+counts in both directions, "so many more entries" and "so many more completions".  What was
+written before a count was sent is seen by who has received it, on every processor; and
+while nothing happens nobody runs.
 
 Invariants:
-    - Entries that are taken and not completed, and completions, never exceed the ring's entry count: a program that announces more
-      has broken the ring, which ends its program's connection.
+    - Entries that are taken and not completed, and completions, never exceed the ring's entry
+      count: a program that announces more has broken the ring, which ends its program's connection.
     - An entry is copied before it is looked at.
-    - The daemon never waits for a program to listen: counts that the bell has no room for are sent later.
+    - The daemon never waits for a program to listen: counts that the bell
+      has no room for are sent later.
 """
 
 import errno
@@ -49,7 +51,9 @@ _BELL_BYTES: Final = 1024
 _BEGUN_BYTES_MAX: Final = 4 * ENTRY.size
 """Of entries: more are rarely small enough together."""
 _ROUND_BYTES: Final = 1024 * ENTRY.size
-"""Of entries: sorting out so many, if they are not plain, and asking for them takes some 20 ms, in which nobody else is served."""
+"""Of entries: sorting out so many, if they are not plain, and asking for them takes some 20 ms,
+in which nobody else is served.
+"""
 _NO_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _NO_WAIT_CLOEXEC: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
@@ -99,7 +103,9 @@ class Ring:
         self._unsaid = 0
         self._has_unsaid = trio.Event()
         self._resting = trio.lowlevel.ParkingLot()
-        """One task at most: that has done a batch and will listen when another one has to do the next."""
+        """One task at most: that has done a batch and will listen when another one has
+        to do the next.
+        """
         self._begun: set[UnderWay] = set()
         """Batches that no task waits for."""
         self._nursery: trio.Nursery | None = None
@@ -132,7 +138,9 @@ class Ring:
     # -- entries ----------------------------------------------------------------------------------
 
     async def _listen(self) -> list[bytes] | None:
-        """Wait for entries, or until those that wait are due; return the batches that take a task, None at the end."""
+        """Wait for entries, or until those that wait are due;
+        return the batches that take a task, None at the end.
+        """
         heard: list[bytes] | None = []
         while heard == []:
             if not self._is_timed:
@@ -183,7 +191,9 @@ class Ring:
         trio.lowlevel.reschedule(task, heard)
 
     def _take_rung(self) -> list[bytes] | None:
-        """Hear what has rung, and begin batches that need no task; return the others, None at the end."""
+        """Hear what has rung, and begin batches that need no task;
+        return the others, None at the end.
+        """
         if not self._hear():
             return None
         if not self._depth:  # what is there is one batch
@@ -220,7 +230,9 @@ class Ring:
         return True
 
     async def _serve(self, nursery: trio.Nursery) -> None:
-        """Listen until a batch is there, and do it; another task listens from then on, so that none of its turns delays this one."""
+        """Listen until a batch is there, and do it;
+        another task listens from then on, so that none of its turns delays this one.
+        """
         while (batches := await self._listen()) is not None:
             if not self._resting.unpark():
                 nursery.start_soon(self._serve, nursery)
@@ -233,7 +245,9 @@ class Ring:
         nursery.cancel_scope.cancel()
 
     def _take_batches(self) -> list[bytes]:
-        """Return the entries of each batch that is to be done now, as they were in the ring, where not all there is makes one."""
+        """Return the entries of each batch that is to be done now, as they were in the ring,
+        where not all there is makes one.
+        """
         batches: list[bytes] = []
         has_due = self._depth < 0
         while self._pending:
@@ -322,7 +336,9 @@ class Ring:
             await self._do_in_turn(works)
 
     async def _do_in_rounds(self, copied: bytes) -> None:
-        """Do a large batch; between its rounds the daemon turns to others, whose requests would all wait else."""
+        """Do a large batch; between its rounds the daemon turns to others,
+        whose requests would all wait else.
+        """
         turns, uid = self._turns, self._uid
         if not turns.begin_now(uid):
             await turns.begin(self._priority, uid)
@@ -343,8 +359,8 @@ class Ring:
     ) -> "list[Work | RowWork]":
         """Return what entries ask for; those that ask for nothing are completed.
 
-        With `kept` what is for all rounds together is added there instead: writes keep their order, and copies share what memory
-        one batch may take.
+        With `kept` what is for all rounds together is added there instead: writes keep their order,
+        and copies share what memory one batch may take.
         """
         plain = plain_reads(copied, self._files, self._memories)
         if plain is not None:
@@ -380,7 +396,9 @@ class Ring:
             turns.end(uid)
 
     async def _do_alike(self, work: Work | RowWork) -> None:
-        """An edge of the process: a bug that one batch meets must not end the mount of all others."""
+        """An edge of the process: a bug that one batch meets must not end
+        the mount of all others.
+        """
         profile = self._batches.profile
         began_s = trio.current_time() if profile.is_on else math.inf
         try:
@@ -446,7 +464,9 @@ def _results_of(work: Work | RowWork) -> bytes:
 
 
 def _failures_of(work: Work | RowWork, error: Exception) -> bytes:
-    """Return what a program is told of a batch that met a bug, EIO, or something that this process cannot have now, ENOMEM; and log it."""
+    """Return what a program is told of a batch that met a bug, EIO,
+    or something that this process cannot have now, ENOMEM; and log it.
+    """
     lack = lack_among(error)
     results = work.failures(errno.EIO if lack is None else errno.ENOMEM)
     count = len(results) // COMPLETION.size

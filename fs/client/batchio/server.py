@@ -1,7 +1,8 @@
 """Listens for programs that want to move batches, as long as the mount lasts.
 
-Anybody may connect: what he reaches is what he holds open on the mount, which tickets prove, and the memory that he and the
-daemon share.  What one program can take is bounded (fs/client/batchio/program.py), and what one user's programs can.
+Anybody may connect: what he reaches is what he holds open on the mount, which tickets prove, and
+the memory that he and the daemon share.  What one program can take is bounded
+(fs/client/batchio/program.py), and what one user's programs can.
 """
 
 import errno
@@ -34,10 +35,12 @@ _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, e
 
 
 class MemoryRoom:
-    """Bytes that programs may have mapped here: those of one user up to a bound, of all users up to twice that.
+    """Bytes that programs may have mapped here:
+    those of one user up to a bound, of all users up to twice that.
 
-    Memory that is in use cannot be called back, so a plain user's programs get half of what those of others leave of the twice, at the most, which
-    is all that is for one user where he is alone: whoever comes next, and as long as the first ones stay, finds some.  Root's get what is left.
+    Memory that is in use cannot be called back, so a plain user's programs get half of what those
+    of others leave of the twice, at the most, which is all that is for one user where he is alone:
+    whoever comes next, and as long as the first ones stay, finds some.  Root's get what is left.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -57,8 +60,10 @@ class MemoryRoom:
         own_bytes_max = min(left_bytes, self._bytes_max) if uid == 0 else left_bytes // 2
         if own_bytes + count > own_bytes_max:
             what = (
-                f"{count} bytes of shared memory are not to be had: programs of user {uid} have {own_bytes} of {own_bytes_max}, "
-                f"those of all users of this mount {self.used_bytes}; one user alone gets {self._bytes_max} "
+                f"{count} bytes of shared memory are not to be had: programs of user {uid} have "
+                f"{own_bytes} of {own_bytes_max}, "
+                f"those of all users of this mount {self.used_bytes}; one user alone gets "
+                f"{self._bytes_max} "
                 f"(client.batch_memory_bytes_max): close what is not used, or have it raised"
             )
             raise Refusal(errno.ENOMEM, what)
@@ -157,7 +162,9 @@ class BatchServer:
             nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: trio.socket.SocketType) -> None:
-        """An edge of the process: a bug that one program meets must not end the mount of all others."""
+        """An edge of the process: a bug that one program meets must not end
+        the mount of all others.
+        """
         try:
             program = Program(
                 connection,

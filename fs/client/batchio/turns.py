@@ -1,9 +1,10 @@
-"""Whose batch is next when more are there than are done at once: rings of high priority before normal before low.
+"""Whose batch is next when more are there than are done at once:
+rings of high priority before normal before low.
 
-Nobody waits for ever: every TURNS_FOR_OTHERS-th turn goes to the priority below the one that would have it, and every so
-manieth of these to the one below that.  Users have turns one after the other, and no user has more than three quarters at once:
-whose batches wait for a service that is away does not stop all others.
-No I/O.
+Nobody waits for ever: every TURNS_FOR_OTHERS-th turn goes to the priority below the one that
+would have it, and every so manieth of these to the one below that.  Users have turns one after
+the other, and no user has more than three quarters at once: whose batches wait for a service that
+is away does not stop all others.  No I/O.
 """
 
 from collections import deque
@@ -41,7 +42,9 @@ class Turns:
         return True
 
     async def begin(self, priority: Priority, uid: int) -> None:
-        """Wait for a turn, where `begin_now` has found none, which lasts until `end`; cancelled, there is none."""
+        """Wait for a turn, where `begin_now` has found none, which lasts until `end`;
+        cancelled, there is none.
+        """
         called = trio.Event()
         queues = self._waiting[priority]
         queues.setdefault(uid, deque()).append(called)

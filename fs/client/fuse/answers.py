@@ -1,4 +1,7 @@
-"""What both frontends tell the kernel alike: block sizes, times, and how failures are logged.  Pure but for the log."""
+"""What both frontends tell the kernel alike: block sizes, times, and how failures are logged.
+
+Pure but for the log.
+"""
 
 import errno
 import logging
@@ -16,9 +19,13 @@ IO_BLOCK_BYTES = 4096
 STAT_BLOCK_BYTES = 512
 """Unit of st_blocks, fixed by stat(2)."""
 _TIME_NS_MIN, _TIME_NS_MAX = -(2**63), 2**63 - 1
-"""What a record can hold: the years 1677 to 2262; like any file system, times beyond are clamped."""
+"""What a record can hold: the years 1677 to 2262;
+like any file system, times beyond are clamped.
+"""
 _ORDINARY = range(Status.NOT_FOUND, Status.ROUTING_MISMATCH)
-"""Statuses of the namespace: what applications expect and handle; all others deserve a line in the log."""
+"""Statuses of the namespace: what applications expect and handle;
+all others deserve a line in the log.
+"""
 
 
 def clamp_time_ns(time_ns: int) -> int:
@@ -27,7 +34,9 @@ def clamp_time_ns(time_ns: int) -> int:
 
 
 def used_blocks(inode: Inode) -> int:
-    """Return st_blocks: what is stored, replicas not counted; known exactly once a file with holes was closed."""
+    """Return st_blocks: what is stored, replicas not counted;
+    known exactly once a file with holes was closed.
+    """
     has_holes = inode.file is not None and inode.file.has_holes
     taken = inode.used_bytes if has_holes else inode.length
     return -(-taken // STAT_BLOCK_BYTES)
@@ -36,9 +45,10 @@ def used_blocks(inode: Inode) -> int:
 def errno_of(error: Exception, what: str, which: object) -> int:
     """Return the errno for what a request ended with, and log what somebody may want to know.
 
-    An edge of the process: one request that meets a bug must not end the mount of all others, so a bug is EIO
-    and a traceback in the log.  What this process cannot have now is no bug, and nothing is wrong with the file: ENOMEM, whatever it lacks, since of
-    a descriptor or a thread the program would take its own to be out.
+    An edge of the process: one request that meets a bug must not end the mount of all others, so a
+    bug is EIO and a traceback in the log.  What this process cannot have now is no bug, and nothing
+    is wrong with the file: ENOMEM, whatever it lacks, since of a descriptor or a thread the program
+    would take its own to be out.
     """
     lack = lack_among(error)
     if lack is not None:

@@ -11,7 +11,9 @@ from .answers import clamp_time_ns, used_blocks
 def entry_attributes(
     inode: Inode, section: ClientSection, age_s: float = 0.0
 ) -> pyfuse3.EntryAttributes:
-    """Return the attributes of an inode, which meta told `age_s` ago, with what is left of the cache times that its kind may have."""
+    """Return the attributes of an inode, which meta told `age_s` ago,
+    with what is left of the cache times that its kind may have.
+    """
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = inode.inode_id
     entry.st_mode = inode.st_mode

@@ -1,8 +1,9 @@
 """Who makes a FUSE request: user, group and supplementary groups of the calling process.
 
-Supplementary groups are read from /proc, which costs more than the request itself; they are remembered for a
-second per (thread id, uid, gid).  A process may change its groups meanwhile: who is refused is looked at again (`has_other_groups`), and
-so is whoever asks for a set-group-id bit, which he would silently not get (`anew`).  Root passes every check and needs none.
+Supplementary groups are read from /proc, which costs more than the request itself; they are
+remembered for a second per (thread id, uid, gid).  A process may change its groups meanwhile: who
+is refused is looked at again (`has_other_groups`), and so is whoever asks for a set-group-id bit,
+which he would silently not get (`anew`).  Root passes every check and needs none.
 """
 
 import logging
@@ -36,7 +37,9 @@ class Context(Protocol):
 
 
 def groups_of(pid: int) -> tuple[int, ...]:
-    """Return the supplementary groups of a process, ascending; none when it is gone or out of sight."""
+    """Return the supplementary groups of a process, ascending;
+    none when it is gone or out of sight.
+    """
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError as error:
@@ -75,6 +78,8 @@ class Callers:
         return self.of(ctx)
 
     def has_other_groups(self, ctx: Context) -> bool:
-        """Return whether the caller of a request has other groups by now than were remembered; these count from here on."""
+        """Return whether the caller of a request has other groups by now than were remembered;
+        these count from here on.
+        """
         found = self._cached.get((ctx.pid, ctx.uid, ctx.gid))
         return found is not None and self.anew(ctx).groups != found[1].groups

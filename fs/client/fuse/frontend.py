@@ -60,11 +60,13 @@ _NOTHING_TO_FORGET: Final = (errno.ENOENT, errno.ENOTCONN, errno.ENODEV)
 class KernelNotifier:
     """Invalidation notices to the kernel, sent from worker threads because they may block.
 
-    The threads are its own: some are begun for every batch of writes and for many changes of attributes, and trio's way into
-    a thread costs more than the notice (`ThreadRunBlocking`); and those that the kernel keeps waiting take none from anybody else.
+    The threads are its own: some are begun for every batch of writes and for many changes of
+    attributes, and trio's way into a thread costs more than the notice (`ThreadRunBlocking`); and
+    those that the kernel keeps waiting take none from anybody else.
 
-    A failed notice (the inode is not cached) means that there was nothing to forget.  Where the machine has no more threads it waits for one:
-    what the kernel was not told to forget it would show for ever.
+    A failed notice (the inode is not cached) means that there was nothing to forget.
+    Where the machine has no more threads it waits for one: what the kernel was not told
+    to forget it would show for ever.
     """
 
     def __init__(
@@ -73,9 +75,11 @@ class KernelNotifier:
         runtime: Runtime,
         invalidate_name: Callable[[InodeId, bytes], None] | None = None,
     ) -> None:
-        """`invalidate(inode_id, start, length)` and `invalidate_name(directory, name)` block, and raise OSError.
+        """`invalidate(inode_id, start, length)` and `invalidate_name(directory, name)` block,
+        and raise OSError.
 
-        `start` is ATTRIBUTES_ALONE, or where the content to be forgotten begins; its `length` is 0 for all that follows.
+        `start` is ATTRIBUTES_ALONE, or where the content to be forgotten begins; its
+        `length` is 0 for all that follows.
         """
         assert runtime.own_threads is not None, "notices are sent by processes with threads only"
         self._invalidate = invalidate
@@ -91,7 +95,9 @@ class KernelNotifier:
         await self._notify(inode_id, start, length)
 
     async def forget_name(self, parent: InodeId, name: bytes) -> None:
-        """Have the kernel forget a name in a directory; waits for whatever it has under way there."""
+        """Have the kernel forget a name in a directory;
+        waits for whatever it has under way there.
+        """
         assert self._invalidate_name is not None, "no way to have names forgotten"
         await self._send(parent, partial(self._invalidate_name, parent, name))
 
@@ -99,7 +105,9 @@ class KernelNotifier:
         await self._send(inode_id, partial(self._invalidate, inode_id, start, length))
 
     async def _send(self, inode_id: InodeId, send: Callable[[], None]) -> None:
-        """Send a notice; who is cancelled leaves it to its thread, whatever the kernel makes it wait for."""
+        """Send a notice; who is cancelled leaves it to its thread,
+        whatever the kernel makes it wait for.
+        """
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
 
         def ended(error: BaseException | None) -> None:

@@ -1,8 +1,9 @@
 """Requests whose caller was killed: given up, so that the process can end.
 
-A process that waits in the kernel for the answer to a FUSE request cannot die before it comes, and pyfuse3
-has no hook for the kernel's interrupts.  So requests that take long are watched: when the thread that waits
-has SIGKILL pending (the kernel puts it there for every fatal signal), its request ends with EINTR.
+A process that waits in the kernel for the answer to a FUSE request cannot die before it comes,
+and pyfuse3 has no hook for the kernel's interrupts.  So requests that take long are watched:
+when the thread that waits has SIGKILL pending (the kernel puts it there for every fatal
+signal), its request ends with EINTR.
 
 Only for requests without effect: half of another kind could leave an open file or a session behind.
 Reads need none of this: the kernel lets a killed process leave those.
@@ -24,7 +25,10 @@ AGE_S_MIN = 1.0
 """Younger requests are not looked at: most never get this old."""
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""What asks a program to end, and may end one of its calls.  Timers, children that ended, and the like have to wait."""
+"""What asks a program to end, and may end one of its calls.
+
+Timers, children that ended, and the like have to wait.
+"""
 
 
 def _bit(number: int) -> int:
@@ -36,7 +40,9 @@ _ENDING_BITS: Final = sum(_bit(number) for number in _ENDING)
 
 
 def _pending(thread_id: int) -> int:
-    """Return what a thread would act on as soon as it leaves the kernel, as in /proc; 0 when it is gone."""
+    """Return what a thread would act on as soon as it leaves the kernel, as in /proc;
+    0 when it is gone.
+    """
     try:
         text = Path(f"/proc/{thread_id}/status").read_text(encoding="ascii", errors="replace")
     except OSError as error:
@@ -57,7 +63,9 @@ def is_killed(thread_id: int) -> bool:
 
 
 def is_told_to_end(thread_id: int) -> bool:
-    """Return whether a thread is to die, or has a signal waiting that asks programs to end; False when it is gone."""
+    """Return whether a thread is to die, or has a signal waiting that asks programs to end;
+    False when it is gone.
+    """
     return bool(_pending(thread_id) & (_SIGKILL_BIT | _ENDING_BITS))
 
 

@@ -42,8 +42,9 @@ class LibfuseFrontend:
     def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend.
 
-        max_read is left alone: the kernel's own limit of 256 pages is 1 MiB, and libfuse aborts when the option
-        is given and the file system, as with pyfuse3, cannot repeat it in its handshake.
+        max_read is left alone: the kernel's own limit of 256 pages is 1 MiB, and
+        libfuse aborts when the option is given and the file system, as with pyfuse3,
+        cannot repeat it in its handshake.
         """
         options = {f"fsname={source}", "subtype=ember", *common_options(), *self._generic}
         try:
@@ -70,7 +71,7 @@ class LibfuseFrontend:
     def close(self, *, is_unmounted: bool) -> None:
         """See Frontend.
 
-        Unless told that it is unmounted, libfuse looks whether the kernel has ended the connection, and unmounts
-        when it has not, so that a failure at start leaves no dead mount behind.
+        Unless told that it is unmounted, libfuse looks whether the kernel has ended the connection,
+        and unmounts when it has not, so that a failure at start leaves no dead mount behind.
         """
         pyfuse3.close(unmount=not is_unmounted)

@@ -1,7 +1,8 @@
 """On whose behalf a thread waits for a lock of fcntl: its process, or an open file description.
 
-The kernel's request does not say: both come as owners of the same kind.  The system call does, which /proc shows while
-the thread waits in it, to who may trace it; root may, who usually serves a mount.
+The kernel's request does not say: both come as owners of the same kind.  The system
+call does, which /proc shows while the thread waits in it, to who may trace it; root
+may, who usually serves a mount.
 """
 
 import fcntl

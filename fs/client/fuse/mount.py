@@ -1,8 +1,8 @@
 """Mounting: the main loop, orderly unmount.
 
 Orderly unmount, in this order, so that nothing written is lost:
-    1. unmount while requests are still served, so that the kernel can send what it holds; a busy mount is
-       detached instead: it leaves the tree, and what is open stays served until step 3;
+    1. unmount while requests are still served, so that the kernel can send what it holds; a busy
+       mount is detached instead: it leaves the tree, and what is open stays served until step 3;
     2. the vfs sends and reports everything and ends its file sessions;
     3. the frontend ends and the connection to the kernel closes.
 """
@@ -52,12 +52,13 @@ async def run_mount(
 ) -> None:
     """Mount, report started, serve until cancelled or unmounted from outside, unmount cleanly.
 
-    The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures is added to `sources`.
-    `root` is the directory that is mounted.
+    The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures
+    is added to `sources`.  `root` is the directory that is mounted.
 
     Raises:
-        FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.  Or what the cluster said of its root directory,
-            if that failed for as long as operations are tried again; nothing stays mounted.
+        FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.  Or what the cluster
+            said of its root directory, if that failed for as long as operations are tried
+            again; nothing stays mounted.
     """
     frontend = _frontend(vfs, runtime, section, root)
     vfs.connect_kernel(frontend.kernel_cache)
@@ -73,7 +74,8 @@ async def run_mount(
     is_unmounted = False
     try:
         async with trio.open_nursery() as nursery:
-            # Shielded: a start that is cancelled waits for the end of what it starts, which nobody would ask for.
+            # Shielded: a start that is cancelled waits for the end of what it starts,
+            # which nobody would ask for.
             with trio.CancelScope(shield=True):
                 await nursery.start(_shielded_vfs, vfs)
             nursery.start_soon(_serve, frontend, served)
@@ -106,8 +108,8 @@ async def _finish_handshakes(
     """Have cluster and kernel answer for the first time, where a wait can be cancelled."""
     # A cluster that cannot answer yet ends in a status here.
     await vfs.namespace.getattr(root, _OF_MOUNT)
-    # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the stat
-    # is answered by the end of the connection only.
+    # The first stat makes the kernel finish its handshake with the main loop.  When that fails, the
+    # stat is answered by the end of the connection only.
     await trio.to_thread.run_sync(
         set_read_ahead, mount_point, section.kernel_readahead_bytes, abandon_on_cancel=True
     )

@@ -1,8 +1,11 @@
-"""Options of a mount as mount(8) knows them, and the flags of the system call that they stand for.  Pure.
+"""Options of a mount as mount(8) knows them, and the flags of the system call that they stand for.
+
+Pure.
 
 Invariants:
     - An option changes the flags that it names, and leaves all others.
-    - Without `suid` and `dev` a mount honours neither set-id bits nor device files: another cluster's root made them.
+    - Without `suid` and `dev` a mount honours neither set-id bits nor device files:
+      another cluster's root made them.
 """
 
 from collections.abc import Iterable
@@ -64,7 +67,9 @@ class CountedReads(NamedTuple):
 
 
 def generic_options(section: ClientSection) -> list[str]:
-    """Return what the kernel is told of a mount as of one of any type, and shows in lists of mounts."""
+    """Return what the kernel is told of a mount as of one of any type,
+    and shows in lists of mounts.
+    """
     return [*section.mount_options, *(["noatime"] if section.atime == "noatime" else [])]
 
 

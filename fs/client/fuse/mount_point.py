@@ -20,7 +20,9 @@ _UMOUNT_TIMEOUT_S = 30.0
 
 
 def common_options() -> list[str]:
-    """Return the mount options of every frontend for this user; allow_other where the system lets us."""
+    """Return the mount options of every frontend for this user;
+    allow_other where the system lets us.
+    """
     options = ["default_permissions"]
     if os.geteuid() == 0 or _may_allow_other():
         options.append("allow_other")
@@ -39,8 +41,8 @@ def check_mount_point(mount_point: Path) -> None:
     """Refuse what cannot be mounted on.
 
     Raises:
-        FsError: BAD_MOUNT_POINT: missing, no directory, not empty, a mount already, or a dead mount;
-            FUSE_MISSING: this system offers no /dev/fuse.
+        FsError: BAD_MOUNT_POINT: missing, no directory, not empty, a mount already, or a dead
+            mount; FUSE_MISSING: this system offers no /dev/fuse.
     """
     if not Path("/dev/fuse").exists():
         raise FsError(Status.FUSE_MISSING, "/dev/fuse does not exist; load the fuse kernel module")
@@ -52,7 +54,8 @@ def check_mount_point(mount_point: Path) -> None:
         names = sorted(entry.name for entry in mount_point.iterdir())
         if names:
             detail = (
-                f"{mount_point} is not empty: {', '.join(names[:3])}{' ...' if names[3:] else ''}; it may have been written"
+                f"{mount_point} is not empty: "
+                f"{', '.join(names[:3])}{' ...' if names[3:] else ''}; it may have been written"
                 " while nothing was mounted: move it elsewhere"
             )
             raise FsError(Status.BAD_MOUNT_POINT, detail)
@@ -62,7 +65,9 @@ def check_mount_point(mount_point: Path) -> None:
 
 
 def mark_mount_point(mount_point: Path, cluster_id: str) -> None:
-    """Leave word on what will lie beneath the mount, for who comes while nothing is mounted; some file systems keep none."""
+    """Leave word on what will lie beneath the mount, for who comes while nothing is mounted;
+    some file systems keep none.
+    """
     try:
         os.setxattr(mount_point, MOUNT_POINT_ATTRIBUTE, cluster_id.encode())
     except OSError as error:
@@ -70,7 +75,9 @@ def mark_mount_point(mount_point: Path, cluster_id: str) -> None:
 
 
 def set_read_ahead(mount_point: Path, count: int) -> None:
-    """Let the kernel read ahead so many bytes, not the 128 KiB of an ordinary FUSE mount; 0: as it is.  Blocks until it is served."""
+    """Let the kernel read ahead so many bytes, not the 128 KiB of an ordinary FUSE mount;
+    0: as it is.  Blocks until it is served.
+    """
     device = mount_point.stat().st_dev
     setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     if not count:
@@ -82,7 +89,9 @@ def set_read_ahead(mount_point: Path, count: int) -> None:
 
 
 def umount(mount_point: Path) -> bool:
-    """Unmount while requests are served; return False when it had to be detached because it is busy."""
+    """Unmount while requests are served; return False when it had to be detached
+    because it is busy.
+    """
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         target = os.fsencode(mount_point)

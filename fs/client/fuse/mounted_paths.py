@@ -1,9 +1,12 @@
-"""Which place of a mount a path means to a process: by the mounts that this process sees, which may be others than those of the daemon.
+"""Which place of a mount a path means to a process:
+by the mounts that this process sees, which may be others than those of the daemon.
 
-A process may see the mount elsewhere (in a container), only a part of it (a directory that is mounted by itself), or something else on top of it.
-The kernel tells by the device: each mount has a number of its own, wherever it is seen.
+A process may see the mount elsewhere (in a container), only a part of it (a directory that is
+mounted by itself), or something else on top of it. The kernel tells by the device: each mount has a
+number of its own, wherever it is seen.
 
-Not here: symbolic links; a path that leads to the mount through one leads elsewhere for all that is known here.
+Not here: symbolic links; a path that leads to the mount through one leads
+elsewhere for all that is known here.
 """
 
 import os
@@ -56,7 +59,8 @@ def path_inside(path: bytes, mounts: list[SeenMount], device: str) -> bytes:
     """Return where on the mount of a device an absolute path without `.` and `..` leads.
 
     Raises:
-        FsError: INVALID_ARGUMENT: elsewhere; or to the very place where the mount, or part of it, is seen.
+        FsError: INVALID_ARGUMENT: elsewhere; or to the very place where the
+            mount, or part of it, is seen.
     """
     path = b"/" + b"/".join(name for name in path.split(b"/") if name)
     known = {mount.mount_id for mount in mounts if mount.parent_id != mount.mount_id}
@@ -95,7 +99,8 @@ class MountedPaths:
 
     async def path_inside(self, path: bytes, thread_id: int) -> bytes:
         """See MountPlaces."""
-        # A program may see a hundred thousand mounts of its own making: all others are served meanwhile.
+        # A program may see a hundred thousand mounts of its own making: all
+        # others are served meanwhile.
         return await trio.to_thread.run_sync(self._look, path, thread_id)
 
     def _look(self, path: bytes, thread_id: int) -> bytes:

@@ -52,7 +52,9 @@ def handler(
 def killable(
     function: Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Operations", P], Coroutine[Any, Any, T]]:
-    """Give up a request without effect when its caller was killed; the last argument is its context."""
+    """Give up a request without effect when its caller was killed;
+    the last argument is its context.
+    """
 
     async def watched(self: "Operations", /, *args: P.args, **kwargs: P.kwargs) -> T:
         ctx: pyfuse3.RequestContext = args[-1]  # type: ignore[assignment]

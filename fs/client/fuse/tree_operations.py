@@ -1,6 +1,8 @@
-"""The pyfuse3 side of the directory `3fs-virt`, where a mount offers it (`vfs.hf3fs_tree`); all else goes the usual way.
+"""The pyfuse3 side of the directory `3fs-virt`, where a mount offers it (`vfs.hf3fs_tree`);
+all else goes the usual way.
 
-The kernel is told to keep nothing of it: what a link shows depends on who asks, and some do not stay.
+The kernel is told to keep nothing of it: what a link shows depends on
+who asks, and some do not stay.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """Attributes with the times of access that reads of this mount have given them.  Pure.
 
-Whoever shows attributes to the kernel shows them so: meta is told of reads later, and what is kept of its replies is older.
+Whoever shows attributes to the kernel shows them so: meta is told of reads later, and what
+is kept of its replies is older.
 """
 
 from dataclasses import replace

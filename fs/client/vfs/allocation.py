@@ -1,13 +1,15 @@
 """fallocate(2): lengthening a file, and turning bytes into a hole or into zeros.
 
-Allocating reserves nothing.  Bytes that were never written take no space and read as zeros, so it can only lengthen the
-file, and a later write may still meet a full cluster; what there is no space for at all is refused at once.  It moves
-the times of the file all the same.
+Allocating reserves nothing.  Bytes that were never written take no space and read as zeros, so it
+can only lengthen the file, and a later write may still meet a full cluster; what there is no space
+for at all is refused at once.  It moves the times of the file all the same.
 
 A hole never changes the length:
-    - Whole chunks within it, of a file that is not inline, are emptied, each by an update that happens exactly once.
-    - At its edges zeros are written, also in the chunk where the file ends: another mount may be writing behind the end
-      that this one knows.  Where that chunk has no bytes up to the end, the zeros are left out.
+    - Whole chunks within it, of a file that is not inline, are emptied, each by an
+      update that happens exactly once.
+    - At its edges zeros are written, also in the chunk where the file ends: another mount
+      may be writing behind the end that this one knows.  Where that chunk has no bytes up
+      to the end, the zeros are left out.
     - Writers of this mount wait meanwhile, as for a truncation.
 """
 
@@ -45,8 +47,8 @@ class Allocation:
         """Lengthen a file that is open for writing, or clear bytes of it, as the mode says.
 
         Raises:
-            FsError: NOT_SUPPORTED for other modes, INVALID_ARGUMENT, FILE_TOO_LARGE, BAD_FILE, NO_SPACE, and
-                what writing and truncating raise.
+            FsError: NOT_SUPPORTED for other modes, INVALID_ARGUMENT, FILE_TOO_LARGE, BAD_FILE,
+                NO_SPACE, and what writing and truncating raise.
         """
         if mode & ~_SUPPORTED or (mode & FallocateMode.PUNCH_HOLE and mode != 3):  # noqa: PLR2004
             raise FsError(Status.NOT_SUPPORTED, f"fallocate mode {mode:#x}")
@@ -85,17 +87,22 @@ class Allocation:
         if more > reply.free_bytes:
             raise FsError(
                 Status.NO_SPACE,
-                f"inode {handle.state.inode_id:#x}: {more} bytes are to be allocated, {reply.free_bytes} are free",
+                f"inode {handle.state.inode_id:#x}: {more} bytes are to be allocated, "
+                f"{reply.free_bytes} are free",
             )
 
     def _note_changed(self, handle: FileHandle) -> None:
-        """Nothing had to be changed, but counts as changed: for times, and for set-id bits and capabilities."""
+        """Nothing had to be changed, but counts as changed:
+        for times, and for set-id bits and capabilities.
+        """
         handle.note_write()
         handle.state.note_changed(self._core.runtime.clock.wall_ns())
         handle.state.acked_seq += 1
 
     async def lengthen(self, handle: FileHandle, end: int) -> None:
-        """Let the file reach at least to `end`, further where others have written or write more; raises as truncating."""
+        """Let the file reach at least to `end`, further where others have written or write more;
+        raises as truncating.
+        """
         state = handle.state
         if end <= state.local_length():
             return
@@ -140,7 +147,8 @@ class Allocation:
         await self._files.write_through(handle, offset, zeros, is_append=False)
 
     async def _ends_in_hole(self, state: InodeState, offset: int, end: int) -> bool:
-        """Return whether the file ends at `end` and has no bytes from `offset` on: who copies holes makes the last one twice.
+        """Return whether the file ends at `end` and has no bytes from `offset` on:
+        who copies holes makes the last one twice.
 
         Looked at is only that, since it takes what is buffered to be sent first.
         """
@@ -160,15 +168,19 @@ class Allocation:
         return probe.hole_bytes > 0  # then so is the rest of the chunk
 
     async def _empty_chunks(self, handle: FileHandle, first: int, end: int) -> bool:
-        """Empty chunks [first, end); False: nothing is done, as the file, with all that was buffered, is inline: it has none."""
+        """Empty chunks [first, end); False: nothing is done, as the file,
+        with all that was buffered, is inline: it has none.
+        """
         core, state = self._core, handle.state
         async with state.lock:
-            # Meta must know the length before the last chunk may be gone: it could not be asked for any more.
+            # Meta must know the length before the last chunk may be gone: it could
+            # not be asked for any more.
             await core.drain(state)
             if state.has_unreported:
                 await core.report(state, is_durable=False)
             if state.ref.dyn_stripe < state.ref.layout.stripe_size:
-                # Another mount may have written to further chains since, and only those in use are asked.
+                # Another mount may have written to further chains since, and
+                # only those in use are asked.
                 await self._files.learn_length(state, handle.caller)
             if state.file.is_inline:
                 return False

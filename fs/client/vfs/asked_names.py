@@ -1,6 +1,8 @@
-"""What the mount notes of the names of one change: when it is asked for, when its reply is taken in, and once its answer has been given.
+"""What the mount notes of the names of one change:
+when it is asked for, when its reply is taken in, and once its answer has been given.
 
-The kernel is answered before the directories of a reply are looked at: the program goes on meanwhile, and nothing else is done in between.
+The kernel is answered before the directories of a reply are looked at: the program goes on
+meanwhile, and nothing else is done in between.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +27,9 @@ class AskedNames:
         self._mark = core.told.mark()
         self._asked = core.leased.ask(caller, places)
         self._is_current = False
-        """What the reply tells of directories is not from before a change of their attributes, as far as that is known."""
+        """What the reply tells of directories is not from before a change of their attributes,
+        as far as that is known.
+        """
 
     @property
     def asked_s(self) -> float:
@@ -45,7 +49,8 @@ class AskedNames:
     ) -> None:
         """Take in what the reply told of the directories; `leads_to` is as of `LeasedNames.end`."""
         core = self._core
-        # One of another count is outdated: nothing of the reply is told then, nor what was told before it.
+        # One of another count is outdated: nothing of the reply is told then,
+        # nor what was told before it.
         core.note_told(directories, core.told.mark() if self._is_current else self._mark)
         core.leased.note_told(directories, self._asked)
         core.leased.end(self._asked, *leads_to)

@@ -1,6 +1,7 @@
 """Extended attributes of files and directories, and those of a mount that tell of itself.
 
-What is known to be absent is not asked for again for a while: the kernel asks for some of them all the time.
+What is known to be absent is not asked for again for a while: the kernel asks
+for some of them all the time.
 """
 
 from collections.abc import Sequence
@@ -48,10 +49,12 @@ class ExtendedAttributes:
         must_be_new: bool = False,
         must_exist: bool = False,
     ) -> None:
-        """Set an extended attribute, new or not unless said otherwise; with both conditions, nothing can ever be set.
+        """Set an extended attribute, new or not unless said otherwise;
+        with both conditions, nothing can ever be set.
 
         Raises:
-            FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with `must_exist`, and whatever meta says.
+            FsError: EXISTS with `must_be_new`, NO_ATTRIBUTE with
+                `must_exist`, and whatever meta says.
         """
         await self._core.settle_owner_of(inode_id)
         if must_be_new and must_exist:
@@ -69,7 +72,9 @@ class ExtendedAttributes:
     def begin_setxattr(
         self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller, on_end: OnMade[None]
     ) -> bool:
-        """Begin what `setxattr` does without a condition; False: nothing is done, `setxattr` has to do it."""
+        """Begin what `setxattr` does without a condition;
+        False: nothing is done, `setxattr` has to do it.
+        """
         if name == chunk_sizes.NAME or inode_id in self._core.owned:
             return False
         change = self._setting(inode_id, name, value, caller, meta_pb2.XATTR_SET)
@@ -94,9 +99,9 @@ class ExtendedAttributes:
     async def getxattr(self, inode_id: InodeId, name: bytes, caller: Caller) -> bytes:
         """Return the value of an extended attribute.
 
-        The kernel asks for security.capability before every single write; that it is absent is
-        remembered for attr_timeout_s while the file is open.
-        It asks for the access control list of whatever it checks or lists, and programs that list for labels;
+        The kernel asks for security.capability before every single write; that it is absent
+        is remembered for attr_timeout_s while the file is open. It asks for the access
+        control list of whatever it checks or lists, and programs that list for labels;
         attributes say whether there are any.
 
         Raises:
@@ -168,7 +173,9 @@ class ExtendedAttributes:
         self._note_xattr_change(inode_id, name)
 
     async def drop_capability(self, state: InodeState, caller: Caller) -> None:
-        """Remove what a file may do as a program beyond others, if it may; that there is nothing is remembered."""
+        """Remove what a file may do as a program beyond others, if it may;
+        that there is nothing is remembered.
+        """
         try:
             await self.getxattr(state.inode_id, _CAPABILITY, caller)
             await self.removexattr(state.inode_id, _CAPABILITY, _KERNEL)

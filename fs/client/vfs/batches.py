@@ -1,8 +1,9 @@
-"""Batches of reads and writes that go between storage and a caller's own memory, past the kernel and all buffers.
+"""Batches of reads and writes that go between storage and a caller's own memory,
+past the kernel and all buffers.
 
-A program's share of an open file is had by a ticket, which only who holds the file open can ask the kernel for; see
-specs/batch.md.  Semantics are those of direct I/O on the same mount: own buffered writes are seen and stay in order, and the
-kernel forgets what it shows of a file that was written.
+A program's share of an open file is had by a ticket, which only who holds the file open can ask the
+kernel for; see specs/batch.md.  Semantics are those of direct I/O on the same mount: own buffered
+writes are seen and stay in order, and the kernel forgets what it shows of a file that was written.
 
 Does not: rings, memory, who may call; fs/client/batchio does.
 """
@@ -36,14 +37,16 @@ TICKET_BYTES: Final = 16
 NO_FILE: Final = FileRef(InodeId(0), Layout(ChainTableId(0), 0, CHUNK_SIZE_BYTES_MIN, 1, 0, 0), 1)
 """Of what has not been looked at."""
 _AT_ONCE_COUNT_MAX: Final = 1024
-"""Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop with so many takes some 0.1 s,
-and each write is compared with all that are under way."""
+"""Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop
+with so many takes some 0.1 s, and each write is compared with all that are under way.
+"""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
 
 class BatchIo(FileRead):
-    """One read or write of a batch, and what became of it; a read that is asked of storage as it is.
+    """One read or write of a batch, and what became of it;
+    a read that is asked of storage as it is.
 
     `file` is known once it is read.
     """
@@ -61,7 +64,9 @@ class Batches:
         self.tracer = tracer
         self.profile = core.profile
         self.batch_count = self.entry_count = self.wake_count = self.open_count = 0
-        """Of all rings: batches begun, entries taken, bells heard; entries taken and not completed, now."""
+        """Of all rings: batches begun, entries taken, bells heard;
+        entries taken and not completed, now.
+        """
         self._core = core
         self._namespace = namespace
         self._files = files
@@ -103,7 +108,9 @@ class Batches:
         return self._files.open_state(handle_id).local_length()
 
     async def sync(self, handle_id: int) -> None:
-        """Return when all writes to the file through this mount would survive power loss; raises FsError."""
+        """Return when all writes to the file through this mount would survive power loss;
+        raises FsError.
+        """
         await self._files.fsync(handle_id, is_data_only=False)
 
     async def close(self, handle_id: int) -> None:
@@ -184,7 +191,9 @@ class Batches:
             io.count, io.hole_bytes = len(read.buffer), read.hole_bytes
 
     async def _read_inline(self, inline: Mapping[InodeState, Sequence[BatchIo]]) -> None:
-        """Fill what lies within inline files, with bytes that meta has now, or told a moment ago to who opened them."""
+        """Fill what lies within inline files, with bytes that meta has now,
+        or told a moment ago to who opened them.
+        """
         found: dict[InodeState, Buffer | FsError] = {}
         unknown = []
         for state, ios in inline.items():
@@ -206,7 +215,9 @@ class Batches:
     async def _fill_inline(
         self, state: InodeState, ios: Sequence[BatchIo], data: Buffer | FsError
     ) -> None:
-        """Fill what lies within one inline file; raises as `InlineFiles.read_inline`, and `data` if it is an error."""
+        """Fill what lies within one inline file; raises as `InlineFiles.read_inline`,
+        and `data` if it is an error.
+        """
         if isinstance(data, FsError):
             raise data
         end = max(io.offset + io.count for io in ios)
@@ -219,7 +230,8 @@ class Batches:
     async def read_table(
         self, table: ReadTable, handles: Mapping[bytes, int], *, is_relaxed: bool
     ) -> list[tuple[int, BatchIo]]:
-        """Do as `read`, by rows where all files have all that is asked for and nothing that is not in storage yet.
+        """Do as `read`, by rows where all files have all that is asked for and nothing
+        that is not in storage yet.
 
         Args:
             table: what is to be read; its files become known here.
@@ -227,7 +239,8 @@ class Batches:
             is_relaxed: as for `read`.
 
         Returns:
-            Of the rows of which there is more to say than that they were read: position and what became of it.
+            Of the rows of which there is more to say than that they were read:
+            position and what became of it.
         """
         if not self._is_settled(table, handles):
             ios = _ios(table, handles)
@@ -323,7 +336,9 @@ class Batches:
             await self._core.forget_pages(state)
 
     async def _drop_privileges(self, handle: FileHandle) -> None:
-        """Do what the kernel does before its own writes: a program that was changed runs as nobody else, unless root changed it."""
+        """Do what the kernel does before its own writes:
+        a program that was changed runs as nobody else, unless root changed it.
+        """
         if handle.handle_id not in self._of_root:
             await self._namespace.drop_set_id(handle)
         await self._namespace.drop_capability(handle.state, handle.caller)
@@ -338,7 +353,9 @@ class Batches:
 
 
 def _age_s_max(state: InodeState, ios: Sequence[BatchIo]) -> float:
-    """Return how long ago bytes may have been told that these reads show; who opens a file reads what came with that once."""
+    """Return how long ago bytes may have been told that these reads show;
+    who opens a file reads what came with that once.
+    """
     # Who has closed one meanwhile has his read done all the same, as of bytes that storage has.
     found = [state.handles.get(io.handle_id) for io in ios]
     handles = [handle for handle in found if handle is not None]
@@ -349,7 +366,9 @@ def _age_s_max(state: InodeState, ios: Sequence[BatchIo]) -> float:
 
 
 def _own_error(error: FsError) -> FsError:
-    """Return what one of several who share an error is told; that it is to be done again stays known."""
+    """Return what one of several who share an error is told;
+    that it is to be done again stays known.
+    """
     if isinstance(error, CutMeanwhileError):
         return error.with_traceback(None)
     return same_error(error)

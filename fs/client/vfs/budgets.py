@@ -1,4 +1,7 @@
-"""What may be buffered: bytes over the whole mount, and the space that the cluster has for them.  No I/O."""
+"""What may be buffered: bytes over the whole mount, and the space that the cluster has for them.
+
+No I/O.
+"""
 
 import trio
 
@@ -39,14 +42,17 @@ class SpaceWatch:
         return not self._is_known or count > self._free_bytes
 
     def is_tight(self, now_s: float, *, more_bytes: int = 0) -> bool:
-        """True when writes, now or after `more_bytes`, must not be acknowledged before storage has them."""
+        """True when writes, now or after `more_bytes`,
+        must not be acknowledged before storage has them.
+        """
         return now_s < self._tight_until_s or (
             self._is_known and self._free_bytes - more_bytes < self._margin_bytes
         )
 
 
 class DirtyBudget:
-    """Bytes that may be buffered or on their way over the whole mount, with those that are kept for what will be written.
+    """Bytes that may be buffered or on their way over the whole mount,
+    with those that are kept for what will be written.
 
     What is kept makes way for what is written, the oldest first.
     """
@@ -83,7 +89,9 @@ class DirtyBudget:
         await self._released.wait()
 
     def try_keep(self, keeper: Keeper, count: int) -> bool:
-        """Count `count` bytes, at least one, that somebody keeps from now on instead of others; False: there is no room for them."""
+        """Count `count` bytes, at least one, that somebody keeps from now on instead of others;
+        False: there is no room for them.
+        """
         self._kept.give_up(keeper)
         if self.used_bytes + count > self._bytes_max:
             return False

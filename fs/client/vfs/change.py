@@ -1,10 +1,13 @@
 """Changes that are one call of meta: made by a task that waits, or begun, so that none has to.
 
-Both ways ask the same and take the same reply in; what differs is who does it, the task that asked or whoever receives the reply.
+Both ways ask the same and take the same reply in; what differs is who does it, the task that asked
+or whoever receives the reply.
 
-Invariant: a change that was begun happens once, however often meta has to be asked: all tries have the request id of the first.
+Invariant: a change that was begun happens once, however often meta has to be asked: all tries
+have the request id of the first.
 
-Concurrency: one event loop; a reply is taken in without giving others a turn, but for what `take` leaves to be awaited.
+Concurrency: one event loop; a reply is taken in without giving others a turn, but for
+what `take` leaves to be awaited.
 """
 
 import logging
@@ -38,9 +41,13 @@ class Change(NamedTuple, Generic[ReqT, RspT, T]):
     withdraw: Callable[[], None] = _nothing
     """Called where meta was not asked and is not going to be."""
     note: Callable[[RspT], None] = _nothing
-    """Takes in what of a reply the result does not depend on: whoever waits for that may have it already, and nothing else has been done since."""
+    """Takes in what of a reply the result does not depend on:
+    whoever waits for that may have it already, and nothing else has been done since.
+    """
     refuse: Callable[[], None] | None = None
-    """Called in place of `fail` where meta has refused the only try: it was not made, and is not going to be."""
+    """Called in place of `fail` where meta has refused the only try:
+    it was not made, and is not going to be.
+    """
 
 
 OnMade = Callable[[T | None, Exception | None], None]

@@ -1,11 +1,12 @@
-"""What was changed through this mount lately: who asked meta before learns that the answer may be out of date.
+"""What was changed through this mount lately:
+who asked meta before learns that the answer may be out of date.
 
-The kernel takes no attributes from replies to requests that it sent before a change of its own.  But it cannot know
-that a page of a listing was read before.  Nor can it know that a reply was under way for so long that its file was
-written and closed meanwhile.
+The kernel takes no attributes from replies to requests that it sent before a change of its own.
+But it cannot know that a page of a listing was read before.  Nor can it know that a reply was under
+way for so long that its file was written and closed meanwhile.
 
-Invariant: what changed after `mark` was called is found by `is_since`.  What did not may be found, too, once too much
-has changed since.
+Invariant: what changed after `mark` was called is found by `is_since`.  What did not may be found,
+too, once too much has changed since.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,7 +23,9 @@ class Changes:
     """See module head."""
 
     def __init__(self, on_changed: Callable[[InodeId], None]) -> None:
-        """Call `on_changed`, which neither waits nor raises, with each inode that may have changed: also the directory of a name."""
+        """Call `on_changed`, which neither waits nor raises, with each inode that may have changed:
+        also the directory of a name.
+        """
         self._on_changed = on_changed
         self._changed: dict[Hashable, int] = {}
         self._count = 0

@@ -1,6 +1,8 @@
-"""Changing attributes: what goes to meta at once, and what goes with the report of what was written.
+"""Changing attributes: what goes to meta at once,
+and what goes with the report of what was written.
 
-Invariant: a change of length, or of times to now, comes after everything that was written before it through this mount.
+Invariant: a change of length, or of times to now, comes after everything that was
+written before it through this mount.
 """
 
 import stat
@@ -121,7 +123,9 @@ class ChangingAttributes(LookingUp):
         return mode_after_write(handle.caller, inode) != inode.mode
 
     async def drop_set_id(self, handle: FileHandle) -> None:
-        """Take set-id bits from a file that is about to be written through a handle; meta knows from which mode."""
+        """Take set-id bits from a file that is about to be written through a handle;
+        meta knows from which mode.
+        """
         if not self.keeps_set_id(handle):
             return
         core, inode_id = self._core, handle.state.inode_id
@@ -139,7 +143,8 @@ class ChangingAttributes(LookingUp):
     def set_now(
         self, inode_id: InodeId, change: AttrChange, caller: Caller, thread_id: int
     ) -> Inode | None:
-        """Do what `setattr` does where it can go with a report; None: nothing is done, `setattr` has to do it.
+        """Do what `setattr` does where it can go with a report;
+        None: nothing is done, `setattr` has to do it.
 
         Args:
             inode_id: of what is to be changed.
@@ -167,7 +172,9 @@ class ChangingAttributes(LookingUp):
     def set_list_now(
         self, inode_id: InodeId, name: bytes, value: bytes, caller: Caller, thread_id: int
     ) -> bool:
-        """Do what `setxattr` does with an access control list that says what a mode says, where that can go with a report; as `set_now`."""
+        """Do what `setxattr` does with an access control list that says what a mode says,
+        where that can go with a report; as `set_now`.
+        """
         state = self._core.states.get(inode_id)
         if state is None or name != ACCESS_LIST or not state.handles:
             return False
@@ -202,9 +209,11 @@ class ChangingAttributes(LookingUp):
     def begin_setattr(
         self, inode_id: InodeId, change: AttrChange, caller: Caller, on_end: OnMade[Inode]
     ) -> bool:
-        """Begin what `setattr` does where nothing has to be sent or cut first; False: nothing is done, `setattr` has to do it.
+        """Begin what `setattr` does where nothing has to be sent or cut first;
+        False: nothing is done, `setattr` has to do it.
 
-        TakesTaskError asks for `setattr` afterwards: meta has refused, and may not refuse what it asks for.
+        TakesTaskError asks for `setattr` afterwards: meta has refused, and may
+        not refuse what it asks for.
         """
         core = self._core
         state = core.states.get(inode_id)
@@ -262,7 +271,9 @@ class ChangingAttributes(LookingUp):
         return begin(core, asked, ended)
 
     async def _take_learning(self, reply: meta_pb2.InodeRsp, mark: int) -> Inode:
-        """Take in what a change has told of a file whose length the chains have to tell, or that was changed since `mark`."""
+        """Take in what a change has told of a file whose length the chains have to tell,
+        or that was changed since `mark`.
+        """
         core, inode_id = self._core, InodeId(reply.inode.inode_id)
         try:
             inode = self.give(await self._newest_of(reply.inode, mark))
@@ -318,8 +329,9 @@ class ChangingAttributes(LookingUp):
     async def _set_times_now(
         self, request: meta_pb2.SetAttrReq, change: AttrChange, caller: Caller
     ) -> meta_pb2.InodeRsp:
-        # Who may write but does not own may set times to "now" only.  FUSE shows us "now" as a value;
-        # meta checks the permission for it again, of another request: it may remember that it has refused the first one.
+        # Who may write but does not own may set times to "now" only.  FUSE shows us "now" as a
+        # value; meta checks the permission for it again, of another request: it may remember that
+        # it has refused the first one.
         again = meta_pb2.SetAttrReq(
             caller=caller.to_pb(),
             inode_id=request.inode_id,
@@ -337,7 +349,9 @@ def _sets_id(change: AttrChange, state: InodeState) -> bool:
 
 
 def mode_after_write(caller: Caller, inode: Inode) -> int:
-    """Return a mode without what lets a changed program run as somebody else, as meta will have it."""
+    """Return a mode without what lets a changed program run as somebody else,
+    as meta will have it.
+    """
     mode = inode.mode & ~stat.S_ISUID
     is_member = inode.gid == caller.gid or inode.gid in caller.groups
     return mode if is_member and not mode & stat.S_IXGRP else mode & ~stat.S_ISGID

@@ -1,7 +1,9 @@
-"""The chunk size of new files in a directory, as programs see and set it: the extended attribute `ember.chunk_size`.
+"""The chunk size of new files in a directory, as programs see and set it:
+the extended attribute `ember.chunk_size`.
 
-Large chunks suit what is written once from end to end, such as checkpoints: an update costs each replica nearly the same whatever
-its size.  Meta decides who may (the owner) and which sizes there are.  Files and directories that exist keep theirs.
+Large chunks suit what is written once from end to end, such as checkpoints: an update costs each
+replica nearly the same whatever its size.  Meta decides who may (the owner) and which sizes there
+are.  Files and directories that exist keep theirs.
 
 Does not: stripes, chain tables; `ember admin file layout` does.
 """
@@ -28,7 +30,8 @@ async def set_chunk_size(core: VfsCore, inode_id: InodeId, value: bytes, caller:
     """Set it.
 
     Raises:
-        FsError: INVALID_ARGUMENT for what is no number or no size that chunks have; NOT_PERMITTED; NO_ATTRIBUTE as above.
+        FsError: INVALID_ARGUMENT for what is no number or no size that chunks have;
+            NOT_PERMITTED; NO_ATTRIBUTE as above.
     """
     if not value.isdigit() or len(value) > _DIGITS_MAX:
         raise FsError(Status.INVALID_ARGUMENT, f"chunk size {value[:20]!r}: not a number of bytes")

@@ -1,6 +1,7 @@
 """The ends of open files: flush, fsync, release.
 
-Closing reports the length and, with durable_close, waits until bytes and metadata would survive power loss.
+Closing reports the length and, with durable_close, waits until bytes and
+metadata would survive power loss.
 """
 
 import logging
@@ -20,7 +21,9 @@ from .unsent import Flush
 _log = logging.getLogger(__name__)
 
 SPACE_COUNT_INTERVAL_S = 5.0
-"""What a file with holes takes is found out at each close, and at an fsync this long after the last time."""
+"""What a file with holes takes is found out at each close,
+and at an fsync this long after the last time.
+"""
 
 
 OnFlushed = Callable[[Exception | None], None]
@@ -30,13 +33,16 @@ class Closing(Handles):
     """See module head."""
 
     async def flush(self, handle_id: int) -> None:
-        """What close(2) does: send and report everything; durable when durable_close is set and the file has a name.
+        """What close(2) does: send and report everything;
+        durable when durable_close is set and the file has a name.
 
-        Without one it is gone after a power loss.  It may get one yet, through another descriptor: that makes it durable (`secure_left`).
+        Without one it is gone after a power loss.  It may get one yet, through another descriptor:
+        that makes it durable (`secure_left`).
 
-        Does nothing when nothing was changed through this handle since it was last done, but that below a quota
-        of bytes usage is exact from now on: what only this handle was promised is given back.  And what the file takes is
-        counted if it is in doubt, whoever changed it: an fsync may have left that, and pages of a map may come by any handle.
+        Does nothing when nothing was changed through this handle since it was last done, but that
+        below a quota of bytes usage is exact from now on: what only this handle was promised is
+        given back.  And what the file takes is counted if it is in doubt, whoever changed it: an
+        fsync may have left that, and pages of a map may come by any handle.
 
         Raises:
             FsError: an earlier write failed, or this one did; once per handle.
@@ -71,18 +77,21 @@ class Closing(Handles):
                 _log.warning("inode %d: promised bytes stay counted: %s", state.inode_id, error)
 
     async def _drain(self, state: InodeState, *, is_durable: bool) -> bool:
-        """Send what is buffered; return whether meta has taken all of it meanwhile, durably, so that there is nothing to report."""
+        """Send what is buffered; return whether meta has taken all of it meanwhile, durably,
+        so that there is nothing to report.
+        """
         count, is_waited = state.inline_count, is_durable or state.may_go_inline
         await self._core.drain(state, is_durable=is_waited)
         return _is_all_inline(state, count)
 
     def begin_flush(self, handle_id: int, on_end: OnFlushed) -> bool:
-        """Begin what `flush` does, without a task, for a file with a name that is to be durable; False: `flush` has to do it.
+        """Begin what `flush` does, without a task, for a file with a name that is to be durable;
+        False: `flush` has to do it.
 
         Args:
             handle_id: of an open file.
-            on_end: called once, later, in whatever task, with what `flush` would have raised, or TakesTaskError: `flush` has to do the
-                rest.  It neither waits nor raises.
+            on_end: called once, later, in whatever task, with what `flush` would have raised, or
+                TakesTaskError: `flush` has to do the rest.  It neither waits nor raises.
 
         Raises:
             FsError: BAD_FILE.
@@ -104,7 +113,9 @@ class Closing(Handles):
         return self._is_begun(handle, on_end)
 
     def _is_begun(self, handle: FileHandle, on_end: OnFlushed) -> bool:
-        """Begin to send what is buffered, durably, and then to report it; False: it takes a task."""
+        """Begin to send what is buffered, durably, and then to report it;
+        False: it takes a task.
+        """
         state = handle.state
         count = state.inline_count
         self._core.start_flush(state, is_durable=True)
@@ -119,7 +130,8 @@ class Closing(Handles):
         """Begin to report once these have ended."""
         left = next((flush for flush in flushes if not flush.done.is_set()), None)
         if left is not None:
-            # Not a closure that names itself: only the garbage collector would ever free it, and what it refers to.
+            # Not a closure that names itself: only the garbage collector would ever free
+            # it, and what it refers to.
             left.told.append(partial(self._go_on, handle, flushes, inline_count, on_end))
             return
         try:
@@ -131,7 +143,9 @@ class Closing(Handles):
                 on_end(TakesTaskError())
 
     def _is_report_begun(self, handle: FileHandle, inline_count: int, on_end: OnFlushed) -> bool:
-        """Begin to report what was sent, or tell that meta has taken it since `inline_count`; False: it takes a task, also to tell of an error."""
+        """Begin to report what was sent, or tell that meta has taken it since `inline_count`;
+        False: it takes a task, also to tell of an error.
+        """
         state = handle.state
 
         def ended(failure: Exception | None) -> None:
@@ -158,7 +172,8 @@ class Closing(Handles):
         return self._core.begin_report(state, ended)
 
     def flush_now(self, handle_id: int) -> bool:
-        """Do what `flush` does where nothing has to be waited for; else return False, with nothing done.
+        """Do what `flush` does where nothing has to be waited for;
+        else return False, with nothing done.
 
         Raises:
             FsError: an earlier write failed; once per handle.
@@ -201,7 +216,8 @@ class Closing(Handles):
     async def _settle_owner(self, handle: FileHandle, *, is_durable: bool) -> None:
         """Have meta know mode and owner that its report has not settled.
 
-        Who set them hears of an error, whoever closes first: not who has the file open, too, and knows of nothing.
+        Who set them hears of an error, whoever closes first: not who has the file
+        open, too, and knows of nothing.
         """
         core, state = self._core, handle.state
         try:
@@ -223,7 +239,8 @@ class Closing(Handles):
     async def fsync(self, handle_id: int, *, is_data_only: bool) -> None:
         """Return when all writes to the file through this mount would survive power loss.
 
-        The length is metadata that is needed to read the data back, so `is_data_only` changes nothing.
+        The length is metadata that is needed to read the data back, so
+        `is_data_only` changes nothing.
 
         Raises:
             FsError: an earlier write failed, or this one did; once per handle.
@@ -243,7 +260,8 @@ class Closing(Handles):
         """Forget an open file description; ends its file session.
 
         Raises:
-            FsError: the rest could not be sent or reported; nobody is left to tell, so callers log it.
+            FsError: the rest could not be sent or reported; nobody is left
+                to tell, so callers log it.
         """
         handle = self._handles.pop(handle_id, None)
         if handle is None:
@@ -272,7 +290,9 @@ class Closing(Handles):
             core.drop_state_if_unused(state)
 
     def release_now(self, handle_id: int) -> bool:
-        """Do what `release` does where nothing has to be waited for; else return False, with nothing done."""
+        """Do what `release` does where nothing has to be waited for;
+        else return False, with nothing done.
+        """
         handle = self._handles.get(handle_id)
         if handle is None:
             return False
@@ -298,8 +318,8 @@ class Closing(Handles):
     ) -> None:
         """End a session, with the report of what meta was not told yet.
 
-        With `counts_space`, of a session for writing, meta finds out what the file takes: pages of a map that outlived its descriptor
-        come after the flush.
+        With `counts_space`, of a session for writing, meta finds out what the file takes: pages of
+        a map that outlived its descriptor come after the flush.
         """
         core = self._core
         has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
@@ -343,18 +363,24 @@ class Closing(Handles):
 
 
 def _is_plain(state: InodeState) -> bool:
-    """Return whether meta need be told no more than times and length, and no record waits for its place."""
+    """Return whether meta need be told no more than times and length,
+    and no record waits for its place.
+    """
     return not (state.append.length or state.is_metered or state.is_space_unsure)
 
 
 def _is_all_inline(state: InodeState, inline_count: int) -> bool:
-    """Return whether meta has taken all bytes of a file, durably, since `inline_count`, and nothing was written after that."""
+    """Return whether meta has taken all bytes of a file, durably, since `inline_count`,
+    and nothing was written after that.
+    """
     is_taken = state.inline_count > inline_count and not state.is_space_unsure
     return is_taken and not _has_more(state, is_durable=True)
 
 
 def _has_more(state: InodeState, *, is_durable: bool) -> bool:
-    """Return whether a report that has just ended lacks anything, as what was written, and stored, while it was under way."""
+    """Return whether a report that has just ended lacks anything, as what was written, and stored,
+    while it was under way.
+    """
     is_volatile = is_durable and state.durable_seq < state.acked_seq
     return is_volatile or state.is_dirty or state.has_unreported
 
@@ -365,7 +391,9 @@ def _is_to_be_counted(state: InodeState) -> bool:
 
 
 def _has_spare_promise(state: InodeState) -> bool:
-    """Return whether bytes below a quota are promised to one open file that may not need them any more."""
+    """Return whether bytes below a quota are promised to one open file
+    that may not need them any more.
+    """
     if not state.is_metered or state.promised_length <= state.local_length():
         return False
     return sum(handle.can_write for handle in state.handles.values()) == 1

@@ -1,7 +1,10 @@
-"""What the cookies of one open directory stand for, in little memory however long the directory is.  Pure.
+"""What the cookies of one open directory stand for, in little memory however long the directory is.
 
-A program may go back to any place it has been to (`seekdir`), so no name that was handed out may be forgotten.  All but the
-names of the last page are kept compressed, a page together: names of one directory in their order have much in common.
+Pure.
+
+A program may go back to any place it has been to (`seekdir`), so no name that was handed out may be
+forgotten.  All but the names of the last page are kept compressed, a page together: names of one
+directory in their order have much in common.
 """
 
 import zlib

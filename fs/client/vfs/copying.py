@@ -1,11 +1,15 @@
-"""copy_file_range(2): bytes go from one file to another within this process, without passing through the kernel.
+"""copy_file_range(2): bytes go from one file to another within this process,
+without passing through the kernel.
 
-The bytes are read from storage, or are inline, and put into the write buffer, so what holds for writes holds for them.
+The bytes are read from storage, or are inline, and put into the write buffer, so what
+holds for writes holds for them.
 
-Holes stay holes.  What the source's chunks do not hold is not written; where the target has bytes, it is punched as by
-fallocate.  The target reaches to the end of what was copied, also when that is a hole.
+Holes stay holes.  What the source's chunks do not hold is not written; where the target
+has bytes, it is punched as by fallocate.  The target reaches to the end of what was
+copied, also when that is a hole.
 
-Not atomic: others may see a part, and what they write to either file meanwhile may be copied or not.
+Not atomic: others may see a part, and what they write to either file
+meanwhile may be copied or not.
 """
 
 from dataclasses import dataclass
@@ -36,13 +40,15 @@ class Copying:
     async def copy(
         self, source_id: int, offset: int, target_id: int, place: int, count: int
     ) -> int:
-        """Copy up to `count` bytes between two open files and return how many; 0: `offset` is at the end or behind it.
+        """Copy up to `count` bytes between two open files and return how many;
+        0: `offset` is at the end or behind it.
 
-        Fewer are copied at the end of the source, beyond COPY_BYTES_MAX, or when an error comes later than the first byte.
+        Fewer are copied at the end of the source, beyond COPY_BYTES_MAX, or when an error
+        comes later than the first byte.
 
         Raises:
-            FsError: BAD_FILE, also for a target opened with O_APPEND; INVALID_ARGUMENT for overlapping ranges of
-                one file; and what reading and writing raise.
+            FsError: BAD_FILE, also for a target opened with O_APPEND; INVALID_ARGUMENT for
+                overlapping ranges of one file; and what reading and writing raise.
         """
         while True:
             copied = await self._copied(source_id, offset, target_id, place, count)
@@ -52,7 +58,9 @@ class Copying:
     async def _copied(
         self, source_id: int, offset: int, target_id: int, place: int, count: int
     ) -> int | None:
-        """Do `copy`; None: the source was cut before the first byte, and has another length by now."""
+        """Do `copy`; None: the source was cut before the first byte,
+        and has another length by now.
+        """
         source, target = self._files.readable(source_id), self._files.writable(target_id)
         if target.is_append:
             raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
@@ -84,7 +92,9 @@ class Copying:
     async def _read(
         self, state: InodeState, ref: FileRef, offset: int, count: int
     ) -> list[FileRead]:
-        """Return what the source has there, in pieces; raises as reading, CutMeanwhileError also where it is inline no more."""
+        """Return what the source has there, in pieces;
+        raises as reading, CutMeanwhileError also where it is inline no more.
+        """
         if not state.file.is_inline:
             reads = _pieces(ref, offset, count)
             await self._core.read_stored(reads)
@@ -107,7 +117,9 @@ class Copying:
             progress.reached += read.hole_bytes
 
     async def _make_hole(self, progress: "_Progress") -> None:
-        """Make a hole of what lies between `settled` and `reached`: all at once, for whole chunks are then emptied."""
+        """Make a hole of what lies between `settled` and `reached`:
+        all at once, for whole chunks are then emptied.
+        """
         target, start, end = progress.target, progress.settled, progress.reached
         if start == end:
             return
@@ -118,7 +130,9 @@ class Copying:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the target is as it shall be; between `settled` and `reached` there is to be a hole."""
+    """How far the target is as it shall be; between `settled` and `reached` there
+    is to be a hole.
+    """
 
     target: FileHandle
     settled: int
@@ -127,7 +141,9 @@ class _Progress:
 
 
 def _pieces(ref: FileRef, offset: int, count: int) -> list[FileRead]:
-    """Return reads that lie within one chunk each: what they find there begins with all its data."""
+    """Return reads that lie within one chunk each:
+    what they find there begins with all its data.
+    """
     unit = min(ref.layout.chunk_size_bytes, _PIECE_BYTES_MAX)
     reads, end = [], offset + count
     while offset < end:

@@ -51,8 +51,8 @@ class Creating(Handles):
     ) -> tuple[Opened, Inode]:
         """Create a regular file, or open the existing one unless O_EXCL is set.
 
-        With `is_unnamed` the file has no name; O_EXCL then says that it never gets one, and `name` is ignored.
-        A default access control list of the parent counts instead of `umask`.
+        With `is_unnamed` the file has no name; O_EXCL then says that it never gets one, and `name`
+        is ignored. A default access control list of the parent counts instead of `umask`.
 
         Raises:
             FsError: EXISTS with O_EXCL, and whatever meta says.
@@ -107,7 +107,9 @@ class Creating(Handles):
         )
 
     def note_maker(self, handle_id: int, thread_id: int) -> None:
-        """Note which thread has just created the file of a handle: what it sets of mode and owner may wait for its close."""
+        """Note which thread has just created the file of a handle:
+        what it sets of mode and owner may wait for its close.
+        """
         handle = self._handles.get(handle_id)
         if handle is not None and handle.can_write:
             handle.maker_id = thread_id
@@ -146,7 +148,9 @@ class Creating(Handles):
         caller: Caller,
         reply: meta_pb2.CreateRsp,
     ) -> tuple[Opened, Inode, bool]:
-        """Take in the reply to a creation; return also whether the kernel has to forget attributes before it is told."""
+        """Take in the reply to a creation; return also whether the kernel has to forget attributes
+        before it is told.
+        """
         core, inode = self._core, inode_from_pb(reply.inode)
         core.changes.note_inode(inode.inode_id)
         known = core.known.get(inode.inode_id)
@@ -173,7 +177,8 @@ class Creating(Handles):
         known = self._core.known[inode_id]
         given = known.given_count, known.unsure_until_s
         await self._core.kernel.invalidate_attributes(inode_id)
-        # Not before: another open must not take it for forgotten.  What was handed out meanwhile counts.
+        # Not before: another open must not take it for forgotten.  What was
+        # handed out meanwhile counts.
         if (known.given_count, known.unsure_until_s) == given:
             known.given_length, known.unsure_until_s = -1, 0.0
 
@@ -184,12 +189,15 @@ class Creating(Handles):
         session: meta_pb2.FileSessionPb | None,
         caller: Caller,
     ) -> tuple[Opened, bool]:
-        """Make a handle; return also whether the kernel has to forget attributes before it is told."""
+        """Make a handle; return also whether the kernel has to forget attributes
+        before it is told.
+        """
         core = self._core
         state = core.state_of(inode, caller)
         can_write = flags & os.O_ACCMODE != os.O_RDONLY
         is_append = can_write and bool(flags & os.O_APPEND)
-        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals; this one can be interrupted.
+        # The kernel's own way for O_DIRECT waits for the answer deaf to all signals;
+        # this one can be interrupted.
         is_direct = is_append or bool(flags & os.O_DIRECT)
         handle = FileHandle(
             handle_id=core.new_handle_id(),

@@ -1,8 +1,9 @@
 """Listing of directories, with a cursor that survives changes.
 
-Cookies number the entries in the order in which they were handed out by one open directory.  A cookie stands for a
-name, and a listing resumes strictly after that name, in byte order.  So entries that stay are neither missed nor
-doubled while others come and go.  The same holds of what this mount renames meanwhile (`moved_names`).
+Cookies number the entries in the order in which they were handed out by one open directory.  A
+cookie stands for a name, and a listing resumes strictly after that name, in byte order.  So entries
+that stay are neither missed nor doubled while others come and go.  The same holds of what this
+mount renames meanwhile (`moved_names`).
 
 Cookie 0 is the beginning.  Only `rewind` forgets earlier cookies and the entries that were read.
 """
@@ -31,7 +32,9 @@ from .shown_names import ShownNames
 
 PAGE_ENTRY_COUNT = 512
 LOOK_AGAIN_TRIES = 8
-"""What this mount changes all the time is shown as it was a moment ago then, for the kernel to ask for it at once."""
+"""What this mount changes all the time is shown as it was a moment ago then,
+for the kernel to ask for it at once.
+"""
 _OF_MOUNT = Caller(0, 0)
 
 
@@ -81,11 +84,15 @@ class _OpenDirectory:
     first_cookie: int = 0
     """How many names had been handed out before those of `page`, whose cookies follow."""
     after_cookie: int = 0
-    """The cookie behind whose name `page` begins: an earlier one where the program has gone back."""
+    """The cookie behind whose name `page` begins:
+    an earlier one where the program has gone back.
+    """
     asked_s: float = 0.0
     """When the kernel asked last."""
     shown: ShownNames | None = None
-    """The names of the reply that the kernel may still be taking in; None: it has asked for none, or has done so."""
+    """The names of the reply that the kernel may still be taking in;
+    None: it has asked for none, or has done so.
+    """
     has_more: bool = True
     parent_id: InodeId | None = None
     """As the last page told; it may have moved since, as anything that is listed."""
@@ -99,7 +106,10 @@ class Directories:
         self._open: dict[int, _OpenDirectory] = {}
 
     def opendir(self, inode_id: InodeId, caller: Caller, flags: int = 0) -> int:
-        """Return the number of a new open directory; reading it checks permissions.  Of the flags O_NOATIME counts."""
+        """Return the number of a new open directory; reading it checks permissions.
+
+        Of the flags O_NOATIME counts.
+        """
         handle_id, moved = self._core.new_handle_id(), self._core.listings.begin(inode_id)
         keeps_atime = bool(flags & os.O_NOATIME) or not self._core.reads.counts_listings
         self._open[handle_id] = _OpenDirectory(inode_id, caller, moved, keeps_atime)
@@ -114,10 +124,12 @@ class Directories:
         is_short: bool = False,
         waited_s: float = 0.0,
     ) -> list[DirectoryEntry]:
-        """Return the next entries after a cookie, `count_max` at the most, with attributes; empty at the end.
+        """Return the next entries after a cookie, `count_max` at the most, with attributes;
+        empty at the end.
 
-        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so meta is asked for no more either.  What this mount
-        has changed since the listing was asked for is as it is now.  The kernel has waited for `waited_s` already.
+        "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so
+        meta is asked for no more either.  What this mount has changed since the listing was asked
+        for is as it is now.  The kernel has waited for `waited_s` already.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
@@ -135,7 +147,9 @@ class Directories:
     def readdir_now(
         self, handle_id: int, cookie: int, count_max: int
     ) -> list[DirectoryEntry] | None:
-        """As `readdir`, where nothing has to be asked for; None: something has, and nothing is done."""
+        """As `readdir`, where nothing has to be asked for;
+        None: something has, and nothing is done.
+        """
         directory = self._turned_to(handle_id, cookie)
         rest = self._rest_of_page(directory, cookie, count_max)
         if rest is None:
@@ -148,10 +162,11 @@ class Directories:
     def begin_readdir(
         self, handle_id: int, cookie: int, count_max: int, on_end: OnListed, *, is_short: bool
     ) -> UnderWay | None:
-        """Begin what `readdir` does where `readdir_now` has returned None just now; `on_end` gets the entries, or why there are none.
+        """Begin what `readdir` does where `readdir_now` has returned None just now;
+        `on_end` gets the entries, or why there are none.
 
-        None: not begun, so `readdir` has to do it.
-        It is tried once: an error that another try may cure is no answer, nor is TakesTaskError, after which something has to be waited for.
+        None: not begun, so `readdir` has to do it. It is tried once: an error that another try may
+        cure is no answer, nor is TakesTaskError, after which something has to be waited for.
         """
         begins, directory = self._core.begins, self._directory(handle_id)
         if begins is None:
@@ -173,7 +188,9 @@ class Directories:
         return begins.begin(services.META_LIST, request, end)
 
     def _turned_to(self, handle_id: int, cookie: int, waited_s: float = 0.0) -> _OpenDirectory:
-        """Return an open directory of which the kernel wants what follows a cookie; it has waited for that long."""
+        """Return an open directory of which the kernel wants what follows a cookie;
+        it has waited for that long.
+        """
         directory = self._directory(handle_id)
         directory.asked_s = self._core.now_s() - waited_s
         self._note_taken_in(directory)
@@ -189,7 +206,9 @@ class Directories:
     def _rest_of_page(
         directory: _OpenDirectory, cookie: int, count_max: int
     ) -> list[DirectoryEntry] | None:
-        """Return what was listed behind a cookie, at the end of all nothing; None: that has not been listed."""
+        """Return what was listed behind a cookie, at the end of all nothing;
+        None: that has not been listed.
+        """
         position = cookie - directory.first_cookie
         if position == 0 and cookie != directory.after_cookie:
             return None  # the program went back, was told what follows there, and goes on from here
@@ -198,7 +217,8 @@ class Directories:
         return [] if position == len(directory.page) and not directory.has_more else None
 
     def _are_outdated(self, directory: _OpenDirectory, entries: list[DirectoryEntry]) -> bool:
-        # What reads slowly would else have the kernel use attributes, and this mount what they say is absent, of any age.
+        # What reads slowly would else have the kernel use attributes, and this mount what
+        # they say is absent, of any age.
         age_s_max = self._core.section.attr_timeout_s
         since_s = self._core.now_s() - age_s_max if age_s_max > 0.0 else -math.inf
         if any(entry.told_s < since_s for entry in entries):
@@ -209,7 +229,9 @@ class Directories:
         )
 
     def shown_by(self, handle_id: int) -> ShownNames:
-        """Return what says when the kernel has taken in the names of the reply that is being made: with its next request for this open directory."""
+        """Return what says when the kernel has taken in the names of the reply that is being made:
+        with its next request for this open directory.
+        """
         directory = self._directory(handle_id)
         if directory.shown is None:
             now_s, valid_s = self._core.now_s(), self._core.section.listed_timeout_s
@@ -233,7 +255,9 @@ class Directories:
     def _is_changed(
         self, directory: _OpenDirectory, name: bytes, inode_id: InodeId, mark: int
     ) -> bool:
-        """Return whether what meta told of an entry that was asked for at `mark` may be from before a change of this mount."""
+        """Return whether what meta told of an entry that was asked for at `mark` may be
+        from before a change of this mount.
+        """
         changes = self._core.changes
         if mark == changes.mark():
             return False
@@ -243,7 +267,9 @@ class Directories:
         return inode_id not in self._core.states and changes.is_since(mark, inode_id)
 
     async def _settle(self, inode_ids: Iterable[InodeId]) -> None:
-        """Have the chains tell the lengths, if they have to, of files that are about to be shown."""
+        """Have the chains tell the lengths, if they have to,
+        of files that are about to be shown.
+        """
         states = self._core.states
         for inode_id in inode_ids:
             state = states.get(inode_id)
@@ -291,10 +317,11 @@ class Directories:
     def _note_told(
         self, directory: _OpenDirectory, reply: meta_pb2.ListRsp, asked: _AskedList
     ) -> None:
-        """Take in what a reply tells of the directory itself, which is being read from its beginning.
+        """Take in what a reply tells of the directory itself,
+        which is being read from its beginning.
 
-        The kernel asks for that as soon as it has read some of it, since it counts it as accessed.  What this mount has changed since, or
-        given the kernel of any directory, may be newer.
+        The kernel asks for that as soon as it has read some of it, since it counts it as accessed.
+        What this mount has changed since, or given the kernel of any directory, may be newer.
         """
         core, told = self._core, reply.directory
         if not reply.HasField("directory") or not told.nlink:
@@ -344,7 +371,9 @@ class Directories:
         reply: meta_pb2.ListRsp,
         asked: _AskedList,
     ) -> list[DirectoryEntry]:
-        """Return what a reply lists; raises TakesTaskError where more has to be asked for before it may be shown."""
+        """Return what a reply lists; raises TakesTaskError where more has to be asked
+        for before it may be shown.
+        """
         core, told_s, moved = self._core, self._core.now_s(), directory.moved
         cookie_of, is_quiet = count(len(directory.names) + 1), asked.mark == core.changes.mark()
         page: list[DirectoryEntry] = []
@@ -363,7 +392,9 @@ class Directories:
         return self._keep_page(directory, cookie, page, reply, asked)
 
     def _told(self, message: common_pb2.InodePb) -> Inode | ListedFile:
-        """Return what a listing tells of an entry, merged with what this mount knows better; raises TakesTaskError where that is not certain."""
+        """Return what a listing tells of an entry, merged with what this mount knows better;
+        raises TakesTaskError where that is not certain.
+        """
         core = self._core
         state = core.states.get(InodeId(message.inode_id))
         if state is None:
@@ -410,9 +441,11 @@ class Directories:
     async def _look_again(
         self, directory: _OpenDirectory, entries: Sequence[meta_pb2.DentryPb], mark: int
     ) -> set[bytes]:
-        """Ask again for what this mount changed while a listing was under way that was asked for at `mark`; what is gone stays without.
+        """Ask again for what this mount changed while a listing was under way that was asked
+        for at `mark`; what is gone stays without.
 
-        What was found unchanged may be changed while others are asked for: so until none is, once nothing more is waited for.
+        What was found unchanged may be changed while others are asked for: so until none is,
+        once nothing more is waited for.
 
         Returns:
             The names of those that went on changing for as long as that was tried.

@@ -15,7 +15,9 @@ RANGE_COUNT_MAX: Final = 1024
 """As many as an update takes."""
 
 RUN_BYTES_MAX: Final = 128 << 10
-"""Larger ones are sent from where they are: that of several is copied, which would cost more than an update of its own."""
+"""Larger ones are sent from where they are:
+that of several is copied, which would cost more than an update of its own.
+"""
 
 
 class DirtyRanges:
@@ -45,7 +47,9 @@ class DirtyRanges:
         return position > 0 and self.runs[position - 1].end > offset
 
     def add(self, run: WriteRun) -> bool:
-        """Take a run in; return False, with nothing done, if it lies over another, is large, or there are too many."""
+        """Take a run in; return False, with nothing done, if it lies over another, is large,
+        or there are too many.
+        """
         are_large = max(run.length, self.runs[0].length) > RUN_BYTES_MAX
         if are_large or self.length + run.length > FLUSH_BYTES_MAX:
             return False

@@ -1,7 +1,8 @@
-"""Regular files: open and truncate here, what is done with open ones in `reading`, `writing` and `closing`.
+"""Regular files: open and truncate here, what is done with open ones in `reading`,
+`writing` and `closing`.
 
-Close-to-open: closing reports the length; opening asks meta, and lets the kernel reuse its pages only when the
-content is provably what this mount saw last.
+Close-to-open: closing reports the length; opening asks meta, and lets the kernel reuse its pages
+only when the content is provably what this mount saw last.
 """
 
 import os
@@ -24,7 +25,10 @@ from .writing import Writing
 
 _OF_MOUNT = Caller(0, 0)
 _JUDGED_BEFORE = frozenset({os.O_WRONLY, os.O_RDWR})
-"""Opens that the kernel itself refuses for a program that runs, before it asks.  One with both bits is for neither reading nor writing."""
+"""Opens that the kernel itself refuses for a program that runs, before it asks.
+
+One with both bits is for neither reading nor writing.
+"""
 _OF_CUTS = frozenset({"caller", "inode_id", "length", "has_open_file"})
 """Fields of a request to set the length of a file that is open, and nothing else."""
 
@@ -36,7 +40,8 @@ class Files(Creating, Reading, Writing, Closing):
         """Give out a handle of a regular file; O_ACCMODE, O_APPEND and O_TRUNC of the flags count.
 
         Raises:
-            FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND, BEING_RUN and whatever meta says.
+            FsError: ACCESS_DENIED, IS_DIRECTORY, STALE, NOT_FOUND,
+                BEING_RUN and whatever meta says.
         """
         wants_write = flags & os.O_ACCMODE != os.O_RDONLY
         is_truncate = bool(flags & os.O_TRUNC)
@@ -62,7 +67,8 @@ class Files(Creating, Reading, Writing, Closing):
             async with state.lock:
                 await self._core.drain(state)
                 if state.has_unreported:
-                    # Meta cuts up to the length it knows: unreported bytes would stay, and come back.
+                    # Meta cuts up to the length it knows: unreported bytes
+                    # would stay, and come back.
                     await self._core.report(state, is_durable=False)
                 inode, reply = await self._cut_at_meta(request)
         elif is_truncate:
@@ -70,7 +76,8 @@ class Files(Creating, Reading, Writing, Closing):
         else:
             inode, reply = await self._open_at_meta(request)
         if not request.HasField("session") and self._is_unkept(inode_id):
-            # Its last name went through this mount before the reply came: as late as that, a session still keeps it.
+            # Its last name went through this mount before the reply came: as late as
+            # that, a session still keeps it.
             late = meta_pb2.OpenReq(
                 caller=caller.to_pb(),
                 inode_id=inode_id,
@@ -90,7 +97,8 @@ class Files(Creating, Reading, Writing, Closing):
         return opened
 
     def _require_not_run(self, inode_id: InodeId) -> None:
-        """Refuse to cut a program that runs: of an open that is not for writing the kernel judges that only once it is cut.
+        """Refuse to cut a program that runs: of an open that is not for writing the kernel judges
+        that only once it is cut.
 
         Raises:
             FsError: BEING_RUN.
@@ -111,7 +119,8 @@ class Files(Creating, Reading, Writing, Closing):
     ) -> UnderWay | None:
         """Begin what `open` does for reading; None: it is not begun, so `open` has to do it.
 
-        It is tried once: an error that another try may cure is no answer, and TakesTaskError asks for `open`.
+        It is tried once: an error that another try may cure is no answer, and
+        TakesTaskError asks for `open`.
         """
         core = self._core
         state, known = core.states.get(inode_id), core.known.get(inode_id)
@@ -149,8 +158,8 @@ class Files(Creating, Reading, Writing, Closing):
         """Make a handle for reading, of an open that was begun at `mark`.
 
         Raises:
-            TakesTaskError: the kernel has to forget something first, or the file was changed before this reply came, or its last
-                name went, and with it maybe the content.
+            TakesTaskError: the kernel has to forget something first, or the file was changed before
+                this reply came, or its last name went, and with it maybe the content.
         """
         if inode.file is None:
             raise FsError(Status.NOT_REGULAR, f"inode {inode.inode_id} is a {inode.type.name}")
@@ -194,14 +203,18 @@ class Files(Creating, Reading, Writing, Closing):
         return inode, reply
 
     def _is_unkept(self, inode_id: InodeId) -> bool:
-        """Return whether this mount knows that an inode has no name, and has no session yet that keeps it."""
+        """Return whether this mount knows that an inode has no name,
+        and has no session yet that keeps it.
+        """
         state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
         if state is None:
             return known is not None and known.removed is not None
         return not state.inode.nlink and state.keep_session is None
 
     def _session_of_unnamed(self, inode_id: InodeId) -> meta_pb2.FileSessionPb | None:
-        """Return a session that keeps an inode without a name for its readers, too; None when it has a name, or one already."""
+        """Return a session that keeps an inode without a name for its readers, too;
+        None when it has a name, or one already.
+        """
         if not self._is_unkept(inode_id):
             return None
         session_id, state = self._core.new_session_id(), self._core.states.get(inode_id)
@@ -217,15 +230,18 @@ class Files(Creating, Reading, Writing, Closing):
         caller: Caller,
     ) -> Opened:
         opened, must_forget = self._handed_out(inode, flags, session, caller)
-        # An open that truncates makes the kernel forget by itself; to be told before it would make it take no notice of how short
-        # the answers are to reads that are under way, and show zeros instead.
+        # An open that truncates makes the kernel forget by itself; to be told before it
+        # would make it take no notice of how short the answers are to reads that are under
+        # way, and show zeros instead.
         if must_forget and not flags & os.O_TRUNC:
             await self._have_forgotten(inode.inode_id)
         return opened
 
     @contextmanager
     def _cutting(self, inode_id: InodeId) -> Iterator[None]:
-        """Have reads wait while a truncation is under way, by whoever opens the file meanwhile, too."""
+        """Have reads wait while a truncation is under way,
+        by whoever opens the file meanwhile, too.
+        """
         self._core.begin_cut(inode_id)
         try:
             yield
@@ -233,7 +249,9 @@ class Files(Creating, Reading, Writing, Closing):
             self._core.end_cut(inode_id)
 
     def _note_cut(self, inode_id: InodeId, before: int, length: int) -> None:
-        """Note that a truncation is about to be answered; what is read then and ends early waits until the kernel knows of it."""
+        """Note that a truncation is about to be answered;
+        what is read then and ends early waits until the kernel knows of it.
+        """
         known = self._core.known.get(inode_id)
         if known is None:
             return
@@ -243,7 +261,8 @@ class Files(Creating, Reading, Writing, Closing):
             known.note_truncated(before, length, self._core.now_s())
 
     def share(self, handle_id: int) -> int:
-        """Return a further handle of what is open, with the same rights; to be flushed and released as any other.
+        """Return a further handle of what is open, with the same rights;
+        to be flushed and released as any other.
 
         Errors of writes are told to each of both.
 
@@ -276,7 +295,8 @@ class Files(Creating, Reading, Writing, Closing):
     ) -> Inode:
         """Send a SetAttr that sets the length, after everything written before it.
 
-        To cut a small file where it ends, by who has written it, takes no SetAttr: it is a change that goes with what is buffered.
+        To cut a small file where it ends, by who has written it, takes no SetAttr: it is a change
+        that goes with what is buffered.
 
         Raises:
             FsError: BAD_FILE for a handle that cannot write, and whatever meta says.
@@ -312,7 +332,8 @@ class Files(Creating, Reading, Writing, Closing):
                 with self._cutting(inode_id):
                     reply = await core.call(services.META_SET_ATTR, request)
                     inode = inode_from_pb(reply.inode)
-                    # The request carried what was written before, and a truncation counts as new content.
+                    # The request carried what was written before, and a
+                    # truncation counts as new content.
                     state.reported_seq = max(state.reported_seq, seq)
                     state.absorb(inode)
                     state.forget_length()
@@ -326,9 +347,11 @@ class Files(Creating, Reading, Writing, Closing):
     async def _cuts_nothing(
         self, state: InodeState, request: meta_pb2.SetAttrReq, handle_id: int
     ) -> bool:
-        """Return whether a file ends where it is to be cut, for certain; what is buffered stays then, to be told with its times to meta.
+        """Return whether a file ends where it is to be cut, for certain;
+        what is buffered stays then, to be told with its times to meta.
 
-        Programs that unpack end each file so.  What another mount has written and not told meta of yet counts as written after this.
+        Programs that unpack end each file so.  What another mount has written and not told meta of
+        yet counts as written after this.
 
         Raises:
             FsError: BAD_FILE, and whatever meta says.
@@ -364,7 +387,8 @@ class Files(Creating, Reading, Writing, Closing):
         await self._core.settle_length(state)
 
     async def secure_left(self, state: InodeState) -> None:
-        """Make durable what closes have left to a power loss, of a file that gets a name after all; a close that is yet to come does so itself.
+        """Make durable what closes have left to a power loss, of a file that gets a name after all;
+        a close that is yet to come does so itself.
 
         Raises:
             FsError: meta or storage refused, or some of it was lost.
@@ -396,7 +420,9 @@ class Files(Creating, Reading, Writing, Closing):
 
 
 def _may_cut_nothing(state: InodeState, request: meta_pb2.SetAttrReq) -> bool:
-    """Return whether a file, as far as is known, keeps all its bytes, and they go to meta, as do its times and what a change takes from it."""
+    """Return whether a file, as far as is known, keeps all its bytes, and they go to meta,
+    as do its times and what a change takes from it.
+    """
     if state.run is None or not state.may_go_inline or request.length != state.local_length():
         return False
     if state.append.length or state.is_length_unknown or state.has_unreported:

@@ -1,16 +1,17 @@
-"""Attributes that the kernel was given last, of inodes that it holds and whose time of making it has not been told.
+"""Attributes that the kernel was given last,
+of inodes that it holds and whose time of making it has not been told.
 
-The kernel answers stat(2) from what a look-up or a listing brought, for as long as it may.  But no look-up brings a
-time of making.  So for each inode of which a program wants one the kernel asks once, with STATX, although it knows all
-the rest.  The mount then tells it what it has.
+The kernel answers stat(2) from what a look-up or a listing brought, for as long as it may.  But no
+look-up brings a time of making.  So for each inode of which a program wants one the kernel asks
+once, with STATX, although it knows all the rest.  The mount then tells it what it has.
 
 Invariants:
-    - Nothing is told that is older than what the kernel may answer stat(2) from itself, nor for longer.  It is what the
-      kernel was given last.  It is forgotten with whatever changes it through this mount, and its time runs from when
-      it was given.
+    - Nothing is told that is older than what the kernel may answer stat(2) from itself, nor for
+      longer.  It is what the kernel was given last.  It is forgotten with whatever changes it
+      through this mount, and its time runs from when it was given.
     - Nothing is kept of open files, whose attributes this mount knows better.
-    - Nothing is kept of inodes whose time of making the kernel knows: where it asks for such attributes, it could not
-      have answered by itself.
+    - Nothing is kept of inodes whose time of making the kernel knows: where it asks for such
+      attributes, it could not have answered by itself.
 
 Does not: ask meta.
 """
@@ -25,7 +26,10 @@ from ...schema.inode import Inode
 from .listed_file import ListedFile
 
 COUNT_MAX: Final = 16_384
-"""Inodes remembered; the oldest go first, and so does what may be used no more.  Each takes about a KiB."""
+"""Inodes remembered; the oldest go first, and so does what may be used no more.
+
+Each takes about a KiB.
+"""
 LOOK_INTERVAL_S: Final = 0.1
 """Between two looks for that."""
 
@@ -43,7 +47,9 @@ class GivenAttributes:
         return len(self._found)
 
     def note(self, inode: Inode | ListedFile, left_s: float, now_s: float | None = None) -> None:
-        """The kernel is given attributes that it may use for `left_s`; `now_s`: the time, if it has just been looked at."""
+        """The kernel is given attributes that it may use for `left_s`;
+        `now_s`: the time, if it has just been looked at.
+        """
         found = self._found
         if now_s is None:
             now_s = self._now_s()
@@ -70,7 +76,9 @@ class GivenAttributes:
             del self._found[inode_id]
 
     def find(self, inode_id: InodeId) -> tuple[Inode, float] | None:
-        """Return what the kernel has of an inode, and for how many seconds it may still use that."""
+        """Return what the kernel has of an inode, and for how many seconds it may
+        still use that.
+        """
         found = self._found.get(inode_id)
         if found is None:
             return None

@@ -6,7 +6,9 @@ from .open_file import NOT_READ, FileHandle, InodeState
 
 
 class TakesTaskError(Exception):
-    """What was begun has to wait for something: the usual way is to be taken, which does what is left."""
+    """What was begun has to wait for something:
+    the usual way is to be taken, which does what is left.
+    """
 
 
 class Handles:
@@ -42,13 +44,17 @@ class Handles:
         return handle
 
     def _note_read(self, handle: FileHandle) -> None:
-        """A read through a handle begins, the first one or the first since the file was written: it may count as an access."""
+        """A read through a handle begins, the first one or the first since the file was written:
+        it may count as an access.
+        """
         handle.noted_seq = handle.state.content_seq
         if handle.can_read and not handle.keeps_atime:
             self._core.note_read(handle.state)
 
     def _note_unseen_read(self, handle: FileHandle) -> None:
-        """A file is closed that was opened for reading, and the kernel has asked for none of its bytes, of which it had all: it counts as read."""
+        """A file is closed that was opened for reading,
+        and the kernel has asked for none of its bytes, of which it had all: it counts as read.
+        """
         if handle.noted_seq == NOT_READ and handle.state.file.length:
             self._note_read(handle)
 

@@ -1,4 +1,6 @@
-"""Listings of a mount that offers `3fs-virt`: what the root really has of that name is shown as what the name leads to."""
+"""Listings of a mount that offers `3fs-virt`:
+what the root really has of that name is shown as what the name leads to.
+"""
 
 from ...rpc.api import UnderWay
 from ...schema.ids import ROOT_INODE_ID

@@ -1,12 +1,15 @@
-"""Removing, at once and with all below, what a program of 3FS names by a link or by a move into `3fs-virt/rm-rf`.
+"""Removing, at once and with all below, what a program of 3FS names by a link or by a move
+into `3fs-virt/rm-rf`.
 
-What is removed is what the path means to the caller: where this mount stands in his view of the machine.  Only names
-count that lead there themselves: a symbolic link on the way means to meta another thing than to the kernel.
+What is removed is what the path means to the caller: where this mount stands in his view of the
+machine.  Only names count that lead there themselves: a symbolic link on the way means to meta
+another thing than to the kernel.
 
-Who may remove what is for meta to say: by the rules of RemoveTree for a directory (it has to be the caller's own), and
-of unlink for a file.  Nothing goes to the trash.
+Who may remove what is for meta to say: by the rules of RemoveTree for a directory (it has to be the
+caller's own), and of unlink for a file.  Nothing goes to the trash.
 
-Failures leave everything as it was; where the outcome of the one change is not known, it is what the status says.
+Failures leave everything as it was; where the outcome of the one change is not
+known, it is what the status says.
 
 Not here: what the links look like to the kernel (`hf3fs_tree`).
 """
@@ -28,14 +31,17 @@ from .ports import Caller
 TREE_NAME: Final = b"3fs-virt"
 
 FORGET_S_MAX: Final = 1.0
-"""How long an answer waits for the kernel to forget the name: whoever moves that directory meanwhile, and waits for the answer, makes it wait."""
+"""How long an answer waits for the kernel to forget the name:
+whoever moves that directory meanwhile, and waits for the answer, makes it wait.
+"""
 
 
 class MountPlaces(Protocol):
     """Where the mount stands, and what the kernel knows of its names."""
 
     async def path_inside(self, path: bytes, thread_id: int) -> bytes:
-        """Return where on the mount, from its root, an absolute path leads as a thread sees it, unless a link is on the way.
+        """Return where on the mount, from its root, an absolute path leads as a thread sees it,
+        unless a link is on the way.
 
         Raises:
             FsError: INVALID_ARGUMENT: not on this mount, or the very place where it is mounted.
@@ -48,7 +54,9 @@ class MountPlaces(Protocol):
 
 
 def names_of(path: bytes) -> list[bytes]:
-    """Return the names of a path; raises FsError(INVALID_ARGUMENT, NAME_TOO_LONG) for one that may not be removed by."""
+    """Return the names of a path; raises FsError(INVALID_ARGUMENT,
+    NAME_TOO_LONG) for one that may not be removed by.
+    """
     if len(path) >= PATH_BYTES_MAX:
         raise FsError(Status.NAME_TOO_LONG, f"a path of {len(path)} bytes")
     names = [name for name in path.split(b"/") if name]
@@ -75,8 +83,9 @@ class Removal:
         """Remove what an absolute path names to a thread.
 
         Raises:
-            FsError: INVALID_ARGUMENT: relative, with `.` or `..`, not on this mount, its root, a symbolic link or behind one;
-                NOT_PERMITTED: part of the tree itself; and what meta says.
+            FsError: INVALID_ARGUMENT: relative, with `.` or `..`, not on this mount, its
+                root, a symbolic link or behind one; NOT_PERMITTED: part of the tree
+                itself; and what meta says.
         """
         places = self._places
         names_of(path)
@@ -96,7 +105,8 @@ class Removal:
             await places.forget_name(parent, name)
 
     async def remove_moved(self, old: Place, new: Place, caller: Caller) -> None:
-        """Remove what is moved from one name to another; the kernel is told to forget the new one once it has moved it.
+        """Remove what is moved from one name to another;
+        the kernel is told to forget the new one once it has moved it.
 
         Raises:
             FsError: INVALID_ARGUMENT: a symbolic link; and what meta says.
@@ -106,7 +116,10 @@ class Removal:
             self._core.spawn(self._places.forget_name, *new)
 
     async def _look_up(self, parent: InodeId, name: bytes, caller: Caller) -> common_pb2.InodePb:
-        """Return what a name leads to; not to be handed to the kernel.  Raises FsError(INVALID_ARGUMENT) for a symbolic link."""
+        """Return what a name leads to; not to be handed to the kernel.
+
+        Raises FsError(INVALID_ARGUMENT) for a symbolic link.
+        """
         request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
         found = (await self._core.call(services.META_LOOKUP, request)).inode
         if found.type == common_pb2.SYMLINK:

@@ -1,14 +1,18 @@
-"""Memory that programs written for 3FS register by a link in `3fs-virt/iovs`: `UUID[.bBLOCK_SIZE]` -> `/dev/shm/NAME`.
+"""Memory that programs written for 3FS register by a link in `3fs-virt/iovs`:
+`UUID[.bBLOCK_SIZE]` -> `/dev/shm/NAME`.
 
-The daemon opens the segment while the link is being made, so that the program may unlink the segment at once.  Programs
-of the same user get it by its UUID (`batchio`).  From there on it is like all memory that a program brings.
+The daemon opens the segment while the link is being made, so that the program may unlink the
+segment at once.  Programs of the same user get it by its UUID (`batchio`).  From there on it is
+like all memory that a program brings.
 
 Invariants:
     - A link is there for the user alone who has made it; another one may make one of the same name.
-    - A segment is a regular file of memory in /dev/shm itself that belongs to that user.  It is never mapped here.
+    - A segment is a regular file of memory in /dev/shm itself that belongs to that
+      user.  It is never mapped here.
     - A registration ends with its link, or with the process that has made it, however that ends.
 
-Not here: rings, which are registered at the daemon's socket (`specs/decisions/0185-tree-of-3fs.md`).
+Not here: rings, which are registered at the daemon's socket
+(`specs/decisions/0185-tree-of-3fs.md`).
 """
 
 import errno
@@ -101,7 +105,9 @@ def parse_name(name: bytes) -> Named:
 
 
 def segment_path(target: bytes) -> bytes:
-    """Return the file that a link leads to; raises FsError(INVALID_ARGUMENT): it is not right in /dev/shm."""
+    """Return the file that a link leads to; raises FsError(INVALID_ARGUMENT):
+    it is not right in /dev/shm.
+    """
     name = target.removeprefix(_PLACE)
     if name == target or not name or b"/" in name or name in (b".", b".."):
         raise FsError(Status.INVALID_ARGUMENT, f"{target!r} is not right in {_PLACE.decode()}")
@@ -150,7 +156,8 @@ def open_segment(path: bytes, uid: int, bytes_max: int, thread_id: int) -> Opene
     """Open a user's segment and the process of a thread of his; may block.
 
     Raises:
-        FsError: INVALID_ARGUMENT, ACCESS_DENIED, NOT_FOUND: see the module head; NOT_SUPPORTED: the thread is out of sight.
+        FsError: INVALID_ARGUMENT, ACCESS_DENIED, NOT_FOUND: see the module head; NOT_SUPPORTED:
+            the thread is out of sight.
     """
     try:
         pid = _process_of(thread_id)
@@ -188,10 +195,12 @@ class Segments:
     async def register(
         self, inode_id: InodeId, name: bytes, target: bytes, uid: int, thread_id: int
     ) -> None:
-        """Register a segment for a user, as a thread of his asks, by a link that is to have an inode id.
+        """Register a segment for a user, as a thread of his asks,
+        by a link that is to have an inode id.
 
         Raises:
-            FsError: EXISTS: also its UUID, under another name; OUT_OF_RESOURCES: he has too many; as `parse_name`, `segment_path` and `open_segment`.
+            FsError: EXISTS: also its UUID, under another name; OUT_OF_RESOURCES: he has too many;
+                as `parse_name`, `segment_path` and `open_segment`.
         """
         named, path = parse_name(name), segment_path(target)
         self._require_room(name, named.id, uid)
@@ -252,7 +261,9 @@ class Segments:
         return found
 
     def find_by_id(self, number: bytes, uid: int) -> Segment:
-        """Return what a user has registered by the 16 bytes of its UUID; raises FsError(NOT_FOUND)."""
+        """Return what a user has registered by the 16 bytes of its UUID;
+        raises FsError(NOT_FOUND).
+        """
         for segment in self._found.get(uid, {}).values():
             if segment.id.bytes == number:
                 return segment
@@ -273,7 +284,9 @@ class Segments:
 
 
 def _close(fd: int) -> None:
-    """Close a segment: of one that is unlinked that may give back many pages, which takes its time; here, where no thread is to be had."""
+    """Close a segment: of one that is unlinked that may give back many pages, which takes its time;
+    here, where no thread is to be had.
+    """
     try:
         trio.lowlevel.start_thread_soon(partial(os.close, fd), methodcaller("unwrap"))
     except RuntimeError:

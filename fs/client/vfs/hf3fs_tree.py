@@ -1,16 +1,22 @@
-"""The directory `3fs-virt` in the root of a mount: what programs written for 3FS expect there; off unless `client.hf3fs_tree` says so.
+"""The directory `3fs-virt` in the root of a mount: what programs written for 3FS expect there;
+off unless `client.hf3fs_tree` says so.
 
     3fs-virt            mode 0555
-    3fs-virt/rm-rf      mode 0777; a link made here removes what it names, a name moved here is removed (`hf3fs_removal`)
-    3fs-virt/iovs       mode 0777; a link made here, of mode 0400, registers the memory that it leads to (`hf3fs_segments`)
+    3fs-virt/rm-rf      mode 0777; a link made here removes what it names, a name moved here is
+                        removed (`hf3fs_removal`)
+    3fs-virt/iovs       mode 0777; a link made here, of mode 0400, registers the memory that it
+                        leads to (`hf3fs_segments`)
 
 Invariants:
     - Its inodes exist in this mount alone: none of their ids reaches a service.
-    - Nothing ever stays in `rm-rf`, and a link in `iovs` is there for its user alone; an inode id is that of one link for ever.
-    - It is found by its name and not listed in the root, so that whoever walks the mount, to copy or to remove it, does not come upon it.
-      An entry of that name that the root really has is hidden behind it.
+    - Nothing ever stays in `rm-rf`, and a link in `iovs` is there for its user alone; an inode id
+      is that of one link for ever.
+    - It is found by its name and not listed in the root, so that whoever walks the mount,
+      to copy or to remove it, does not come upon it. An entry of that name that the root
+      really has is hidden behind it.
 
-Not here: requests of the kernel, which the frontends translate (`holds` and `is_top` say which are meant).
+Not here: requests of the kernel, which the frontends translate (`holds` and
+`is_top` say which are meant).
 """
 
 import itertools
@@ -67,7 +73,9 @@ class Hf3fsTree:
         return parent == ROOT_INODE_ID and name == TREE_NAME
 
     def lookup(self, parent: InodeId, name: bytes, caller: Caller) -> Inode:
-        """Return what a name in one of the directories, or that of the tree, leads to; raises FsError(NOT_FOUND)."""
+        """Return what a name in one of the directories, or that of the tree, leads to;
+        raises FsError(NOT_FOUND).
+        """
         if parent == _SEGMENTS_ID:
             return self._registered(name, caller.uid)
         found = self._entries.get((parent, name))
@@ -103,10 +111,12 @@ class Hf3fsTree:
     async def symlink(
         self, parent: InodeId, name: bytes, target: bytes, caller: Caller, thread_id: int
     ) -> Inode:
-        """Make a link: in `rm-rf`, remove its target, so that it is not there any more; in `iovs`, register it.
+        """Make a link: in `rm-rf`, remove its target, so that it is not there any more;
+        in `iovs`, register it.
 
         Raises:
-            FsError: NOT_PERMITTED: nothing is made there; and as `Removal.remove_path` and `Segments.register`.
+            FsError: NOT_PERMITTED: nothing is made there; and as
+                `Removal.remove_path` and `Segments.register`.
         """
         if parent == _SEGMENTS_ID:
             inode_id = InodeId(next(self._link_ids))
@@ -120,7 +130,8 @@ class Hf3fsTree:
         """Remove what is moved into `rm-rf`.
 
         Raises:
-            FsError: NOT_PERMITTED: it is moved elsewhere in the tree, or out of it; and as `Removal.remove_moved`.
+            FsError: NOT_PERMITTED: it is moved elsewhere in the tree, or out of it; and
+                as `Removal.remove_moved`.
         """
         self._require_removal(*new)
         if exchange or self.holds(old[0]) or self.is_top(*old):
@@ -128,7 +139,9 @@ class Hf3fsTree:
         await self.removal.remove_moved(old, new, caller)
 
     def unlink(self, parent: InodeId, name: bytes, caller: Caller) -> None:
-        """Remove a link from `iovs`: end its registration; raises FsError: NOT_FOUND, NOT_PERMITTED elsewhere."""
+        """Remove a link from `iovs`: end its registration;
+        raises FsError: NOT_FOUND, NOT_PERMITTED elsewhere.
+        """
         if parent != _SEGMENTS_ID:
             raise FsError(Status.NOT_PERMITTED, f"{name!r} stays where it is")
         self.segments.drop(name, caller.uid)

@@ -1,7 +1,7 @@
 """The bytes of an inline file, as a mount knows them.  Pure.
 
-What is known is all bytes of one content, named by `truncate_ver` and `data_ver`.  A file without bytes, of which none may have left for storage
-since, is known so, too: it may be made inline.
+What is known is all bytes of one content, named by `truncate_ver` and `data_ver`.  A file without
+bytes, of which none may have left for storage since, is known so, too: it may be made inline.
 """
 
 from collections.abc import Iterable
@@ -35,14 +35,18 @@ def checksum_of(data: bytes) -> int:
 
 
 def require_intact(inode_id: int, length: int, data: bytes, checksum: int) -> None:
-    """Raise FsError(CHECKSUM_MISMATCH) unless these are the bytes that meta has of a file of this length."""
+    """Raise FsError(CHECKSUM_MISMATCH) unless these are the bytes that meta has of a file
+    of this length.
+    """
     if len(data) != length or checksum_of(data) != checksum:
         what = f"inode {inode_id}: {len(data)} of {length} bytes inline, checksum {checksum:#x}"
         raise FsError(Status.CHECKSUM_MISMATCH, what)
 
 
 def overlaid(data: bytes, runs: Iterable[WriteRun]) -> bytes:
-    """Return the bytes after runs were written over them, the later ones last; zeros where nobody wrote."""
+    """Return the bytes after runs were written over them, the later ones last;
+    zeros where nobody wrote.
+    """
     made = bytearray(data)
     for run in runs:
         if run.offset > len(made):

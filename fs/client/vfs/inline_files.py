@@ -1,14 +1,15 @@
 """Inline files: small ones, whose bytes meta keeps (specs/decisions/0149-inline-files.md).
 
-Sending the whole content to meta does two things at once: a flush that somebody waits for, and its report.  What else
-is written meanwhile waits for it, of whatever chunk.  Who reads gets what meta told last, for as long as attributes may
-be used.
+Sending the whole content to meta does two things at once: a flush that somebody waits for, and its
+report.  What else is written meanwhile waits for it, of whatever chunk.  Who reads gets what meta
+told last, for as long as attributes may be used.
 
 Invariants:
-    - Content is sent so only while it is known whole (`InodeState.inline`), and no byte of it is on its way to storage.
-    - Bytes go to storage only where `InodeState.ref` covers their chunk, which that of an inline file never does.
-      After an inline flush of which nobody knows what became, they go there only once meta takes that flush no more
-      (`Shared.unsure_inline`).
+    - Content is sent so only while it is known whole (`InodeState.inline`), and no byte
+      of it is on its way to storage.
+    - Bytes go to storage only where `InodeState.ref` covers their chunk, which that of an inline
+      file never does. After an inline flush of which nobody knows what became, they go there only
+      once meta takes that flush no more (`Shared.unsure_inline`).
     - What meta took would survive a power loss.
 """
 
@@ -56,7 +57,7 @@ class Sent:
 class InlineFiles(Reports):
     """See module head."""
 
-    # -- what is known ------------------------------------------------------------------------------
+    # -- what is known -----------------------------------------------------------------------------
 
     def note_opened(
         self,
@@ -67,9 +68,11 @@ class InlineFiles(Reports):
         *,
         can_write: bool,
     ) -> None:
-        """Take in what the reply to an open that was asked for at `asked_s` tells of inline bytes; it told `inode`, which is absorbed.
+        """Take in what the reply to an open that was asked for at `asked_s` tells of inline bytes;
+        it told `inode`, which is absorbed.
 
-        Bytes that are not those of their checksum are left alone: who reads asks again, and is told.
+        Bytes that are not those of their checksum are left alone: who
+        reads asks again, and is told.
         """
         if can_write:
             state.inline_bytes_max = reply.inline_bytes_max
@@ -85,7 +88,9 @@ class InlineFiles(Reports):
             self._take_bytes(state, told, data, asked_s)
 
     def note_empty(self, state: InodeState, inode: Inode) -> None:
-        """Know a file to have no bytes, where meta says so in `inode`, which is absorbed, and none can be on their way."""
+        """Know a file to have no bytes, where meta says so in `inode`, which is absorbed,
+        and none can be on their way.
+        """
         file = inode.file
         if file is None or file.length or file.is_inline or file.truncate_pending:
             return
@@ -101,21 +106,25 @@ class InlineFiles(Reports):
     def _take_bytes(
         self, state: InodeState, file: FilePartPb, data: bytes, asked_s: float
     ) -> InlineBytes | None:
-        """Take in, and return, intact bytes as those of the attributes that came with them; None: others were told of since."""
+        """Take in, and return, intact bytes as those of the attributes that came with them;
+        None: others were told of since.
+        """
         told = InlineBytes(data, file.truncate_ver, file.data_ver, asked_s)
         if not told.are_of(state.file):
             return None
         self.know_inline(state, told)
         return told
 
-    # -- reading ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def inline_now(self, state: InodeState, *, age_s_max: float | None = None) -> bytes | None:
-        """Return all bytes of an inline file, without what was written and not sent yet; None: meta is to be asked.
+        """Return all bytes of an inline file, without what was written and not sent yet;
+        None: meta is to be asked.
 
         Args:
             state: of the file.
-            age_s_max: how long ago they may have been told; default: as long as attributes may be used, and a moment after an open.
+            age_s_max: how long ago they may have been told; default: as long as attributes may be
+                used, and a moment after an open.
         """
         known, file = state.inline, state.inode.file
         assert file is not None
@@ -137,7 +146,8 @@ class InlineFiles(Reports):
             age_s_max: as for `inline_now`.
 
         Raises:
-            CutMeanwhileError: it is inline no more, or shorter, which `state` knows by then: the read has to be done again.
+            CutMeanwhileError: it is inline no more, or shorter, which `state` knows by then: the
+                read has to be done again.
             FsError: CHECKSUM_MISMATCH, STALE, and whatever meta says.
         """
         data: Buffer | None = self.inline_now(state, age_s_max=age_s_max)
@@ -148,9 +158,12 @@ class InlineFiles(Reports):
         return memoryview(data)[offset:end]
 
     async def meet_short(self, state: InodeState, data: Buffer, end: int) -> NoReturn:
-        """Find out why the bytes that meta told of an inline file do not reach `end`; raises as `read_inline`."""
+        """Find out why the bytes that meta told of an inline file do not reach `end`;
+        raises as `read_inline`.
+        """
         if state.is_dirty or state.has_unreported:
-            # Something of this mount lies behind.  With that in its place it is told what lies between.
+            # Something of this mount lies behind.  With that in its place it
+            # is told what lies between.
             await self.drain(state)
             await self.report(state, is_durable=False)
         elif state.local_length() >= end:
@@ -166,7 +179,9 @@ class InlineFiles(Reports):
         return found
 
     async def ask_inline(self, states: Sequence[InodeState]) -> list[Buffer | FsError]:
-        """Ask meta for all bytes of files, of many with few calls; return those of each, not to be kept, or what `read_inline` raises."""
+        """Ask meta for all bytes of files, of many with few calls;
+        return those of each, not to be kept, or what `read_inline` raises.
+        """
         # Who reads was allowed to when he opened it.
         asked_s, found = self.now_s(), list[Buffer | FsError]()
         wanted = [Wanted(s.inode_id, s.file.length) for s in states]
@@ -182,7 +197,9 @@ class InlineFiles(Reports):
         return found
 
     def _told(self, state: InodeState, told: Told, asked_s: float) -> Buffer:
-        """Take in what meta tells of a file, with all its bytes if it is inline, and return these; raises CutMeanwhileError as `read_inline`."""
+        """Take in what meta tells of a file, with all its bytes if it is inline, and return these;
+        raises CutMeanwhileError as `read_inline`.
+        """
         file, data, known = told.inode.file, told.data, state.inline
         if data is not None and known is not None and known.are_of(state.file):
             versions = file.truncate_ver, file.data_ver
@@ -196,7 +213,7 @@ class InlineFiles(Reports):
             raise CutMeanwhileError(state.inode_id)
         return known.data
 
-    # -- writing ------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def _content(self, state: InodeState, flush: Flush) -> bytes | None:
         """Return the whole content of a file after a flush, if that may be sent to meta."""
@@ -237,7 +254,8 @@ class InlineFiles(Reports):
     def begin_inline(self, state: InodeState, flush: Flush) -> bool:
         """Begin to send the content of a file to meta, without a task; False: nothing is done.
 
-        Meta is asked once; where that does not settle it a task goes on, under the same request id.  What it refuses goes to storage.
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+        What it refuses goes to storage.
         """
         begins, lock = self.begins_changes, state.report_lock
         if begins is None or lock.locked():
@@ -307,7 +325,8 @@ class InlineFiles(Reports):
         await self.kernel.invalidate_attributes(state.inode_id)
 
     async def send_inline(self, state: InodeState, flush: Flush) -> bool:
-        """Send the content of a file to meta, and end the flush; False: nothing is done, it has to go to storage.
+        """Send the content of a file to meta, and end the flush;
+        False: nothing is done, it has to go to storage.
 
         Raises:
             FsError: what meta says; the flush has not ended then.
@@ -338,7 +357,10 @@ class InlineFiles(Reports):
     def _note_unsure(
         self, state: InodeState, sent: Sent, reply: meta_pb2.InodeRsp | None, *, is_repeat: bool
     ) -> None:
-        """Take in what meta has answered, perhaps to a repeat; None: nothing.  An earlier try may be on its way yet, unless it was taken."""
+        """Take in what meta has answered, perhaps to a repeat; None: nothing.
+
+        An earlier try may be on its way yet, unless it was taken.
+        """
         if reply is not None:
             sent.report.note_reply(reply, is_repeat=is_repeat)
         if not sent.report.is_settled:
@@ -347,7 +369,8 @@ class InlineFiles(Reports):
             self.unsure_inline[state.inode_id] = sent.report
 
     async def settle_unsure(self) -> None:
-        """Have meta take no late report of files that nobody has open any more, so that they need not be remembered.
+        """Have meta take no late report of files that nobody has open any more,
+        so that they need not be remembered.
 
         What it does not answer for is asked for with the next call; there is one at a time.
         """
@@ -369,7 +392,8 @@ class InlineFiles(Reports):
     def _take_taken(
         self, state: InodeState, flush: Flush, sent: Sent, reply: meta_pb2.InodeRsp
     ) -> bool:
-        """Take in that meta has taken the content, also as a report; the flush has only to be told of as ended.
+        """Take in that meta has taken the content, also as a report;
+        the flush has only to be told of as ended.
 
         Returns:
             Whether the kernel has to forget the attributes that it has before that.
@@ -390,7 +414,8 @@ class InlineFiles(Reports):
         is_forgotten = self._take_in(state, sent.request, seq, sent.told, reply)
         if is_all:
             state.durable_seq = state.acked_seq
-        # Of a repeat meta tells what others have made of the file since: these bytes are those of the number that they were given.
+        # Of a repeat meta tells what others have made of the file since: these bytes are those of
+        # the number that they were given.
         taken_ver = sent.request.inline_data_ver + 1
         told = InlineBytes(sent.data, flush.truncate_ver, taken_ver, self.now_s())
         self.know_inline(state, told if told.are_of(state.file) else None)

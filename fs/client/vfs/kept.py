@@ -1,9 +1,12 @@
-"""What programs set of files that they have just written, and meta is told of together with that: times, mode and owner.
+"""What programs set of files that they have just written, and meta is told of together with that:
+times, mode and owner.
 
 Invariants:
     - Kept is only what meta will certainly allow, and takes no right from anybody in the meantime.
-    - Nothing is kept for longer than KEPT_S unless meta does not answer, nor beyond a close or an fsync, which ends with all of it there.
-    - Whoever asks meta for something that depends on mode or owner of a file has it told of them first (`settle_owner`).
+    - Nothing is kept for longer than KEPT_S unless meta does not answer, nor beyond a close or an
+      fsync, which ends with all of it there.
+    - Whoever asks meta for something that depends on mode or owner of a file has it told
+      of them first (`settle_owner`).
 
 Which locks: see `core`.
 """
@@ -27,14 +30,18 @@ from .set_times import SetTimes
 _log = logging.getLogger(__name__)
 
 KEPT_S: Final = 0.2
-"""So long what was set waits for a report of what was written: who sets it mostly closes the file next."""
+"""So long what was set waits for a report of what was written:
+who sets it mostly closes the file next.
+"""
 
 
 class Kept(InlineFiles):
     """See module head."""
 
     def _may_keep(self, state: InodeState) -> bool:
-        """Return whether there will be a report soon for anything to go with, and what is known of the file is not old."""
+        """Return whether there will be a report soon for anything to go with,
+        and what is known of the file is not old.
+        """
         is_writable = any(handle.can_write for handle in state.handles.values())
         is_waited_for = is_writable and (state.is_dirty or state.has_unreported)
         # Another mount may have given the file away, or changed what a caller is about to be shown.
@@ -43,12 +50,14 @@ class Kept(InlineFiles):
         return is_waited_for and is_known and not (state.append.length or is_locked)
 
     def keep_times(self, state: InodeState, caller: Caller, times: SetTimes) -> bool:
-        """Keep times that a caller sets for the next report; False where meta has to be told, or asked, at once.
+        """Keep times that a caller sets for the next report;
+        False where meta has to be told, or asked, at once.
 
         What was written goes on its way to storage: who sets times has mostly written all.
         """
         is_allowed = caller.uid in (0, state.inode.uid) and not state.inode.iflags
-        # A later one meta would take for the time of the writing, and show as the time of the change.
+        # A later one meta would take for the time of the writing, and
+        # show as the time of the change.
         is_old = times.mtime_ns is None or times.mtime_ns <= state.inode.ctime_ns
         if not (is_allowed and is_old and self._may_keep(state)):
             return False
@@ -65,9 +74,11 @@ class Kept(InlineFiles):
     def keep_owner(
         self, state: InodeState, caller: Caller, asked: AskedOwner, thread_id: int
     ) -> bool:
-        """Keep mode, owner and group that a thread sets for the next report; False where meta has to be told, or asked, at once.
+        """Keep mode, owner and group that a thread sets for the next report;
+        False where meta has to be told, or asked, at once.
 
-        Kept is only what who is writing the file sets: the thread that has made it and has it open, whose close is to come.
+        Kept is only what who is writing the file sets: the thread that has made it and has it
+        open, whose close is to come.
         """
         handles = state.handles.values()
         is_writers = thread_id > 0 and any(handle.maker_id == thread_id for handle in handles)
@@ -98,7 +109,9 @@ class Kept(InlineFiles):
             self.spawn(self._watch_kept)
 
     async def _watch_kept(self) -> None:
-        """Have what was set reported, where no other report has carried it by then; runs while anything is kept."""
+        """Have what was set reported, where no other report has carried it by then;
+        runs while anything is kept.
+        """
         while self.kept:
             due_s, state = self.kept[0]
             left_s = due_s - self.now_s()
@@ -121,7 +134,8 @@ class Kept(InlineFiles):
         self.drop_state_if_unused(state)
 
     async def settle_owner(self, state: InodeState, *, is_durable: bool = False) -> None:
-        """Have meta know mode and owner of a file, if they wait and no report takes them along that is under way: without its bytes.
+        """Have meta know mode and owner of a file,
+        if they wait and no report takes them along that is under way: without its bytes.
 
         Raises:
             FsError: meta refused them; they are asked for again with the next call.
@@ -157,7 +171,9 @@ class Kept(InlineFiles):
             await self.kernel.invalidate_attributes(state.inode_id)
 
     async def _ask_for_owner(self, state: InodeState, left: SetOwner) -> bool:
-        """Set by themselves what a report has left, as of a service of an earlier release; return whether others have set theirs since."""
+        """Set by themselves what a report has left, as of a service of an earlier release;
+        return whether others have set theirs since.
+        """
         is_superseded = left.is_superseded(state.inode)
         if not is_superseded:
             mode, uid, gid = left.asked
@@ -175,7 +191,9 @@ class Kept(InlineFiles):
             await self.settle_owner(state)
 
     async def settle_owners(self) -> None:
-        """As `settle_owner`, of all files, before somebody is judged by them; what is not settled he does not see yet."""
+        """As `settle_owner`, of all files, before somebody is judged by them;
+        what is not settled he does not see yet.
+        """
         for state in list(self.owned.values()):
             await self.try_settle_owner(state)
 

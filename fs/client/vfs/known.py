@@ -1,8 +1,10 @@
 """An inode that the kernel holds: what it was given of it, and what it may show.
 
 Invariants:
-    - `given_until_s` never goes back: what was handed out may be used for as long as was said, whatever came after it.
-    - Where it is not certain what the kernel shows, it counts as possible that this is something else (`may_show_other`).
+    - `given_until_s` never goes back: what was handed out may be used for as long as was
+      said, whatever came after it.
+    - Where it is not certain what the kernel shows, it counts as possible that this is
+      something else (`may_show_other`).
 
 Does not: send anything to the kernel, or ask anybody.  Times are arguments.
 """
@@ -19,7 +21,9 @@ from .shown_names import ShownNames
 from .told_lengths import ToldLengths
 
 TAKEN_LATER_S = 0.25
-"""The kernel counts how long it may use attributes from when it takes a reply in, which is later than when that was sent."""
+"""The kernel counts how long it may use attributes from when it takes a reply in,
+which is later than when that was sent.
+"""
 
 
 class Rights(NamedTuple):
@@ -47,7 +51,9 @@ class Known(ToldLengths):
 
     lookup_count: int = 0
     given_length: int = -1
-    """Length in the last attributes handed out; -1: no regular file, or the kernel has forgotten them."""
+    """Length in the last attributes handed out;
+    -1: no regular file, or the kernel has forgotten them.
+    """
     given_mtime_ns: int = 0
     given_until_s: float = 0.0
     given_mark: int = 0
@@ -55,24 +61,40 @@ class Known(ToldLengths):
     given_rights: Rights | None = None
     """In the last attributes handed out of a regular file."""
     unsure_until_s: float = 0.0
-    """Until then the kernel may show another length or time of change than those; see `note_content`."""
+    """Until then the kernel may show another length or time of change than those;
+    see `note_content`.
+    """
     given_count: int = 0
-    """How often any were handed out: the same ones again are news, too, to whoever has them forgotten meanwhile."""
+    """How often any were handed out: the same ones again are news, too,
+    to whoever has them forgotten meanwhile.
+    """
     own_length: int = -1
-    """That the kernel knows of by itself: as it took it last, for all that is known, cut and lengthened by its own programs since; -1: none."""
+    """That the kernel knows of by itself: as it took it last, for all that is known,
+    cut and lengthened by its own programs since; -1: none.
+    """
     is_own_length_sure: bool = False
-    """It shows that length, for certain, if no program of this mount has it open: it was told no other one since that another mount may have set."""
+    """It shows that length, for certain, if no program of this mount has it open:
+    it was told no other one since that another mount may have set.
+    """
     own_mtime_ns: int = -1
     """As this mount reported it last: the kernel has forgotten what it had, when it wrote."""
     listed_as: tuple[InodeId, bytes] | None = None
-    """The (parent, name) under which the kernel may take this inode without asking again; see `give_listed`."""
+    """The (parent, name) under which the kernel may take this inode without asking again;
+    see `give_listed`.
+    """
     listed_in: tuple[ShownNames, ...] = ()
-    """For as long as names of these may be used it may do so whatever it looked up meanwhile: who waits for a listing may act on it later."""
+    """For as long as names of these may be used it may do so whatever it looked up meanwhile:
+    who waits for a listing may act on it later.
+    """
     looked_up_as: tuple[InodeId, bytes] | None = None
     looked_up_s: float = -math.inf
-    """The (parent, name) of the last look-up that was answered while a directory was open, and when."""
+    """The (parent, name) of the last look-up that was answered
+    while a directory was open, and when.
+    """
     is_link_refused: bool = False
-    """The last further name was refused since the listed one leads elsewhere; who asks again without a look-up means the open file."""
+    """The last further name was refused since the listed one leads elsewhere;
+    who asks again without a look-up means the open file.
+    """
     link: Inode | None = None
     """The last attributes handed out of a symbolic link, whose target never changes."""
     no_acl_until_s: float = 0.0
@@ -89,7 +111,9 @@ class Known(ToldLengths):
     """The kernel knows when it was made, for as long as it holds it: it asks for that no more."""
 
     def note_names(self, inode: Inode | common_pb2.InodePb) -> None:
-        """Keep the attributes of what has no name, so that who holds it without having opened it can ask for them for ever."""
+        """Keep the attributes of what has no name,
+        so that who holds it without having opened it can ask for them for ever.
+        """
         before = self.nameless
         is_late = before is not None and inode.ctime_ns < before.ctime_ns  # from before the removal
         if not is_late:
@@ -103,7 +127,9 @@ class Known(ToldLengths):
         return inode_from_pb(kept) if isinstance(kept, common_pb2.InodePb) else kept
 
     def shown(self, inode_id: InodeId, now_s: float) -> Shown | None:
-        """Return what the kernel shows of a regular file that no program of this mount has open; None: that is not certain."""
+        """Return what the kernel shows of a regular file that no program of this mount has open;
+        None: that is not certain.
+        """
         is_sure = self.is_own_length_sure and now_s >= self.unsure_until_s
         if self.given_rights is None or not is_sure or self.given_length == -1:
             return None
@@ -113,11 +139,13 @@ class Known(ToldLengths):
     def note_content(
         self, inode: Inode | ListedFile | Shown, now_s: float, valid_s: float, *, is_own: bool
     ) -> None:
-        """Note length and time of change in attributes that are about to be handed out and may be used for `valid_s`.
+        """Note length and time of change in attributes that are about to be handed out
+        and may be used for `valid_s`.
 
-        The kernel takes no attributes from a reply whose request it sent before it took those of another one.  So where two replies were under
-        way at once, and another mount changed the file in between, it may go on with the older ones.  What this mount has changed (`is_own`)
-        it knows of.
+        The kernel takes no attributes from a reply whose request it sent before it took those
+        of another one.  So where two replies were under way at once, and another mount
+        changed the file in between, it may go on with the older ones.  What this mount has
+        changed (`is_own`) it knows of.
         """
         given = self.given_length, self.given_mtime_ns
         is_other = self.given_length != -1 and given != (inode.length, inode.mtime_ns)
@@ -132,7 +160,9 @@ class Known(ToldLengths):
         self.given_until_s = max(self.given_until_s, now_s + valid_s)
 
     def note_first(self, inode: Inode | ListedFile | Shown, now_s: float, valid_s: float) -> None:
-        """Do what `note_told` and `note_content` do where none were handed out before: nothing that the kernel shows can be something else."""
+        """Do what `note_told` and `note_content` do where none were handed out before:
+        nothing that the kernel shows can be something else.
+        """
         self.given_length = self.own_length = self.told_length = inode.length
         self.is_own_length_sure = True
         self.given_mtime_ns = inode.mtime_ns
@@ -140,20 +170,26 @@ class Known(ToldLengths):
         self.given_until_s = now_s + valid_s
 
     def note_short(self, length: int) -> None:
-        """A read is answered that ends the file sooner than the kernel has been told: it shows a shorter file from now on, or soon."""
+        """A read is answered that ends the file sooner than the kernel has been told:
+        it shows a shorter file from now on, or soon.
+        """
         if self.given_length > length:
             self.unsure_until_s = max(self.unsure_until_s, self.given_until_s + TAKEN_LATER_S)
             self.is_own_length_sure = False
 
     def may_show_other(self, length: int, mtime_ns: int, now_s: float) -> bool:
-        """Return whether the kernel may show another length than this one, or another time of change."""
+        """Return whether the kernel may show another length than this one,
+        or another time of change.
+        """
         if self.given_length not in (-1, length) or now_s < self.unsure_until_s:
             return True
         is_known = self.given_length == -1 or mtime_ns in (self.given_mtime_ns, self.own_mtime_ns)
         return not is_known and now_s < self.given_until_s + TAKEN_LATER_S
 
     def note_lacks(self, inode: Inode | ListedFile, now_s: float, age_s_max: float) -> None:
-        """Take in what attributes from meta say is not there: access control lists, other extended attributes."""
+        """Take in what attributes from meta say is not there:
+        access control lists, other extended attributes.
+        """
         until_s = now_s + age_s_max
         is_sure = not inode.has_acl and now_s >= self.acl_unsure_until_s
         self.no_acl_until_s = until_s if is_sure else 0.0

@@ -1,24 +1,25 @@
-"""What names lead to, or that they are absent, where only this mount changes names (decisions 0152, 0161).
+"""What names lead to, or that they are absent,
+where only this mount changes names (decisions 0152, 0161).
 
-The kernel looks a name up before it makes or removes it.  With its reply to each change meta tells that for a moment
-only this client may change names of the directory: its *lease*.  While the lease lasts, and the directory was made
-through this mount:
+The kernel looks a name up before it makes or removes it.  With its reply to each change meta tells
+that for a moment only this client may change names of the directory: its *lease*.  While the lease
+lasts, and the directory was made through this mount:
     - All names are known that this mount has ever tried to give.  Any other name is absent.
     - A name that this mount has removed is absent, too.
     - A name that it has made leads to what it was told then.
 
 Invariants:
-    - Names of a directory are kept from its making on, when it was empty, for as long as meta names this client in each
-      reply about it.  A name is noted before meta is asked to make it.  It stays, whatever becomes of it: also if it is
-      removed, or the store loses its last changes.
-    - What a name leads to is known from the reply to its change, if no other change of it was under way meanwhile, nor
-      any since.  Once a change was without a reply, it is not known until that reply has come and another change has
-      followed.
-    - That knowledge is forgotten where the store may have lost its last changes since: after `SURE_S` without a reply
-      that shows the directory as it was left.
+    - Names of a directory are kept from its making on, when it was empty, for as long as meta names
+      this client in each reply about it.  A name is noted before meta is asked to make it.  It
+      stays, whatever becomes of it: also if it is removed, or the store loses its last changes.
+    - What a name leads to is known from the reply to its change, if no other change of it was under
+      way meanwhile, nor any since.  Once a change was without a reply, it is not known until that
+      reply has come and another change has followed.
+    - That knowledge is forgotten where the store may have lost its last changes since: after
+      `SURE_S` without a reply that shows the directory as it was left.
     - A lease counts from before the request was sent whose reply tells of it.
-    - A name is absent only for the caller who changed names of that directory last, or has just made it as his own,
-      with the right to search.  So meta would let him search it.
+    - A name is absent only for the caller who changed names of that directory last, or has just
+      made it as his own, with the right to search.  So meta would let him search it.
 
 Does not: ask meta, know attributes, judge changes; meta does, whatever was said before.  Pure.
 """
@@ -34,7 +35,9 @@ from ...schema.proto import common_pb2
 from .ports import Caller
 
 TOUCHED_COUNT_MAX: Final = 4096
-"""Directories, of which nothing is kept, that are remembered for having been changed while one of them may be being made."""
+"""Directories, of which nothing is kept, that are remembered for having been changed while one
+of them may be being made.
+"""
 _OWNER_SEARCH: Final = 0o100
 _DOTS: Final = (b".", b"..")
 ABSENT: Final = InodeId(0)
@@ -60,13 +63,17 @@ class _Directory:
         self.known: dict[bytes, InodeId] = {}
         """What some of them lead to."""
         self.under_way: dict[bytes, int] = {}
-        """How many changes of a name have not ended; less than zero: what comes of them is not known."""
+        """How many changes of a name have not ended;
+        less than zero: what comes of them is not known.
+        """
         self.open_count = 0
         """Changes that have not ended."""
         self.has_overlapped = False
         """Whether one of them has, or the last that ended, with another one."""
         self.left_ctime_ns = ctime_ns
-        """When it changed last, by a change that began when all others had ended: where it says so all of them are there.  0: that is not known."""
+        """When it changed last, by a change that began when all others had ended:
+        where it says so all of them are there.  0: that is not known.
+        """
         self.caller = caller
         self.until_s = asked_s + LEASE_S
         self.sure_until_s = asked_s + SURE_S
@@ -127,7 +134,9 @@ class LeasedNames:
         self.hit_count = self.miss_count = 0
         """Look-ups in directories of which names are kept: of what is absent, and others."""
         self.at_hand_count = self.not_at_hand_count = 0
-        """Those of the others that were answered without meta, as a removal was expected to follow; and those that could not be."""
+        """Those of the others that were answered without meta, as a removal was expected to follow;
+        and those that could not be.
+        """
 
     def adopt(self, count_max: int) -> None:
         """Keep so many from now on."""
@@ -140,7 +149,8 @@ class LeasedNames:
         return self._count_max > 0
 
     def ask(self, caller: Caller, places: Iterable[tuple[InodeId, bytes]]) -> Asked:
-        """Note that meta is about to be asked to change these names, and may give them to something; return what `note_told` wants.
+        """Note that meta is about to be asked to change these names,
+        and may give them to something; return what `note_told` wants.
 
         `end` is to be called with the outcome, `fail` whenever a try ends without one.
         """
@@ -172,17 +182,23 @@ class LeasedNames:
         return directory
 
     def fail(self, asked: Asked) -> None:
-        """A try of a change has ended without a reply: it may have been made all the same, or be yet."""
+        """A try of a change has ended without a reply:
+        it may have been made all the same, or be yet.
+        """
         for directory, name in asked.names:
             if directory is not None:
                 directory.fail(name)
 
     def withdraw(self, asked: Asked) -> None:
-        """Meta is not asked for a change after all, or has refused it: its names are not known, as before it, until another one follows."""
+        """Meta is not asked for a change after all, or has refused it:
+        its names are not known, as before it, until another one follows.
+        """
         self.end(asked, *[None] * len(asked.names))
 
     def end(self, asked: Asked, *leads_to: InodeId | None) -> None:
-        """Take in what the names of a change that was made lead to since then, in their order; `ABSENT`: to nothing, None: that is not known."""
+        """Take in what the names of a change that was made lead to since then, in their order;
+        `ABSENT`: to nothing, None: that is not known.
+        """
         # A reply that was under way for longer may be of before a loss.
         is_sure = self._now_s() < asked.asked_s + SURE_S
         for directory in _distinct(asked.names):
@@ -201,7 +217,9 @@ class LeasedNames:
             self._name_count -= len(directory.names)
 
     def note_made(self, inode: common_pb2.InodePb, asked: Asked) -> None:
-        """Take in a directory that was just made; from now on its names are known, if it is certainly still empty."""
+        """Take in a directory that was just made; from now on its names are known,
+        if it is certainly still empty.
+        """
         inode_id, part = InodeId(inode.inode_id), inode.directory
         if inode_id in self._directories:  # the store has lost the one that had this number
             self._forget(inode_id)
@@ -238,7 +256,9 @@ class LeasedNames:
                 directory.caller = asked.caller
 
     def note_shown(self, inode: common_pb2.InodePb, asked_s: float) -> None:
-        """Take in the attributes of a directory, which meta was asked for then: nothing has been lost where it is as this mount has left it."""
+        """Take in the attributes of a directory, which meta was asked for then:
+        nothing has been lost where it is as this mount has left it.
+        """
         directory, sure_until_s = self._directories.get(InodeId(inode.inode_id)), asked_s + SURE_S
         if directory is None or inode.directory.lease_client_id != self._client_id:
             return
@@ -254,14 +274,18 @@ class LeasedNames:
         return is_let_in and self._now_s() < directory.until_s
 
     def leads_to(self, parent: InodeId, name: bytes, caller: Caller) -> InodeId | None:
-        """Return which inode meta would certainly tell this caller that a name leads to; None: it has to be asked, or the name is absent."""
+        """Return which inode meta would certainly tell this caller that a name leads to;
+        None: it has to be asked, or the name is absent.
+        """
         directory = self._directories.get(parent)
         if directory is None or not self._may_say(directory, caller):
             return None
         return directory.known.get(name) or None
 
     def is_absent(self, parent: InodeId, name: bytes, caller: Caller) -> bool:
-        """Return whether meta would certainly tell this caller that there is no such name; False: it has to be asked."""
+        """Return whether meta would certainly tell this caller that there is no such name;
+        False: it has to be asked.
+        """
         directory = self._directories.get(parent)
         if directory is None:
             return False

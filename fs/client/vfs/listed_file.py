@@ -1,8 +1,8 @@
 """What a listing tells of a regular file that no program of this mount has open.  Pure.
 
-A listing tells of many files.  Of most the kernel is shown a few numbers, and nothing else is ever asked.  So those
-numbers are taken out of meta's message once.  An `Inode` is made of it only where somebody wants one: that takes longer
-than all else that is done with a name that is listed.
+A listing tells of many files.  Of most the kernel is shown a few numbers, and nothing else is ever
+asked.  So those numbers are taken out of meta's message once.  An `Inode` is made of it only where
+somebody wants one: that takes longer than all else that is done with a name that is listed.
 """
 
 from typing import Final, NamedTuple

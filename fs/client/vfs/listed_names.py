@@ -1,15 +1,17 @@
 """Names that a listing has shown, which the kernel may use for a while without a look-up.
 
-The kernel says only which inode it opens or changes, not by which name.  So an open, and a change of what is not open,
-tells meta which name was listed and what it led to.  Meta refuses where that name has come to mean something else.  The
-kernel then looks the name up and tries again.
+The kernel says only which inode it opens or changes, not by which name.  So an open, and a change
+of what is not open, tells meta which name was listed and what it led to.  Meta refuses where that
+name has come to mean something else.  The kernel then looks the name up and tries again.
 
 Invariants:
-    - Of one file the kernel may use at most one name unasked, and only while it has no other as far as the listing
-      knew.
-    - No look-up by another name is answered while the listed one means something else and the kernel may still use it.
+    - Of one file the kernel may use at most one name unasked, and only while it has no
+      other as far as the listing knew.
+    - No look-up by another name is answered while the listed one means something else
+      and the kernel may still use it.
 
-What it does not do: directories, whose names are cached for a time of their own, and what is only looked at.
+What it does not do: directories, whose names are cached for a time of their
+own, and what is only looked at.
 """
 
 import logging
@@ -39,10 +41,12 @@ class ListedNames:
     def may_use(
         self, parent: InodeId, name: bytes, inode: Inode, listed_s: float = math.inf
     ) -> bool:
-        """Return whether the kernel may use the name that a listing shows: an open could not tell which of several it came by.
+        """Return whether the kernel may use the name that a listing shows:
+        an open could not tell which of several it came by.
 
-        Nor whether it came by a symbolic link, so that whoever has replaced one had others open what it led to before.
-        Where it was looked up by another name since `listed_s`, when meta was asked for the listing, this one may be older, and what
+        Nor whether it came by a symbolic link, so that whoever has replaced one had
+        others open what it led to before. Where it was looked up by another name since
+        `listed_s`, when meta was asked for the listing, this one may be older, and what
         it was looked up for would be refused.
         """
         if inode.is_dir:
@@ -55,7 +59,9 @@ class ListedNames:
     def may_use_known(
         self, place: tuple[InodeId, bytes], known: Known, listed_s: float = math.inf
     ) -> bool:
-        """As `may_use`, of the only name of what is no directory, and which the kernel holds already."""
+        """As `may_use`, of the only name of what is no directory,
+        and which the kernel holds already.
+        """
         if known.listed_as not in (None, place) and self._may_be_used(known):
             return False
         return known.looked_up_s < listed_s or known.looked_up_as in (None, place)
@@ -75,7 +81,9 @@ class ListedNames:
         shown: ShownNames | None,
         now_s: float | None = None,
     ) -> None:
-        """Note that the kernel, which holds the inode, may use this name from when it takes the reply in; None: it does so now."""
+        """Note that the kernel, which holds the inode,
+        may use this name from when it takes the reply in; None: it does so now.
+        """
         if inode.is_dir:
             return
         if now_s is None:
@@ -129,11 +137,13 @@ class ListedNames:
         return self._may_be_used(known)
 
     def expect(self, request: Expecting, *, is_by_name: bool = False) -> None:
-        """Have a change of what no program has open here say by which name the kernel may have come, if it may have without a look-up.
+        """Have a change of what no program has open here say
+        by which name the kernel may have come, if it may have without a look-up.
 
-        Meta refuses where that leads elsewhere; the kernel looks the name up and tries again.  Who has a file open may mean that, whatever it is called,
-        unless the change is known to come by a name.
-        How long ago the kernel sent the request nobody knows, where this process was stopped: so a name counts until the kernel has looked it up again.
+        Meta refuses where that leads elsewhere; the kernel looks the name up and tries again.  Who
+        has a file open may mean that, whatever it is called, unless the change is known to come by
+        a name.  How long ago the kernel sent the request nobody knows, where this process was
+        stopped: so a name counts until the kernel has looked it up again.
         """
         inode_id = InodeId(request.inode_id)
         known, state = self._core.known.get(inode_id), self._core.states.get(inode_id)
@@ -145,10 +155,12 @@ class ListedNames:
     async def is_told_apart(
         self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller
     ) -> bool:
-        """Return whether an open can tell by which name it comes; False: it can by now, but a look-up from before is out of date.
+        """Return whether an open can tell by which name it comes;
+        False: it can by now, but a look-up from before is out of date.
 
-        Where another mount has taken the listed name away, the kernel would open, and cut, by it what is now under this one, for as long as it
-        may use it: so long this waits, `client.listed_timeout_s` from when the kernel has taken the listing in.
+        Where another mount has taken the listed name away, the kernel would open, and cut, by it
+        what is now under this one, for as long as it may use it: so long this waits,
+        `client.listed_timeout_s` from when the kernel has taken the listing in.
         """
         if not self.is_otherwise(parent, name, inode_id):
             return True

@@ -1,23 +1,27 @@
-"""Advisory locks (fcntl and flock) that hold over all mounts: kept by meta, asked for and freed here.
+"""Advisory locks (fcntl and flock) that hold over all mounts:
+kept by meta, asked for and freed here.
 
-Owners.  An owner is a number that the kernel gives out: for fcntl it stands for a process, for flock for an open file
-description.  Which owners may hold something is remembered, so that closing a file that was never locked asks nobody.
-For fcntl an owner may stand for an open file description, too (F_OFD_SETLK), and nothing says which of both.  So the
-handle that a lock was asked through is remembered.  A process frees its own locks with each close.  So whoever is left
-when the last descriptor of a handle is closed, is that handle.
+Owners.  An owner is a number that the kernel gives out: for fcntl it stands for a process, for
+flock for an open file description.  Which owners may hold something is remembered, so that closing
+a file that was never locked asks nobody.  For fcntl an owner may stand for an open file
+description, too (F_OFD_SETLK), and nothing says which of both.  So the handle that a lock was asked
+through is remembered.  A process frees its own locks with each close.  So whoever is left when the
+last descriptor of a handle is closed, is that handle.
 
-Content.  As on NFS, a lock orders content as well.  Before bytes are freed, what this mount wrote to the file is sent
-and reported.  After they are had, what others reported is seen.
+Content.  As on NFS, a lock orders content as well.  Before bytes are freed, what this mount wrote
+to the file is sent and reported.  After they are had, what others reported is seen.
 
-Waiting.  A wait can be cancelled at any time; an attempt cannot, so nothing is held that nobody knows of.  Meta knows,
-too, what a process waits for, so that no two wait for each other, on one mount or several.  Of an open file description
-nobody can tell, here as in Linux.  An attempt that fails ends its wait.
+Waiting.  A wait can be cancelled at any time; an attempt cannot, so nothing is held that
+nobody knows of.  Meta knows, too, what a process waits for, so that no two wait for each
+other, on one mount or several.  Of an open file description nobody can tell, here as in
+Linux.  An attempt that fails ends its wait.
 
-What is owed.  Bytes may not be freed because no meta service answered, or because its store is full.  They are freed
-once one does: a process that has closed its file does not come back, and others would wait for it until this mount
-ends.  Owners are numbers that are given out again.  So who locks under one has what is owed for it freed first.  Should
-more be owed while he asks, what his lock brings is not owed any more.  The end of a wait that could not be told is owed
-in the same way.
+What is owed.  Bytes may not be freed because no meta service answered, or because its store
+is full.  They are freed once one does: a process that has closed its file does not come
+back, and others would wait for it until this mount ends.  Owners are numbers that are given
+out again.  So who locks under one has what is owed for it freed first.  Should more be owed
+while he asks, what his lock brings is not owed any more.  The end of a wait that could not
+be told is owed in the same way.
 
 Limits: who falls silent for longer than its client session lasts loses its locks, and is not told.
 """
@@ -130,11 +134,13 @@ class Locks:
     ) -> None:
         """Take a lock; it replaces what its owner had on these bytes.
 
-        It was asked for through `handle_id`: `handle_closes` frees what nobody else has freed by then.  `is_process` is asked when
-        it has to be waited for: whether the owner is a process; None: that is not known yet.
+        It was asked for through `handle_id`: `handle_closes` frees what nobody else has freed by
+        then.  `is_process` is asked when it has to be waited for: whether the owner is a process;
+        None: that is not known yet.
 
         Raises:
-            FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE; DEADLOCK: a process would wait for itself.
+            FsError: LOCK_HELD without `wait`, NO_LOCKS_LEFT, STALE; DEADLOCK: a
+                process would wait for itself.
         """
         self._remember(inode_id, wish, handle_id)
         try:
@@ -154,7 +160,8 @@ class Locks:
         is_process: Callable[[], bool | None],
     ) -> None:
         for freed in list(self._freeing.get(inode_id, ())):
-            # The kernel does not wait for what a last close frees: who closes, and locks again at once, comes second.
+            # The kernel does not wait for what a last close frees: who closes, and locks
+            # again at once, comes second.
             await freed.wait()
         if await self._is_had(inode_id, wish):
             return
@@ -187,7 +194,9 @@ class Locks:
                     self._has_owed.set()
 
     async def _end_waits(self) -> None:
-        """Have meta forget the waits that were given up: others would be told of circles that are none."""
+        """Have meta forget the waits that were given up:
+        others would be told of circles that are none.
+        """
         for one in list(self._waits_to_end):
             owner, wait_id = one
             request = meta_pb2.EndLockWaitReq(
@@ -224,11 +233,12 @@ class Locks:
         return is_had
 
     async def unlock(self, inode_id: InodeId, wish: LockWish) -> None:
-        """Free bytes, after what was written under the lock; what the owner holds around them stays.
+        """Free bytes, after what was written under the lock;
+        what the owner holds around them stays.
 
         Raises:
-            FsError: what was written could not be reported; the bytes are free all the same.  Or no meta service answered:
-                they will be once one does.
+            FsError: what was written could not be reported; the bytes are free all the same.  Or no
+                meta service answered: they will be once one does.
         """
         if wish.is_whole:
             # Before anything is waited for: what the owner asks for meanwhile is to be remembered.
@@ -278,7 +288,9 @@ class Locks:
                 self._has_owed.set()
 
     async def _free_owed(self, owner: _Owner) -> None:
-        """Free what is owed for an owner; raises FsError when meta does not answer: it is owed still."""
+        """Free what is owed for an owner; raises FsError when meta does not answer:
+        it is owed still.
+        """
         inode_id = owner[0]
         async with self._freeing_owed:
             while wishes := self._owed.get(owner):
@@ -315,7 +327,9 @@ class Locks:
             self._asked_by[inode_id] = left
 
     async def conflict(self, inode_id: InodeId, wish: LockWish) -> FileLockPb | None:
-        """Return a lock that forbids a wanted one; its pid is 0 when its process is not of this mount."""
+        """Return a lock that forbids a wanted one;
+        its pid is 0 when its process is not of this mount.
+        """
         found = await self._test(inode_id, wish, wait_ms=0)
         if found is not None and found.client_id != self._core.meta.client_id:
             found.pid = 0
@@ -331,7 +345,8 @@ class Locks:
             await self.unlock(inode_id, LockWish(owner, is_flock))
 
     def free_then(self, inode_id: InodeId, owner: int, go_on: Callable[[], None]) -> None:
-        """Do what `owner_closes` does for fcntl, without a task that waits: its close has failed, and is to say so afterwards, by `go_on`.
+        """Do what `owner_closes` does for fcntl, without a task that waits:
+        its close has failed, and is to say so afterwards, by `go_on`.
 
         Not before: what its process locks next must not be freed with the rest.
         """
@@ -345,7 +360,9 @@ class Locks:
         self._core.finish_in_task(freeing, freed)
 
     def may_hold_by(self, inode_id: InodeId, handle_id: int) -> bool:
-        """Return whether `handle_closes` may have anything to free, but for what `flock_owner` holds."""
+        """Return whether `handle_closes` may have anything to free,
+        but for what `flock_owner` holds.
+        """
         return handle_id in self._asked_by.get(inode_id, ())
 
     async def handle_closes(

@@ -1,6 +1,7 @@
 """Looking names and attributes up, and what the kernel then holds of them.
 
-What the kernel is handed is noted: an open must know what the kernel may still show, and a removal what it may still ask for.
+What the kernel is handed is noted: an open must know what the kernel may still show, and a
+removal what it may still ask for.
 """
 
 import math
@@ -42,10 +43,12 @@ class LookingUp(ExtendedAttributes):
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
 
     def is_open(self, inode_id: InodeId) -> bool:
-        """Return whether a regular file is open here, or what was written to it is still on its way."""
+        """Return whether a regular file is open here,
+        or what was written to it is still on its way.
+        """
         return inode_id in self._core.states
 
-    # -- what the kernel holds ----------------------------------------------------------------------
+    # -- what the kernel holds ---------------------------------------------------------------------
 
     def give(
         self,
@@ -56,7 +59,8 @@ class LookingUp(ExtendedAttributes):
         asked_s: float = math.inf,
         now_s: float | None = None,
     ) -> Inode:
-        """Note that the kernel is handed these attributes, which meta told `age_s` ago, `lookup_count` times as an entry.
+        """Note that the kernel is handed these attributes, which meta told `age_s` ago,
+        `lookup_count` times as an entry.
 
         Args:
             inode: the attributes.
@@ -95,11 +99,14 @@ class LookingUp(ExtendedAttributes):
         may_use: bool | None = None,
         now_s: float | None = None,
     ) -> None:
-        """Note that a listing hands the kernel an entry, told `age_s` ago, that it may use for a while without a lookup, once it has taken in `shown`.
+        """Note that a listing hands the kernel an entry, told `age_s` ago,
+        that it may use for a while without a lookup, once it has taken in `shown`.
 
-        An open must not trust it: it names what it expects, and meta refuses when the name has come to mean
-        something else.  The kernel then looks the name up and opens again.  None: it is taken in, and nothing was done since it was asked for.
-        `may_use` is what `ListedNames.may_use` has just said of it, if it was asked, and `now_s` the time, if that has just been looked at.
+        An open must not trust it: it names what it expects, and meta refuses when the name has
+        come to mean something else.  The kernel then looks the name up and opens again.  None:
+        it is taken in, and nothing was done since it was asked for.  `may_use` is what
+        `ListedNames.may_use` has just said of it, if it was asked, and `now_s` the time, if
+        that has just been looked at.
         """
         asked_s, listed_s = (shown.asked_s, shown.listed_s) if shown else (math.inf, math.inf)
         if may_use is None:
@@ -117,7 +124,8 @@ class LookingUp(ExtendedAttributes):
         age_s: float,
         now_s: float,
     ) -> bool:
-        """Do as `give_listed` with a regular file that no program of this mount has open, at `place`: directory and name.
+        """Do as `give_listed` with a regular file that no program of this mount has open,
+        at `place`: directory and name.
 
         Returns:
             What `ListedNames.may_use` says of it.
@@ -178,21 +186,25 @@ class LookingUp(ExtendedAttributes):
         self._dentries[parent, name] = inode_id
         forget_oldest(self._dentries, DENTRY_COUNT_MAX)
 
-    # -- lookup and attributes ----------------------------------------------------------------------
+    # -- lookup and attributes ---------------------------------------------------------------------
 
     def is_absent(self, parent: InodeId, name: bytes, caller: Caller) -> bool:
         """Return whether meta would certainly say NOT_FOUND of a name, and need not be asked."""
         return self._core.leased.is_absent(parent, name, caller)
 
     def may_know_names(self, parent: InodeId) -> bool:
-        """Return whether `is_absent` may be true, or `entry_at_hand` return it, for some names of a directory."""
+        """Return whether `is_absent` may be true, or `entry_at_hand` return it,
+        for some names of a directory.
+        """
         return self._core.leased.may_know(parent)
 
     def entry_at_hand(self, parent: InodeId, name: bytes, caller: Caller) -> Shown | None:
-        """Return, as an entry for the kernel, the file that a name certainly leads to, with the attributes that the kernel shows; None: meta has to be asked.
+        """Return, as an entry for the kernel, the file that a name certainly leads to,
+        with the attributes that the kernel shows; None: meta has to be asked.
 
-        They may be out of date, so the kernel may use them for nothing but to remove or move the name: there it looks at the owner, which has
-        to be the caller, so that meta judges.  It asks for others before it shows them, or judges by them.
+        They may be out of date, so the kernel may use them for nothing but to remove or move the
+        name: there it looks at the owner, which has to be the caller, so that meta judges.  It asks
+        for others before it shows them, or judges by them.
         """
         leased, shown = self._core.leased, self._shown_by_name(parent, name, caller)
         if shown is None:
@@ -226,7 +238,10 @@ class LookingUp(ExtendedAttributes):
     async def lookup(
         self, parent: InodeId, name: bytes, caller: Caller, *, waited_s: float = 0.0
     ) -> Inode:
-        """Return what a name refers to; "." and ".." are allowed.  The kernel has waited for `waited_s` already."""
+        """Return what a name refers to; "." and ".." are allowed.
+
+        The kernel has waited for `waited_s` already.
+        """
         asked_s = self._core.now_s() - waited_s
         if self.is_absent(parent, name, caller):
             raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
@@ -243,7 +258,9 @@ class LookingUp(ExtendedAttributes):
                 return self._entry(parent, name, reply.inode, asked_s)
 
     def _lacks_length(self, message: common_pb2.InodePb) -> InodeState | None:
-        """Return the state of an open file whose length the chains have to tell, after what meta has just told of it."""
+        """Return the state of an open file whose length the chains have to tell,
+        after what meta has just told of it.
+        """
         state = self._core.states.get(InodeId(message.inode_id))
         if state is None:
             return None
@@ -257,12 +274,16 @@ class LookingUp(ExtendedAttributes):
             await self._core.settle_length(state)
 
     def _is_late(self, message: common_pb2.InodePb, mark: int) -> bool:
-        """Return whether attributes that were asked for at `mark` may be from before a change of this mount; it knows what it has open."""
+        """Return whether attributes that were asked for at `mark` may be from before a change
+        of this mount; it knows what it has open.
+        """
         inode_id = InodeId(message.inode_id)
         return self._core.changes.is_since(mark, inode_id) and inode_id not in self._core.states
 
     async def _newest_of(self, message: common_pb2.InodePb, mark: int) -> Inode:
-        """Return what the reply to a change tells that was asked for at `mark`, as `Shared.newest_after`."""
+        """Return what the reply to a change tells that was asked for at `mark`,
+        as `Shared.newest_after`.
+        """
         await self._learn_length(message)
         return await self._core.newest_after(self._core.absorbed(message), mark)
 
@@ -273,7 +294,8 @@ class LookingUp(ExtendedAttributes):
         caller: Caller,
         on_end: OnMetaReply[meta_pb2.InodeRsp],
     ) -> UnderWay | None:
-        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`, with `mark_now` from before.
+        """Begin what `lookup` does; `on_end` hands the reply to `looked_up`,
+        with `mark_now` from before.
 
         None: not begun, so `lookup` has to do it.
         It is tried once: an error that another try may cure is no answer.
@@ -298,11 +320,13 @@ class LookingUp(ExtendedAttributes):
     def looked_up(
         self, parent: InodeId, name: bytes, reply: meta_pb2.InodeRsp, asked: Moment
     ) -> Inode:
-        """Return what a name refers to, as the reply to a look-up says that was begun at `asked`; once it is handed to the kernel call `note_entry`.
+        """Return what a name refers to, as the reply to a look-up says that was begun at `asked`;
+        once it is handed to the kernel call `note_entry`.
 
         Raises:
-            TakesTaskError: it may be from before a change of this mount, the kernel may take the inode by another name, or the chains
-                have to tell the length: `lookup` has to be done.
+            TakesTaskError: it may be from before a change of this mount, the kernel
+                may take the inode by another name, or the chains have to tell the
+                length: `lookup` has to be done.
         """
         inode_id = InodeId(reply.inode.inode_id)
         self._note_directory(reply.inode, asked.at_s)
@@ -320,19 +344,22 @@ class LookingUp(ExtendedAttributes):
         return inode
 
     def note_entry(self, parent: InodeId, name: bytes, inode: Inode, asked: Moment) -> None:
-        """Note that the kernel has been handed what `looked_up` returned, before anything else is done."""
+        """Note that the kernel has been handed what `looked_up` returned,
+        before anything else is done.
+        """
         try:
             self._entry_of(parent, name, inode, asked.at_s, lookup_count=0)
         except BaseException:
-            # For want of memory: what the kernel shows is not known then, so the next open has it forget that.
+            # For want of memory: what the kernel shows is not known then, so the
+            # next open has it forget that.
             self._core.known[inode.inode_id].unsure_until_s = math.inf
             raise
 
     async def getattr(self, inode_id: InodeId, caller: Caller) -> Inode:
         """Return attributes, with what this mount wrote and has not reported yet.
 
-        Of what the kernel holds and lost its last name, as far as this mount saw that, they stay when meta has
-        forgotten it.
+        Of what the kernel holds and lost its last name, as far as this mount saw that, they
+        stay when meta has forgotten it.
         """
         asked_s = self._core.now_s()
         request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
@@ -352,9 +379,11 @@ class LookingUp(ExtendedAttributes):
             return self.give(self._core.absorbed(reply.inode), asked_s=asked_s)
 
     def told(self, inode_id: InodeId) -> tuple[Inode, float] | None:
-        """Return what `getattr` would, where that is known, and for how many seconds it may be used.
+        """Return what `getattr` would, where that is known,
+        and for how many seconds it may be used.
 
-        Of an open file it is what meta told last, with what was written since: the kernel forgets the times of a file at each write.
+        Of an open file it is what meta told last, with what was written since: the kernel forgets
+        the times of a file at each write.
         """
         core = self._core
         state = core.states.get(inode_id)
@@ -370,7 +399,8 @@ class LookingUp(ExtendedAttributes):
         return inode, left_s
 
     def told_with_birth(self, inode_id: InodeId) -> tuple[Inode, float] | None:
-        """Return what `told` would, or what the kernel was given last: but for the time of making, it would not have asked.
+        """Return what `told` would, or what the kernel was given last:
+        but for the time of making, it would not have asked.
 
         To be told to the kernel together with the time of making.
         """
@@ -385,7 +415,9 @@ class LookingUp(ExtendedAttributes):
         return found
 
     async def getattr_with_birth(self, inode_id: InodeId, caller: Caller) -> Inode:
-        """Return what `getattr` would, to be told to the kernel together with the time of making."""
+        """Return what `getattr` would, to be told to the kernel together
+        with the time of making.
+        """
         inode = await self.getattr(inode_id, caller)
         self._note_birth_told(inode_id)
         return inode

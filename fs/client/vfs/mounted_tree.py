@@ -1,7 +1,9 @@
-"""Which tree a mount shows, in words: `CLUSTER_ID`, or `CLUSTER_ID:/SUBDIR` for a directory of it.  Pure.
+"""Which tree a mount shows, in words: `CLUSTER_ID`, or `CLUSTER_ID:/SUBDIR` for a directory of it.
 
-Lists of mounts show these words behind `emberfs:`, unless the mount was given another name.  Every path of the mount has them as an
-attribute in any case (`TREE_ATTRIBUTE`).
+Pure.
+
+Lists of mounts show these words behind `emberfs:`, unless the mount was given another name.  Every
+path of the mount has them as an attribute in any case (`TREE_ATTRIBUTE`).
 """
 
 from typing import Final, NamedTuple

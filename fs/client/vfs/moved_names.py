@@ -1,7 +1,9 @@
-"""Names that got another one in the same directory while it was listed, so that nothing is listed twice for that.
+"""Names that got another one in the same directory while it was listed,
+so that nothing is listed twice for that.
 
-Entries come in byte order.  Who gives each file that he is shown a later name would be shown it again under that one,
-and again, until names are too long.  Only what this mount renames is known.  Pure.
+Entries come in byte order.  Who gives each file that he is shown a later name would be
+shown it again under that one, and again, until names are too long.  Only what this
+mount renames is known.  Pure.
 """
 
 from typing import Final
@@ -19,7 +21,9 @@ class MovedNames:
         self._listed: dict[bytes, bytes] = {}
         """By the name that something has now: the one by which it was listed."""
         self._undecided: dict[bytes, bytes] = {}
-        """The same of what was renamed since the last request: which names of the reply before the kernel has shown, that tells."""
+        """The same of what was renamed since the last request:
+        which names of the reply before the kernel has shown, that tells.
+        """
 
     @property
     def is_empty(self) -> bool:
@@ -32,7 +36,9 @@ class MovedNames:
         return bool(self._undecided)
 
     def note(self, old: bytes, new: bytes, *, is_new_name: bool) -> None:
-        """Something was renamed; `is_new_name`: nothing was there before by the name that it has now."""
+        """Something was renamed; `is_new_name`: nothing was there before by the name
+        that it has now.
+        """
         known = self._listed if old in self._listed else self._undecided
         origin = known.pop(old, old)
         self.forget(new)
@@ -45,12 +51,16 @@ class MovedNames:
         self._undecided.pop(name, None)
 
     def decide(self, after: bytes) -> None:
-        """The kernel goes on behind a name: of what was renamed since its last request that up to there was shown, and what is behind it not."""
+        """The kernel goes on behind a name: of what was renamed since its last request that up
+        to there was shown, and what is behind it not.
+        """
         self._listed |= {new: old for new, old in self._undecided.items() if old <= after}
         self._undecided.clear()
 
     def is_listed(self, name: bytes, after: bytes) -> bool:
-        """Return whether a listing that goes on behind `after` has shown by an earlier name what has this one."""
+        """Return whether a listing that goes on behind `after` has shown
+        by an earlier name what has this one.
+        """
         origin = self._listed.get(name)
         return origin is not None and origin <= after
 

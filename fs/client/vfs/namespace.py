@@ -1,10 +1,12 @@
-"""Making, moving and removing names: everything that is one call of meta, plus what this mount has open.
+"""Making, moving and removing names: everything that is one call of meta,
+plus what this mount has open.
 
 Looking up: `looking_up`.  Attributes: `changing_attributes`.
 
-When a name is removed or replaced while this mount has the file open, the request carries a file session
-("keep session"), so that the content outlives the name.  The target of a name is known from the lookup that
-the kernel made right before; should it have changed in between, the session is added afterwards.
+When a name is removed or replaced while this mount has the file open, the request carries a
+file session ("keep session"), so that the content outlives the name.  The target of a name is
+known from the lookup that the kernel made right before; should it have changed in between,
+the session is added afterwards.
 """
 
 import stat
@@ -77,7 +79,9 @@ class Namespace(ChangingAttributes):
         *,
         leads_to: Callable[[ChangeRspT], Sequence[InodeId | None]],
     ) -> Change[ReqT, ChangeRspT, T]:
-        """Return a change of the names at `places`, whose reply `take` makes something of; `leads_to` tells of it what `LeasedNames.end` wants."""
+        """Return a change of the names at `places`, whose reply `take` makes something of;
+        `leads_to` tells of it what `LeasedNames.end` wants.
+        """
         names = AskedNames(self._core, caller, places)
 
         # Quoted: they would be evaluated for every change.
@@ -111,13 +115,17 @@ class Namespace(ChangingAttributes):
         return await make(self._core, change)
 
     def begin(self, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> bool:
-        """Begin, without a task, what another method has returned; False: nothing is done, `make` has to do it."""
+        """Begin, without a task, what another method has returned;
+        False: nothing is done, `make` has to do it.
+        """
         if self._depends_on_owners(change):
             return False
         return begin(self._core, change, on_end)
 
     def _depends_on_owners(self, change: Change[Any, Any, Any]) -> bool:
-        """Return whether meta may judge a change of names by the owner of what they lead to, as in a sticky directory, and does not know it yet."""
+        """Return whether meta may judge a change of names by the owner of what they lead to,
+        as in a sticky directory, and does not know it yet.
+        """
         return bool(self._core.owned) and change.request.caller.uid != 0
 
     def making_directory(
@@ -145,7 +153,9 @@ class Namespace(ChangingAttributes):
     async def mkdir(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0
     ) -> Inode:
-        """Create a directory; a default access control list of the parent counts instead of `umask`."""
+        """Create a directory; a default access control list
+        of the parent counts instead of `umask`.
+        """
         return await self.make(self.making_directory(parent, name, mode, caller, umask=umask))
 
     def making_symlink(
@@ -218,7 +228,8 @@ class Namespace(ChangingAttributes):
         return entry
 
     async def _call_link(self, request: meta_pb2.LinkReq, caller: Caller) -> Inode:
-        # The kernel tries again once: looks the name up, if it came by one, and finds what that leads to by now; or comes by the descriptor again.
+        # The kernel tries again once: looks the name up, if it came by one, and finds what that
+        # leads to by now; or comes by the descriptor again.
         core, inode_id = self._core, InodeId(request.inode_id)
         known = core.known.get(inode_id)
         self.listed.expect(request, is_by_name=known is None or not known.is_link_refused)
@@ -286,7 +297,9 @@ class Namespace(ChangingAttributes):
     def removing_tree(
         self, parent: InodeId, name: bytes, inode_id: InodeId, caller: Caller
     ) -> Change[meta_pb2.RemoveTreeReq, meta_pb2.RemoveRsp, None]:
-        """Return the change that removes a directory with all below it, if the name still leads to it."""
+        """Return the change that removes a directory with all below it,
+        if the name still leads to it.
+        """
         request = meta_pb2.RemoveTreeReq(
             caller=caller.to_pb(), parent_inode_id=parent, name=name, inode_id=inode_id
         )
@@ -380,7 +393,9 @@ class Namespace(ChangingAttributes):
     def _note_moved(
         self, inode_id: InodeId, old: tuple[InodeId, bytes], new: tuple[InodeId, bytes]
     ) -> None:
-        """The kernel takes what it knows of a name along: what may be used without asking goes by the new one from now on."""
+        """The kernel takes what it knows of a name along:
+        what may be used without asking goes by the new one from now on.
+        """
         self._core.changes.note_inode(inode_id)
         self.listed.note_moved(inode_id, old, new)
 
@@ -402,7 +417,9 @@ class Namespace(ChangingAttributes):
     def _note_removed(
         self, place: Place, removed: common_pb2.InodePb, kept: InodeState | None, caller: Caller
     ) -> Coroutine[Any, Any, None] | None:
-        """Take in what has lost the name at a place; return what has to be awaited before anybody is told, if anything."""
+        """Take in what has lost the name at a place;
+        return what has to be awaited before anybody is told, if anything.
+        """
         inode_id = InodeId(removed.inode_id)
         self.listed.note_removed(inode_id, *place)
         self._core.changes.note_inode(inode_id)
@@ -419,7 +436,9 @@ class Namespace(ChangingAttributes):
         return None
 
     async def _keep_late(self, state: InodeState, caller: Caller) -> None:
-        """Keep the content of what is open here and has lost its last name: another client gave that to it after our last lookup of it."""
+        """Keep the content of what is open here and has lost its last name:
+        another client gave that to it after our last lookup of it.
+        """
         request = meta_pb2.OpenReq(
             caller=caller.to_pb(),
             inode_id=state.inode_id,
@@ -430,5 +449,6 @@ class Namespace(ChangingAttributes):
         except FsError as error:
             if error.status is not Status.STALE:
                 raise
-            # The reply came so late that its content is gone.  The name is, too, as asked; its readers are told.
+            # The reply came so late that its content is gone.  The name is, too, as
+            # asked; its readers are told.
             state.keep_session = None

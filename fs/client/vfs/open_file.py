@@ -1,14 +1,17 @@
-"""What a mount remembers of an inode that it has open, and of each open file and directory.  No I/O.
+"""What a mount remembers of an inode that it has open, and of each open file and directory.
+
+No I/O.
 
 Length, three views of it:
     - meta's, in `inode.file.length`: what was reported;
-    - `acked_end`: end of the last byte that storage acknowledged and meta may not know yet; it goes to
-      meta as a length hint, valid only under the truncate version it was written under;
+    - `acked_end`: end of the last byte that storage acknowledged and meta may not know yet; it goes
+      to meta as a length hint, valid only under the truncate version it was written under;
     - `local_length()`: what applications on this mount see: the larger of both and of what is still
       buffered.
 
-Sequence numbers instead of flags: `acked_seq` grows with every acknowledged flush; reported and durable
-states are "up to which acked_seq", so that a flush that ends during a report is never taken as reported.
+Sequence numbers instead of flags: `acked_seq` grows with every acknowledged flush;
+reported and durable states are "up to which acked_seq", so that a flush that ends during
+a report is never taken as reported.
 """
 
 import math
@@ -35,11 +38,15 @@ SET_ID_BITS = 0o6000
 NOT_READ, READ_BEFORE = -1, -2
 """In place of a `content_seq`, which is none of these."""
 INLINE_AGAIN = 8
-"""Who syncs a file again and again sends all of it each time: with so many of the longest inline files it costs more than a chunk."""
+"""Who syncs a file again and again sends all of it each time:
+with so many of the longest inline files it costs more than a chunk.
+"""
 
 
 class _OwnLock:
-    """A lock of each inode, made when it is first asked for: most files are opened and closed without any."""
+    """A lock of each inode, made when it is first asked for:
+    most files are opened and closed without any.
+    """
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
@@ -123,7 +130,9 @@ class InodeState:
         self.holes = KnownHoles()
         self.handles: dict[int, FileHandle] = {}
         self.inline: InlineBytes | None = None
-        """All bytes of the file, where they are known; may be those of a content that is not the newest.  Set by `Shared.know_inline`."""
+        """All bytes of the file, where they are known;
+        may be those of a content that is not the newest.  Set by `Shared.know_inline`.
+        """
         self.inline_bytes_max = 0
         """How long the file may be to be sent inline; 0: it is not."""
         self.inline_count = 0
@@ -139,11 +148,15 @@ class InodeState:
         self.append = AppendBuffer()
         self.flushes: list[Flush] = []
         self.cuts_under_way = 0
-        """Truncations that this mount has asked for: bytes within the length may be gone already."""
+        """Truncations that this mount has asked for:
+        bytes within the length may be gone already.
+        """
         self.cut_ended = trio.Event()
         """Set, and replaced, when none is under way any more."""
         self.held: list[Flush] = []
-        """Those of `flushes` that are held back, so that others join them; each of another chunk."""
+        """Those of `flushes` that are held back, so that others join them;
+        each of another chunk.
+        """
         self.written_end = 0
         self.acked_end = 0
         self.acked_seq = 0
@@ -157,7 +170,9 @@ class InodeState:
         self.is_metered = False
         self.space_counted_s = -math.inf
         self.is_space_unsure = False
-        """Bytes were left out or cleared, or written to a file with holes, since meta last counted its space."""
+        """Bytes were left out or cleared, or written to a file with holes,
+        since meta last counted its space.
+        """
         self.promised_length = 0
         self.local_mtime_ns = 0
         self.set_times: SetTimes | None = None
@@ -165,8 +180,10 @@ class InodeState:
         self.set_owner: SetOwner | None = None
         """Goes with what is to be reported, too, and if that fails, by itself."""
         self.clears_suid = False
-        """Somebody who is not root wrote: meta has to take set-user-id and set-group-id bits with the next report. The kernel, if
-        it is in between, takes those that it knows of, not what another mount has set since."""
+        """Somebody who is not root wrote: meta has to take set-user-id and set-group-id bits with
+        the next report. The kernel, if it is in between, takes those that it knows of, not what
+        another mount has set since.
+        """
         self.content_seq = 0
         self.error_count = 0
         self.last_error: FsError | None = None
@@ -175,7 +192,9 @@ class InodeState:
         self.told_until_s = -math.inf
         """Until then the attributes of `inode` are no older than the kernel may keep any."""
         self.unsure_ctime_ns = -1
-        """Attributes with a ctime up to this may be from before a change that this mount made and was not told the outcome of."""
+        """Attributes with a ctime up to this may be from before a change that this mount made
+        and was not told the outcome of.
+        """
 
     @property
     def file(self) -> FilePart:
@@ -191,7 +210,9 @@ class InodeState:
 
     @property
     def is_read_directly(self) -> bool:
-        """True while somebody may read past the page cache, who is promised more than who reads what the kernel keeps."""
+        """True while somebody may read past the page cache,
+        who is promised more than who reads what the kernel keeps.
+        """
         return any(handle.is_direct or handle.is_of_batch for handle in self.handles.values())
 
     @property
@@ -201,13 +222,17 @@ class InodeState:
 
     @property
     def may_go_inline(self) -> bool:
-        """Return whether what is buffered may go to meta, as far as is known before it is looked at."""
+        """Return whether what is buffered may go to meta,
+        as far as is known before it is looked at.
+        """
         is_short = 0 < self.written_end <= self.inline_bytes_max
         is_lasting = self.inline_sent_bytes > INLINE_AGAIN * self.inline_bytes_max
         return is_short and not is_lasting and self.inline is not None and self.inode.nlink > 0
 
     def forget_kept(self) -> None:
-        """Know the bytes of the file no more: who reads asks meta again, and what is written goes to storage."""
+        """Know the bytes of the file no more: who reads asks meta again,
+        and what is written goes to storage.
+        """
         self.inline = None
 
     @property
@@ -220,7 +245,9 @@ class InodeState:
         return max(self.file.length, self.acked_end, self.written_end)
 
     def note_changed(self, wall_ns: int) -> None:
-        """Content was changed just now: that is its time of modification, whatever was set before."""
+        """Content was changed just now: that is its time of modification,
+        whatever was set before.
+        """
         self.local_mtime_ns = wall_ns
         self.content_seq += 1
         if self.set_times is not None:
@@ -241,7 +268,9 @@ class InodeState:
                 handle.noted_seq = READ_BEFORE
 
     def note_foreign_content(self) -> None:
-        """Others may have written: what was read is old, and whether all of it would survive a power loss is not known."""
+        """Others may have written: what was read is old,
+        and whether all of it would survive a power loss is not known.
+        """
         self.content_seq += 1
         self.foreign_count += 1
         self.durable_seq = -1
@@ -269,7 +298,9 @@ class InodeState:
             ended.set()
 
     def settled_length(self) -> int:
-        """Return `local_length`, or -1 while `is_dirty`, `cuts_under_way`, or while the chains have to tell; what every begun read asks for, with one call."""
+        """Return `local_length`, or -1 while `is_dirty`, `cuts_under_way`,
+        or while the chains have to tell; what every begun read asks for, with one call.
+        """
         if self.run is not None or self.flushes or self.append.length > 0 or self.is_length_unknown:
             return -1
         if self.cuts_under_way:
@@ -282,17 +313,20 @@ class InodeState:
         )
 
     def absorb(self, inode: Inode) -> bool:
-        """Take over attributes from meta; replies that arrive late change nothing, and return False.
+        """Take over attributes from meta; replies that arrive late change nothing,
+        and return False.
 
-        The number of chains in use, and of the last truncation that is over, are taken from late ones, too.
-        Meta lets ctime grow with every change of attributes or length, and data_ver with what else concerns content.
+        The number of chains in use, and of the last truncation that is over, are taken from late
+        ones, too. Meta lets ctime grow with every change of attributes or length, and data_ver
+        with what else concerns content.
         """
         assert inode.file is not None and inode.inode_id == self.inode_id, inode.inode_id
         old = self.file
         # A further truncation is none of before, whatever the clock of who counted it says.
         is_cut = inode.file.truncate_ver > old.truncate_ver
         told, known = (inode.ctime_ns, inode.file.data_ver), (self.inode.ctime_ns, old.data_ver)
-        # That inline bytes leave for a chunk changes neither, and what was written there since may not be reported yet.
+        # That inline bytes leave for a chunk changes neither, and what was written there
+        # since may not be reported yet.
         is_before_move = told == known and _move_order(inode.file) < _move_order(old)
         is_late = (told < known and not is_cut) or is_before_move
         stripe = self._dyn_stripe_after(inode.file, is_late=is_late)
@@ -310,8 +344,9 @@ class InodeState:
     def _dyn_stripe_after(self, told: FilePart, *, is_late: bool) -> int:
         """Return how many slots may hold chunks, after a reply.
 
-        It only grows, so each reply counts: also one that seems to be late since a power loss has taken from meta what this mount was told
-        before.  But that of an inline file is 0, whatever it was before, and that it is so no more is known by a further truncation.
+        It only grows, so each reply counts: also one that seems to be late since a power loss has
+        taken from meta what this mount was told before.  But that of an inline file is 0, whatever
+        it was before, and that it is so no more is known by a further truncation.
         """
         old = self.file
         if is_late and (old.is_inline or told.is_inline or told.truncate_ver < old.truncate_ver):
@@ -320,14 +355,18 @@ class InodeState:
         return told.dyn_stripe if is_begun_anew else max(told.dyn_stripe, self.ref.dyn_stripe)
 
     def absorb_extended(self, inode: Inode) -> None:
-        """Take over the answer to who asked for more chains: they are there, whatever was told before a power loss."""
+        """Take over the answer to who asked for more chains:
+        they are there, whatever was told before a power loss.
+        """
         assert inode.file is not None
         self.absorb(inode)
         if inode.file.dyn_stripe > self.ref.dyn_stripe:
             self.ref = replace(self.ref, dyn_stripe=inode.file.dyn_stripe)
 
     def note_moved(self, told: FilePart) -> None:
-        """The bytes of a file that was inline, as `told`, are in a chunk by now, to which nothing of this mount was sent before."""
+        """The bytes of a file that was inline, as `told`, are in a chunk by now,
+        to which nothing of this mount was sent before.
+        """
         if self.file.truncate_ver == told.truncate_ver + 1:
             for flush in self.flushes:
                 if flush.truncate_ver == told.truncate_ver:
@@ -339,7 +378,8 @@ class InodeState:
         self.unsure_ctime_ns = self.inode.ctime_ns
 
     def forget_length(self) -> None:
-        """After a truncation: what was known of the length before it is void, and a sync has to cover what it has cut.
+        """After a truncation: what was known of the length before it is void,
+        and a sync has to cover what it has cut.
 
         What meta was not told of may have been written before it or after: the chains have to tell.
         """
@@ -351,9 +391,11 @@ class InodeState:
         self.content_seq += 1
 
     def note_lost_length(self, told: FilePart, inode: Inode) -> None:
-        """Take in from the answer to a report that meta has lost, with its power, a length that it had `told` before: that is to be reported.
+        """Take in from the answer to a report that meta has lost, with its power,
+        a length that it had `told` before: that is to be reported.
 
-        Only a truncation makes a file shorter, and it has a number.  What the chains hold tells nothing of a hole at the end.
+        Only a truncation makes a file shorter, and it has a number.  What the chains hold tells
+        nothing of a hole at the end.
         """
         assert inode.file is not None
         is_cut = not told.truncate_ver == inode.file.truncate_ver == self.file.truncate_ver
@@ -367,9 +409,11 @@ class InodeState:
         self.lost_length_count += 1
 
     def forget_refused(self, seq: int) -> None:
-        """What was acknowledged up to `acked_seq` = seq and not reported was refused by meta, which cuts it: it is not there.
+        """What was acknowledged up to `acked_seq` = seq and not reported was refused by meta,
+        which cuts it: it is not there.
 
-        Of what has come since only the chains can tell: some was there before the cut, some came after it, some failed.
+        Of what has come since only the chains can tell: some was there before the cut,
+        some came after it, some failed.
         """
         self.acked_end = 0
         self.set_times = None
@@ -378,7 +422,9 @@ class InodeState:
         self.content_seq += 1
 
     def give_back(self) -> bool:
-        """Ask for every further byte again, where there is a promise that is not used; return whether there was."""
+        """Ask for every further byte again, where there is a promise that is not used;
+        return whether there was.
+        """
         needed = max(self.acked_end, self.file.length)
         if not self.is_metered or self.is_dirty or self.promised_length <= needed:
             return False
@@ -400,7 +446,9 @@ class InodeState:
             self.promised_length = inode.file.promised_length
 
     def present(self, inode: Inode) -> Inode:
-        """Return attributes that were absorbed, with what applications on this mount already did to the file."""
+        """Return attributes that were absorbed, with what applications
+        on this mount already did to the file.
+        """
         length, file, owner = self.local_length(), inode.file, self.set_owner
         assert file is not None
         if length != file.length:
@@ -441,7 +489,9 @@ def _move_order(file: FilePart) -> tuple[int, bool]:
 
 @dataclass(slots=True, eq=False)
 class FileSession:
-    """A file session of one open file description and of what shares it; ends with the last of them."""
+    """A file session of one open file description and of what shares it;
+    ends with the last of them.
+    """
 
     session_id: SessionId
     handle_count: int = 1
@@ -459,9 +509,13 @@ class FileHandle:
     is_append: bool
     file_session: FileSession | None
     maker_id: int = 0
-    """Of the thread that has made the file to write it, as the kernel calls it; 0: another open, or nobody knows."""
+    """Of the thread that has made the file to write it, as the kernel calls it;
+    0: another open, or nobody knows.
+    """
     is_direct: bool = False
-    """The kernel passes its writes on as they are, and leaves it to this side to take privileges from a changed program."""
+    """The kernel passes its writes on as they are,
+    and leaves it to this side to take privileges from a changed program.
+    """
     is_of_batch: bool = False
     """A share, by which nothing is read that the kernel keeps."""
     is_new: bool = True
@@ -473,16 +527,22 @@ class FileHandle:
     is_read_by_kernel: bool = False
     """Reads may be answered by the kernel alone, which was let keep its pages at the open."""
     noted_seq: int = NOT_READ
-    """`content_seq` of the file when a read through it was last looked at as an access, or READ_BEFORE where the next one is to be looked at, too."""
+    """`content_seq` of the file when a read through it was last looked at as an access,
+    or READ_BEFORE where the next one is to be looked at, too.
+    """
     readahead: Readahead["FetchedBlock"] = field(default_factory=Readahead)
     readahead_seq: int = 0
     seen_error_count: int = 0
     owner_error: FsError | None = None
-    """Mode or owner, which were set by who has this one, could not be; its next close or fsync says so."""
+    """Mode or owner, which were set by who has this one, could not be;
+    its next close or fsync says so.
+    """
     is_dirty: bool = False
     """Something was changed through this handle since its last durable point."""
     is_left: bool = False
-    """A close has left that to a power loss, since the file had no name; what is open yet may be only a copy that nobody has."""
+    """A close has left that to a power loss, since the file had no name;
+    what is open yet may be only a copy that nobody has.
+    """
 
     def note_write(self) -> None:
         """Content is about to be changed through this handle."""

@@ -1,4 +1,6 @@
-"""What the vfs knows of its surroundings: who calls, and the kernel whose caches it must keep honest."""
+"""What the vfs knows of its surroundings: who calls,
+and the kernel whose caches it must keep honest.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,8 +26,8 @@ class Caller:
     def put(self, message: pb.CallerPb) -> None:
         """Do as `to_pb` in a new request itself.
 
-        Requests that a program waits for are filled in field by field: with keyword arguments, of which those that are messages are
-        copied, they take three times as long.
+        Requests that a program waits for are filled in field by field: with keyword arguments, of
+        which those that are messages are copied, they take three times as long.
         """
         message.uid = self.uid  # also if it is 0: so the message is there
         message.gid = self.gid
@@ -36,8 +38,8 @@ class Caller:
 class KernelCache(Protocol):
     """The kernel's caches of attributes and file content.
 
-    Both calls may have to wait for requests that the kernel has under way, so they must never run on
-    the event loop's thread.
+    Both calls may have to wait for requests that the kernel has under way, so they must never
+    run on the event loop's thread.
     """
 
     async def invalidate_attributes(self, inode_id: InodeId) -> None:
@@ -47,8 +49,9 @@ class KernelCache(Protocol):
     async def invalidate_content(self, inode_id: InodeId, start: int = 0, length: int = 0) -> None:
         """Forget attributes, and content from `start` on, of `length` bytes (0: all that follows).
 
-        What programs have changed there through maps is written first.  Waits for reads and writes of that content that are
-        under way: a request that the kernel sends while it holds such pages must not await it.
+        What programs have changed there through maps is written first.  Waits for reads and
+        writes of that content that are under way: a request that the kernel sends while it holds
+        such pages must not await it.
         """
         ...
 

@@ -1,12 +1,14 @@
-"""What the programs on a mount do: per process and operation, and which files, while somebody looks.
+"""What the programs on a mount do: per process and operation, and which files,
+while somebody looks.
 
-Whoever reads the attribute PROFILE_ATTRIBUTE of anything on the mount looks; `is_on` goes back to False KEPT_S after the last look.
-While nobody does, an operation pays one look at `is_on`.
+Whoever reads the attribute PROFILE_ATTRIBUTE of anything on the mount looks; `is_on` goes back to
+False KEPT_S after the last look. While nobody does, an operation pays one look at `is_on`.
 
-Only the superuser and the user of the mount daemon may look: command names and inodes of others are none of anybody's business.
+Only the superuser and the user of the mount daemon may look: command names and inodes of others
+are none of anybody's business.
 
-Bounds: PROCESS_COUNT_MAX processes and FILE_COUNT_MAX files are kept, those that were active last; what is told is cut to VALUE_BYTES_MAX,
-the busiest first.
+Bounds: PROCESS_COUNT_MAX processes and FILE_COUNT_MAX files are kept, those that were active last;
+what is told is cut to VALUE_BYTES_MAX, the busiest first.
 
 Concurrency: event loop only.
 """
@@ -83,8 +85,14 @@ class Profile:
         self._files: dict[int, _File] = {}
 
     def note(  # noqa: PLR0917 - one call per operation
-        self, thread_id: int, operation: str, inode_id: int, byte_count: int, took_s: float, calls: int = 1
-    ) -> None:  # fmt: skip
+        self,
+        thread_id: int,
+        operation: str,
+        inode_id: int,
+        byte_count: int,
+        took_s: float,
+        calls: int = 1,
+    ) -> None:
         """An operation of a program has ended; only while `is_on`.
 
         Args:

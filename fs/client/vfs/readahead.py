@@ -1,14 +1,14 @@
 """Readahead of one open file: what to fetch next, and which fetched blocks to keep.  Pure.
 
-A reader is sequential when its reads follow each other, give or take SLACK_BYTES: the kernel sends the reads of one
-stream concurrently and slightly out of order.
+A reader is sequential when its reads follow each other, give or take SLACK_BYTES: the kernel sends
+the reads of one stream concurrently and slightly out of order.
 
-The window begins with two reads, or WINDOW_BYTES_MIN.  It doubles with each sequential read that reaches the second
-half of what was fetched, and falls to zero at a jump.
+The window begins with two reads, or WINDOW_BYTES_MIN.  It doubles with each sequential read that
+reaches the second half of what was fetched, and falls to zero at a jump.
 
-Who begins at the start of a larger file with START_BYTES at once reads it all, as far as can be known.  For that read,
-and what is behind it, a block of START_BLOCK_BYTES is fetched.  From the third read on the window doubles with each;
-the second one the kernel sends by itself.
+Who begins at the start of a larger file with START_BYTES at once reads it all, as far as can be
+known.  For that read, and what is behind it, a block of START_BLOCK_BYTES is fetched.  From the
+third read on the window doubles with each; the second one the kernel sends by itself.
 
 Invariants:
     - Blocks are disjoint, in file order, and together contiguous.
@@ -22,16 +22,24 @@ from ...schema.layout import KIB, MIB
 
 WINDOW_BYTES_MIN = 256 * KIB
 BLOCK_BYTES_MAX = 8 * MIB
-"""Of one fetch, which is one request (`AHEAD_BYTES`): that costs both sides as much by itself as copying a MiB."""
+"""Of one fetch, which is one request (`AHEAD_BYTES`):
+that costs both sides as much by itself as copying a MiB.
+"""
 SLACK_BYTES = 1 * MIB
 SEQUENTIAL_READ_COUNT = 2
 """A file read once from the start may be a header; the second read in a row is a stream."""
 START_BYTES = 1 * MIB
-"""Of one read: as much as the kernel asks for at once where the program itself wants hundreds of KiB.  Headers are read in smaller pieces."""
+"""Of one read: as much as the kernel asks for at once where the program itself wants hundreds
+of KiB.  Headers are read in smaller pieces.
+"""
 START_BLOCK_BYTES = 4 * MIB
-"""Of the block that he waits for first: one twice as large comes a millisecond later, for nothing if he stops."""
+"""Of the block that he waits for first: one twice as large comes a millisecond later,
+for nothing if he stops.
+"""
 START_AHEAD = 4
-"""As many times what he has read is fetched at the most: after a large read he may go on with small ones."""
+"""As many times what he has read is fetched at the most:
+after a large read he may go on with small ones.
+"""
 BlockT = TypeVar("BlockT")
 
 
@@ -154,7 +162,9 @@ class Readahead(Generic[BlockT]):
         return bool(self._dropped)
 
     def take_dropped(self) -> list[Block[BlockT]]:
-        """Return the blocks that were forgotten since the last time, each once; nobody will read them."""
+        """Return the blocks that were forgotten since the last time, each once;
+        nobody will read them.
+        """
         dropped, self._dropped = self._dropped, []
         for block in dropped:
             block.is_dropped = True

@@ -31,7 +31,9 @@ TOGETHER_BYTES_MAX = 128 * KIB
 """Larger reads go by themselves: what they cost grows with their bytes."""
 
 PAGE_BYTES = 4 * KIB
-"""READs of the page cache that are larger may be ones that no program waits for yet, of which the kernel keeps none back."""
+"""READs of the page cache that are larger may be ones that no program waits for yet,
+of which the kernel keeps none back.
+"""
 
 
 class Reading(Handles):
@@ -90,7 +92,8 @@ class Reading(Handles):
                 return found
 
     def hold_read(self, handle_id: int, offset: int) -> Callable[[], None]:
-        """Have short answers to READs of what lies behind `offset` wait for a READ that has arrived and is not done yet.
+        """Have short answers to READs of what lies behind `offset` wait for a READ that has arrived
+        and is not done yet.
 
         Returns:
             To be called once it is answered.
@@ -105,7 +108,9 @@ class Reading(Handles):
         return partial(known.held.remove, offset)
 
     def _is_counted(self, known: Known, mark: int, offset: int, length: int) -> bool:
-        """Return whether the kernel will go by a short answer, which is given at once then, to a READ from `offset` on of a file of `length` bytes."""
+        """Return whether the kernel will go by a short answer, which is given at once then,
+        to a READ from `offset` on of a file of `length` bytes.
+        """
         core = self._core
         known.note_short(length)
         if not known.may_answer(mark, offset, core.now_s()):
@@ -145,7 +150,9 @@ class Reading(Handles):
         return view
 
     async def _read_inline(self, handle: FileHandle, offset: int, end: int) -> Buffer:
-        """Read of an inline file as `read_inline`; past the page cache each read asks, but for the first after the open."""
+        """Read of an inline file as `read_inline`;
+        past the page cache each read asks, but for the first after the open.
+        """
         age_s_max = None
         if handle.is_direct:
             age_s_max, handle.is_new = OF_OPEN_S if handle.is_new else 0.0, False
@@ -153,9 +160,11 @@ class Reading(Handles):
         return await core.read_inline(handle.state, offset, end, age_s_max=age_s_max)
 
     async def settled(self, handle: FileHandle, offset: int, count: int) -> tuple[FileRef, int]:
-        """Return by what file and length to read, once storage has what this mount wrote to [offset, offset + count) below that length.
+        """Return by what file and length to read, once storage has what this mount wrote
+        to [offset, offset + count) below that length.
 
-        What is written meanwhile is not waited for, and lies beyond it where it made the file longer.
+        What is written meanwhile is not waited for, and lies beyond it
+        where it made the file longer.
 
         Raises:
             FsError: the length cannot be found out.
@@ -172,7 +181,8 @@ class Reading(Handles):
             end = min(offset + count, length)
             if end <= offset or not state.is_dirty:
                 return ref, length
-            # A report does not settle it while something is buffered; then nothing would come of looking again.
+            # A report does not settle it while something is buffered; then nothing
+            # would come of looking again.
             was_unknown = state.is_length_unknown
             await core.wait_written(state, offset, end)
             is_same = state.ref.truncate_ver == ref.truncate_ver
@@ -181,7 +191,8 @@ class Reading(Handles):
                 return state.ref, length
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
-        """Do what `read` does when the bytes were read ahead, or are inline and known; else return None, with nothing done.
+        """Do what `read` does when the bytes were read ahead, or are inline and known;
+        else return None, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
@@ -210,9 +221,11 @@ class Reading(Handles):
         return _cut_out(blocks, offset, end)
 
     def ahead_now(self, handle_id: int, offset: int, count: int) -> memoryview | None:
-        """Return what `read_now` would, if one block that was read ahead holds all of it, with nothing done but that.
+        """Return what `read_now` would, if one block that was read ahead holds all of it,
+        with nothing done but that.
 
-        Whoever gives it to the kernel calls `note_ahead` then: what comes next is fetched while the reader works.
+        Whoever gives it to the kernel calls `note_ahead` then: what comes next is
+        fetched while the reader works.
 
         Raises:
             FsError: BAD_FILE.
@@ -246,9 +259,11 @@ class Reading(Handles):
         self._fetch_ahead(handle, offset, offset + count, handle.state.local_length())
 
     def begin_read(self, handle_id: int, offset: int, count: int) -> tuple[FileRef, int] | None:
-        """Return what `read` would ask of storage, if that is all it would do: file and bytes; else None, with nothing done.
+        """Return what `read` would ask of storage, if that is all it would do: file and bytes;
+        else None, with nothing done.
 
-        It is to be asked for at once (`read_together`): what is written meanwhile may be read or not.
+        It is to be asked for at once (`read_together`): what is written
+        meanwhile may be read or not.
 
         Raises:
             FsError: BAD_FILE.
@@ -299,11 +314,13 @@ class Reading(Handles):
 
         Args:
             table: of what `begin_read` returned.
-            on_end: called once, later, in whatever task: True: all is read; False: `read` has to do each.  It does not raise.
+            on_end: called once, later, in whatever task: True: all is read; False: `read` has to
+                do each.  It does not raise.
             bytes_max: of all.
 
         Returns:
-            What can give the reads up, as long as storage has not answered: their memory is not touched after that.  None: nothing is begun.
+            What can give the reads up, as long as storage has not answered: their memory is not
+            touched after that.  None: nothing is begun.
         """
         core = self._core
         read = [core.known[inode_id] for inode_id in table.paged if inode_id in core.known]
@@ -347,7 +364,9 @@ class Reading(Handles):
             end(are_holes)
 
     def _may_show_longer(self, state: InodeState, length: int) -> bool:
-        """Return whether the kernel may take a file for longer than it is: what it is answered then takes more care."""
+        """Return whether the kernel may take a file for longer than it is:
+        what it is answered then takes more care.
+        """
         known = self._core.known.get(state.inode_id)
         return known is not None and known.may_show_longer(length, self._core.now_s())
 
@@ -380,9 +399,12 @@ class Reading(Handles):
             core.forget_ahead(ahead)  # what the reader has overtaken
 
     async def _fetch(self, ref: FileRef, block: Block[FetchedBlock], turn: int = 0) -> None:
-        """Fetch a block, `turn` others that were begun with it being asked for before: whoever reads needs them sooner."""
+        """Fetch a block, `turn` others that were begun with it being asked for before:
+        whoever reads needs them sooner.
+        """
         content = block.content
-        # Whatever ends this task early, a bug or the end of the mount, nobody may take zeros for the content.
+        # Whatever ends this task early, a bug or the end of the mount, nobody may
+        # take zeros for the content.
         content.error = FsError(Status.IO_ERROR, "the mount stopped while it read")
         try:
             for _ in range(turn):  # tasks that are begun together run in any order

@@ -38,15 +38,16 @@ class Reports(WriteBack):
 
         With `gives_back`, under `promise_lock`, also what was promised and is not needed for them.
 
-        Chunks and metadata go to their disks at the same time.  After a power loss before both are there,
-        meta may know of bytes that read as zeros, as it may after any report of a write that was not synced.
+        Chunks and metadata go to their disks at the same time.  After a power loss before
+        both are there, meta may know of bytes that read as zeros, as it may after any report
+        of a write that was not synced.
 
-        Acknowledged writes that turn out to be lost are no error here: every open file is told, as of a failed write.
-        A length that meta has lost is told again.
+        Acknowledged writes that turn out to be lost are no error here: every open file is told, as
+        of a failed write. A length that meta has lost is told again.
 
         Raises:
-            FsError: a service refused; what the other one did stands.  QUOTA_EXCEEDED: the bytes are gone, and
-                every open file will be told, as of a failed write.
+            FsError: a service refused; what the other one did stands.  QUOTA_EXCEEDED: the bytes
+                are gone, and every open file will be told, as of a failed write.
         """
         lost_count = -1
         while lost_count != state.lost_length_count:
@@ -76,7 +77,8 @@ class Reports(WriteBack):
                 await self._send_report(state, request, seq, failures)
             if failures:
                 raise failures[0]
-            # What a truncation has cut, or others have written, meanwhile was not there to be flushed.
+            # What a truncation has cut, or others have written, meanwhile
+            # was not there to be flushed.
             is_same = (truncate_ver, foreign_count) == (
                 state.file.truncate_ver,
                 state.foreign_count,
@@ -91,7 +93,9 @@ class Reports(WriteBack):
         seq: int,
         failures: list[FsError],
     ) -> None:
-        """Call meta with a request made at `acked_seq` = seq, and take in the answer; a failure comes first of all."""
+        """Call meta with a request made at `acked_seq` = seq, and take in the answer;
+        a failure comes first of all.
+        """
         told = state.file
         try:
             reply = await self.call(services.META_SYNC, request)
@@ -111,7 +115,9 @@ class Reports(WriteBack):
         told: FilePart,
         reply: meta_pb2.InodeRsp,
     ) -> bool:
-        """Take in the answer to a report; return whether the kernel has to forget the attributes that it has."""
+        """Take in the answer to a report; return whether the kernel has
+        to forget the attributes that it has.
+        """
         inode, mode = inode_from_pb(reply.inode), state.inode.mode
         self.note_reported(state, seq, told.data_ver, inode)
         state.note_lost_length(told, inode)
@@ -128,7 +134,9 @@ class Reports(WriteBack):
     def note_owner(
         self, state: InodeState, request: meta_pb2.SyncReq, reply: meta_pb2.InodeRsp
     ) -> bool:
-        """Take in whether meta has set mode and owner as reported; return whether somebody has set others since."""
+        """Take in whether meta has set mode and owner as reported;
+        return whether somebody has set others since.
+        """
         waiting = state.set_owner
         if waiting is None or not request.HasField("owner"):
             return False
@@ -144,7 +152,9 @@ class Reports(WriteBack):
         self.owned.pop(state.inode_id, None)
 
     def ask_space(self, state: InodeState, request: meta_pb2.SyncReq) -> None:
-        """Have a report ask what the file takes; what is still on its way to the chains leaves that in doubt."""
+        """Have a report ask what the file takes; what is still on its way
+        to the chains leaves that in doubt.
+        """
         request.counts_space = True
         state.is_space_unsure, state.space_counted_s = state.is_dirty, self.now_s()
 
@@ -153,20 +163,24 @@ class Reports(WriteBack):
         state.is_space_unsure = state.is_space_unsure or request.counts_space
 
     def note_holes(self, state: InodeState, request: meta_pb2.SyncReq, inode: Inode) -> None:
-        """Take in the reply to a report: what was written may have filled holes that others made and this mount had not heard of."""
+        """Take in the reply to a report: what was written may have filled holes that others made
+        and this mount had not heard of.
+        """
         assert inode.file is not None
         is_doubted = request.has_new_data and inode.file.has_holes and not request.counts_space
         state.is_space_unsure = state.is_space_unsure or is_doubted
 
     def begin_report(self, state: InodeState, on_end: OnReported) -> bool:
-        """Begin a durable report of what is durable itself, without a task; False: `report` has to do it, nothing is done.
+        """Begin a durable report of what is durable itself, without a task;
+        False: `report` has to do it, nothing is done.
 
-        Meta is asked once; where that does not settle it a task goes on, under the same request id.  When meta had lost the length,
-        there is something to report again, and space to be counted.
+        Meta is asked once; where that does not settle it a task goes on, under the same request id.
+        When meta had lost the length, there is something to report again, and space to be counted.
 
         Args:
             state: of what is not metered, and has no holes to be counted.
-            on_end: called once, later, in whatever task, with what `report` would have raised; neither waits nor raises.
+            on_end: called once, later, in whatever task, with what `report` would have
+                raised; neither waits nor raises.
         """
         begins, seq = self.begins_changes, state.acked_seq
         if begins is None or (state.durable_seq < seq and not state.file.is_inline):
@@ -219,10 +233,13 @@ class Reports(WriteBack):
         return is_begun
 
     async def settle_length(self, state: InodeState) -> None:
-        """Have meta find out how long a file is that was cut elsewhere while this mount wrote it, so that its programs see what they wrote."""
+        """Have meta find out how long a file is that was cut elsewhere while this mount wrote it,
+        so that its programs see what they wrote.
+        """
         if not (state.is_length_unknown and state.has_unreported):
             return
-        # By a task of its own: who asks may be interrupted, and half a report could undo a later one.
+        # By a task of its own: who asks may be interrupted, and half a
+        # report could undo a later one.
         is_settled = trio.Event()
         self.spawn(self._settle_length, state, is_settled)
         await is_settled.wait()
@@ -240,8 +257,8 @@ class Reports(WriteBack):
     async def note_refused(self, state: InodeState, seq: int, error: FsError) -> None:
         """A quota has no room for what was acknowledged up to `acked_seq` = seq; meta has cut it.
 
-        Nobody who asks after this, or was told of it, sees it any more.  There was no quota at open; from now on writes
-        themselves are refused.
+        Nobody who asks after this, or was told of it, sees it any more.  There was no quota at
+        open; from now on writes themselves are refused.
         """
         _log.error("inode %d: what was written is dropped: %s", state.inode_id, error)
         try:
@@ -255,14 +272,16 @@ class Reports(WriteBack):
         state.note_metering(True, state.inode)
         self._drop_pages(state)
         await self.kernel.invalidate_attributes(state.inode_id)
-        # Not before: an open file that learns of it lets its program go on, which looks at what the kernel shows.
-        # And both at once: what counts as reported and has no error yet would be a close that went well.
+        # Not before: an open file that learns of it lets its program go on, which looks at
+        # what the kernel shows. And both at once: what counts as reported and has no error
+        # yet would be a close that went well.
         state.reported_seq = max(state.reported_seq, seq)
         state.last_error = error
         state.error_count += 1
 
     async def secure(self, state: InodeState, start: int, end: int) -> None:
-        """Below a quota of bytes, have the growth of a file up to `end` promised before it is buffered.
+        """Below a quota of bytes, have the growth of a file up to `end` promised
+        before it is buffered.
 
         When that does not fit: up to what does, if that is beyond `start`.
 
@@ -314,7 +333,8 @@ class Reports(WriteBack):
             request.times_set_ns = times.set_ns
         request.clears_suid = state.clears_suid
         owner = state.set_owner
-        # Meta judges all of a report by who makes it; another one may have opened the file to write it since.
+        # Meta judges all of a report by who makes it; another one may have opened
+        # the file to write it since.
         if owner is not None and not owner.is_left and owner.caller.uid == state.writer.uid:
             request.owner.CopyFrom(owner.to_pb())
 
@@ -339,7 +359,9 @@ class Reports(WriteBack):
             state.written_end = min(state.written_end, state.file.length)
 
     def note_own_time(self, request: meta_pb2.SyncReq, inode: Inode) -> None:
-        """Note the time of change that this mount's own report has set; not one that somebody has set since."""
+        """Note the time of change that this mount's own report has set;
+        not one that somebody has set since.
+        """
         known = self.known.get(inode.inode_id)
         if known is not None and request.mtime_ns == inode.mtime_ns:
             known.own_mtime_ns = inode.mtime_ns

@@ -1,14 +1,15 @@
 """lseek(2) with SEEK_DATA and SEEK_HOLE: where a file has bytes, and where it has none.
 
-A chunk holds the bytes from its start up to its own length.  So its data is a prefix, and one byte tells: if it is a
-hole, so is the rest of its chunk.  Such bytes are read in batches, without their content being used.  Where a whole
-batch is a hole, the chains are asked where there is data again, for files may be holes of millions of chunks.  An
-inline file is all data.
+A chunk holds the bytes from its start up to its own length.  So its data is a prefix, and one byte
+tells: if it is a hole, so is the rest of its chunk.  Such bytes are read in batches, without their
+content being used.  Where a whole batch is a hole, the chains are asked where there is data again,
+for files may be holes of millions of chunks.  An inline file is all data.
 
 What other mounts write meanwhile may be seen or not.
 
-What programs of this mount wrote through maps the kernel does not send by itself before it answers.  Where data is
-looked for, the kernel is asked for it.  A hole may be told of where such bytes lie; who goes on from there finds them.
+What programs of this mount wrote through maps the kernel does not send by itself before it answers.
+Where data is looked for, the kernel is asked for it.  A hole may be told of where such bytes lie;
+who goes on from there finds them.
 """
 
 import logging
@@ -38,11 +39,12 @@ class Seeking:
         self._files = files
 
     async def seek(self, handle_id: int, offset: int, whence: int) -> int:
-        """Return the first offset from `offset` on that is data or a hole; the end of the file is a hole.
+        """Return the first offset from `offset` on that is data or a hole;
+        the end of the file is a hole.
 
         Raises:
-            FsError: BEYOND_END: `offset` is, or there is no data from there on; INVALID_ARGUMENT for
-                another `whence`; BAD_FILE, and what reading raises.
+            FsError: BEYOND_END: `offset` is, or there is no data from there on; INVALID_ARGUMENT
+                for another `whence`; BAD_FILE, and what reading raises.
         """
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise FsError(Status.INVALID_ARGUMENT, f"whence {whence}")
@@ -123,7 +125,9 @@ class Seeking:
 
 
 def _may_be_mapped(state: InodeState) -> bool:
-    """Return whether a program may have a map of the file through which it writes: whoever maps it so has it open for both."""
+    """Return whether a program may have a map of the file through which it writes:
+    whoever maps it so has it open for both.
+    """
     return any(handle.can_read and handle.can_write for handle in state.handles.values())
 
 

@@ -1,6 +1,7 @@
 """Mode, owner and group that a program set, for as long as meta has not been told of them.  Pure.
 
-Only such as may wait: whoever may do something with the file before, as meta judges him, may do so afterwards.
+Only such as may wait: whoever may do something with the file before, as meta
+judges him, may do so afterwards.
 """
 
 import struct
@@ -42,7 +43,9 @@ class SetOwner:
     seen: tuple[int, int, int]
     """Mode, owner and group that meta had then, as far as this mount knew."""
     is_left: bool = False
-    """A report has brought them, and meta has left them alone: it refuses them, or is of a release that does not know of them."""
+    """A report has brought them, and meta has left them alone:
+    it refuses them, or is of a release that does not know of them.
+    """
 
     def is_superseded(self, inode: Inode) -> bool:
         """Return whether others, as attributes of meta tell, have set theirs since."""
@@ -83,10 +86,12 @@ class SetOwner:
 
 
 def takes_nothing(before: tuple[int, int, int], asked: AskedOwner) -> bool:
-    """Return whether nobody who has a right by mode, owner and group as they are `before` lacks it after this, or would notice that it comes later.
+    """Return whether nobody who has a right by mode,
+    owner and group as they are `before` lacks it after this, or would notice that it comes later.
 
-    Root has all rights anyway.  Of who was the owner, or in the group, nothing is taken only if he is root, or the others have as much; who becomes
-    the owner, or comes into the group, must not have had more before.  Bits that let a program run as somebody else do not wait.
+    Root has all rights anyway.  Of who was the owner, or in the group, nothing is taken only if he
+    is root, or the others have as much; who becomes the owner, or comes into the group, must not
+    have had more before.  Bits that let a program run as somebody else do not wait.
     """
     old, uid, gid = before
     mode = old if asked.mode is None else asked.mode
@@ -99,7 +104,8 @@ def takes_nothing(before: tuple[int, int, int], asked: AskedOwner) -> bool:
 
 
 def mode_of_list(value: bytes) -> int | None:
-    """Return the permission bits that an access control list says and no more than these; None: it says more, or is none.
+    """Return the permission bits that an access control list says and no more than these;
+    None: it says more, or is none.
 
     What copies a file with its rights, as cp does, sets them by such a list instead of a chmod.
     """

@@ -7,7 +7,9 @@ from ...schema.inode import Inode
 
 @dataclass(frozen=True, slots=True)
 class SetTimes:
-    """Times that a program set after its last write, and that meta is told of with that write; None: not set."""
+    """Times that a program set after its last write,
+    and that meta is told of with that write; None: not set.
+    """
 
     atime_ns: int | None
     mtime_ns: int | None
@@ -15,7 +17,9 @@ class SetTimes:
     """When, by this mount's clock."""
     atime_seen_ns: int = 0
     mtime_seen_ns: int = 0
-    """What meta had then, as far as this mount knew, or has from this mount since: other ones may have been set later, on another mount."""
+    """What meta had then, as far as this mount knew, or has from this mount since:
+    other ones may have been set later, on another mount.
+    """
 
     def after(self, before: "SetTimes") -> "SetTimes":
         """Return these times together with those that were set before them and are not set anew."""

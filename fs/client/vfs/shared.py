@@ -56,7 +56,9 @@ RIGHTS_COUNT_MAX = 1024
 """Different ones kept for many files."""
 
 READ_SHOWN_S = 1.0
-"""A read is shown for so much longer than attributes of before it may be kept: some were on their way when meta took it."""
+"""A read is shown for so much longer than attributes of before it may be kept:
+some were on their way when meta took it.
+"""
 
 UNEXPECTED_HOLE_PAUSE_S = 1.0
 """Between two words in the log about holes where none should be."""
@@ -65,15 +67,21 @@ IDLE_BYTES_MAX = 64 * 1024 * 1024
 """Of memory kept for what will be read or written next."""
 
 AHEAD_IDLE_BYTES_MAX = 40 * 1024 * 1024
-"""Of memory kept for what will be read ahead: what one stream has at a time, with the smaller blocks that it begins with."""
+"""Of memory kept for what will be read ahead:
+what one stream has at a time, with the smaller blocks that it begins with.
+"""
 
 TOGETHER_ALL_BYTES_MAX = 8 * 1024 * 1024
-"""Under way together, from which on reads of several pages through the page cache take their turn among the large ones."""
+"""Under way together, from which on reads of several pages
+through the page cache take their turn among the large ones.
+"""
 
 
 @value(frozen=True, slots=True)
 class Seen:
-    """Content of a closed file that the kernel may have in its page cache; all of it is known to this mount."""
+    """Content of a closed file that the kernel may have in its page cache;
+    all of it is known to this mount.
+    """
 
     data_ver: int
     length: int
@@ -110,12 +118,16 @@ class Shared:
         """Returns monotonic seconds."""
         self.section = section
         self.retry_time_s_longest = longest_s(section)
-        """That any operation which is under way may go on for, also after a shorter time was set."""
+        """That any operation which is under way may go on for,
+        also after a shorter time was set.
+        """
         self.budget = DirtyBudget(section.dirty_bytes_max)
         self.space = SpaceWatch(section.dirty_bytes_max)
         self.states: dict[InodeId, InodeState] = {}
         self.cuts: dict[InodeId, int] = {}
-        """Truncations that this mount has asked for and that are under way, also of what it had not open by then."""
+        """Truncations that this mount has asked for and that are under way,
+        also of what it had not open by then.
+        """
         self.known: dict[InodeId, Known] = {}
         self.touch_count = 0
         """Changes of attributes that the kernel has, of any file; see `told_lengths`."""
@@ -123,7 +135,9 @@ class Shared:
         self.connect_kernel(kernel)
         self.seen: dict[InodeId, Seen] = {}
         self.unsure_inline: dict[InodeId, InlineReport] = {}
-        """By file, the report that asked meta to take all bytes, which may have done so, or do so yet, for all that is known."""
+        """By file, the report that asked meta to take all bytes, which may have done so,
+        or do so yet, for all that is known.
+        """
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
         self.reads = self._noted_reads(section)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
@@ -138,18 +152,26 @@ class Shared:
         self.memory = RecycledMemory(IDLE_BYTES_MAX)
         """For what passes through."""
         self.ahead_memory = RecycledMemory(AHEAD_IDLE_BYTES_MAX)
-        """For what is read ahead: its own, since what is written before would push its blocks, of other sizes, out."""
+        """For what is read ahead: its own, since what is written before would push its blocks,
+        of other sizes, out.
+        """
         self.large_reads = QuickSemaphore(section.max_background)
-        """Through the page cache, of several pages, each with memory of its own while storage is asked."""
+        """Through the page cache, of several pages,
+        each with memory of its own while storage is asked.
+        """
         self.together_bytes = 0
         """Under way together with others, where some are through the page cache."""
         self.readahead_bytes = 0
-        """Read ahead and held now, or on its way, whether anybody still wants it or not: memory is taken all the same."""
+        """Read ahead and held now, or on its way, whether anybody still wants it or not:
+        memory is taken all the same.
+        """
         self.fetched_ahead_bytes = self.ahead_hit_count = self.ahead_miss_count = 0
         """Since the start; reads that found all their bytes read ahead, and others."""
         self.profile = Profile()
         self.spans: SpanKeeper | None = None
-        """Keeps the spans of this mount for who watches; None: a mount of which nothing is traced."""
+        """Keeps the spans of this mount for who watches;
+        None: a mount of which nothing is traced.
+        """
         self.tell_settings: Callable[[], bytes] | None = None
         """Returns the settings of this mount, as JSON; None: they are not told."""
         self.tree_words = b""
@@ -172,7 +194,9 @@ class Shared:
 
     @property
     def has_room_together(self) -> bool:
-        """Return whether reads of several pages through the page cache may join others: they take memory, and the kernel keeps none back."""
+        """Return whether reads of several pages through the page cache may join others:
+        they take memory, and the kernel keeps none back.
+        """
         return self.together_bytes < TOGETHER_ALL_BYTES_MAX
 
     def adopt(self, section: ClientSection) -> None:
@@ -251,17 +275,20 @@ class Shared:
         return self.meta.call(method, request)
 
     async def read_stored(self, reads: Sequence[FileRead], *, is_relaxed: bool = False) -> None:
-        """Fill buffers from storage, as `ChunkStore.read`; what was removed or cut off is not shown as a hole.
+        """Fill buffers from storage, as `ChunkStore.read`;
+        what was removed or cut off is not shown as a hole.
 
         Raises:
             CutMeanwhileError: the read is to be done again, by the length that is known now.
-            FsError: STALE also: a file is gone that no session of this mount kept; and as `ChunkStore.read`.
+            FsError: STALE also: a file is gone that no session of this mount
+                kept; and as `ChunkStore.read`.
         """
         await self.store.read(reads, is_relaxed=is_relaxed)
         await self.require_holes(reads)
 
     async def require_holes(self, reads: Iterable[FileRead]) -> None:
-        """Return if what storage has just called holes in these reads are holes of their files as their readers know them.
+        """Return if what storage has just called holes in these reads are holes of their files
+        as their readers know them.
 
         Raises:
             CutMeanwhileError: not so, since a file was truncated: `InodeState` knows it by now.
@@ -279,9 +306,11 @@ class Shared:
             raise CutMeanwhileError(cut)
 
     def is_known_hole(self, read: FileRead) -> bool:
-        """Return whether a hole that was read is no reason to ask if it is one: that was done a moment ago.
+        """Return whether a hole that was read is no reason to ask if it is one:
+        that was done a moment ago.
 
-        What an inline file could have there by now is asked for each time by whoever reads past the page cache.
+        What an inline file could have there by now is asked for each time by
+        whoever reads past the page cache.
         """
         state = self.states.get(read.file.inode_id)
         if state is None or not state.holes.have(read, self.now_s()):
@@ -289,7 +318,9 @@ class Shared:
         return not (may_be_inline(read) and state.is_read_directly)
 
     async def _is_cut(self, inode_id: InodeId, reads: Sequence[FileRead]) -> bool:
-        """Ask meta whether a file has been truncated since the length was learnt that reads went by; raises FsError, also STALE."""
+        """Ask meta whether a file has been truncated since the length was learnt
+        that reads went by; raises FsError, also STALE.
+        """
         until_s = self.now_s() + SEEN_THERE_S
         inode = await require_still_there(self.meta, Caller(0, 0).to_pb(), inode_id)
         assert inode.file is not None
@@ -307,7 +338,9 @@ class Shared:
         return False
 
     def _look_at_hole(self, read: FileRead) -> None:
-        """Say in the log what storage calls a hole in a file that should have none; it may be quite new, or a power loss may have made it."""
+        """Say in the log what storage calls a hole in a file that should have none;
+        it may be quite new, or a power loss may have made it.
+        """
         state = self.states.get(read.file.inode_id)
         if state is None or state.file.has_holes or state.is_space_unsure or state.has_unreported:
             return
@@ -316,7 +349,8 @@ class Shared:
             return
         self._hole_told_s = now_s
         _log.warning(
-            "inode %d: storage has %d of the bytes %d to %d for never written, though none of the %d should be missing"
+            "inode %d: storage has %d of the bytes %d to %d for never written, though none of the "
+            "%d should be missing"
             " (content %d, truncation %d)",
             state.inode_id,
             read.hole_bytes,
@@ -328,7 +362,9 @@ class Shared:
         )
 
     def note_told(self, directories: Iterable[common_pb2.InodePb], mark: int) -> None:
-        """Take in the directories of a reply to a change of names, whose request was made at `mark`."""
+        """Take in the directories of a reply to a change of names,
+        whose request was made at `mark`.
+        """
         now_s, age_s_max = self.now_s(), self.section.attr_timeout_s
         for inode in self.told.note(directories, mark, now_s):
             self.given.forget(inode.inode_id)
@@ -337,7 +373,9 @@ class Shared:
                 known.note_lacks(inode, now_s, age_s_max)
 
     def absorbed(self, message: common_pb2.InodePb) -> Inode:
-        """Return an inode from meta, merged with what this mount knows better: of an open file maybe all of it, where the reply is late."""
+        """Return an inode from meta, merged with what this mount knows better:
+        of an open file maybe all of it, where the reply is late.
+        """
         inode = inode_from_pb(message)
         state = self.states.get(inode.inode_id)
         if state is None or inode.file is None:
@@ -376,9 +414,11 @@ class Shared:
         asked_s: float = math.inf,
         now_s: float | None = None,
     ) -> None:
-        """Note that the kernel, which asked by `asked_s` at the latest, is handed attributes of a regular file that may be used for `valid_s`.
+        """Note that the kernel, which asked by `asked_s` at the latest,
+        is handed attributes of a regular file that may be used for `valid_s`.
 
-        `now_s` is the time, if it has just been looked at.  What tells of a change that the kernel asked for it takes in any case: `asked_s` is inf.
+        `now_s` is the time, if it has just been looked at.  What tells of a change that the kernel
+        asked for it takes in any case: `asked_s` is inf.
         """
         if now_s is None:
             now_s = self.now_s()
@@ -401,14 +441,17 @@ class Shared:
         state = self.states.get(inode.inode_id)
         is_own = state is not None and (state.is_dirty or state.has_unreported)
         if is_own and state is not None:
-            # Another mount may have made it longer at the same time; where records have no place yet, nobody can tell.
+            # Another mount may have made it longer at the same time; where records have no
+            # place yet, nobody can tell.
             own_end = -1 if state.append.length else max(state.acked_end, state.written_end)
             is_own = inode.length in (known.given_length, own_end)
         if inode.length == known.own_length:
             is_own = is_own or self.changes.is_since(known.given_mark, inode.inode_id)
-        # Own truncations are told by their answers: what is shorter by itself another mount has cut, whatever was reported here since.
+        # Own truncations are told by their answers: what is shorter by itself another mount has
+        # cut, whatever was reported here since.
         is_own = is_own and inode.length >= known.told_length
-        # Nor does it help that this mount has reported something, where the kernel was told of that after it had asked.
+        # Nor does it help that this mount has reported something, where the kernel was told
+        # of that after it had asked.
         is_own = is_own and asked_s >= known.touched_s
         may_be_overlooked = known.may_overlook(asked_s)
         known.note_told(inode.length, now_s, may_be_overlooked=may_be_overlooked)
@@ -425,7 +468,8 @@ class Shared:
         return self._rights.setdefault(rights, rights)
 
     def note_changed(self, inode_id: InodeId, *, is_given: bool = False) -> None:
-        """Note that this mount has changed attributes, or may have, and whether the kernel was just handed what they are now.
+        """Note that this mount has changed attributes, or may have,
+        and whether the kernel was just handed what they are now.
 
         If so, what is handed out later and differs is another mount's.
         """
@@ -439,7 +483,8 @@ class Shared:
             known.given_mark = self.changes.mark()
 
     async def asked_again(self, inode: Inode, mark: int, caller: Caller) -> Inode:
-        """Return attributes from meta that were asked for at `mark`, newer ones if this mount has changed since what it has not open.
+        """Return attributes from meta that were asked for at `mark`,
+        newer ones if this mount has changed since what it has not open.
 
         Raises:
             FsError: as meta says.
@@ -452,7 +497,8 @@ class Shared:
         return inode
 
     async def newest_after(self, inode: Inode, mark: int) -> Inode:
-        """Return what the reply to a change told, which was asked for at `mark`; what is there now if this mount has changed more meanwhile.
+        """Return what the reply to a change told, which was asked for at `mark`;
+        what is there now if this mount has changed more meanwhile.
 
         The kernel takes it for the newest, whatever it was told while the change was under way.
         """
@@ -489,7 +535,9 @@ class Shared:
             state.durable_seq = state.acked_seq
 
     def know_inline(self, state: InodeState, known: InlineBytes | None) -> None:
-        """Keep all bytes of a file, if there is room for them beside what is buffered; None: they are not known any more."""
+        """Keep all bytes of a file, if there is room for them beside what is buffered;
+        None: they are not known any more.
+        """
         if known is not None and known.data:
             is_open = self.states.get(state.inode_id) is state
             if not (is_open and self.budget.try_keep(state, len(known.data))):
@@ -499,7 +547,9 @@ class Shared:
         state.inline = known
 
     def drop_state_if_unused(self, state: InodeState) -> None:
-        """Forget an inode that nobody has open and whose data is all reported, but not while it is being truncated."""
+        """Forget an inode that nobody has open and whose data is all reported,
+        but not while it is being truncated.
+        """
         is_used = state.handles or state.is_dirty or state.has_unreported or state.cuts_under_way
         if is_used or self.states.get(state.inode_id) is not state:
             return
@@ -512,7 +562,9 @@ class Shared:
             forget_oldest(self.seen, SEEN_COUNT_MAX)
 
     def begin_cut(self, inode_id: InodeId) -> None:
-        """Have reads of a file wait, by whoever opens it meanwhile, too: a truncation is about to be asked for."""
+        """Have reads of a file wait, by whoever opens it meanwhile, too:
+        a truncation is about to be asked for.
+        """
         self.cuts[inode_id] = self.cuts.get(inode_id, 0) + 1
         state = self.states.get(inode_id)
         if state is not None:

@@ -1,11 +1,12 @@
 """When the kernel has taken in a reply that shows names, and how long it may use them from then on.
 
-The kernel counts from when it takes a name in, entry by entry.  Where the attributes of a file have changed it drops
-the file's pages, and waits for their locks first: for as long as a READ of them takes.  What it does next with the same
-open directory shows that it is done with the reply.
+The kernel counts from when it takes a name in, entry by entry.  Where the attributes of a file have
+changed it drops the file's pages, and waits for their locks first: for as long as a READ of them
+takes.  What it does next with the same open directory shows that it is done with the reply.
 
-A look-up of one of the reply's names may wait for that reply (listed_names.py), and hold it up at the same time.  Both
-go on when TAKEN_IN_S_MAX is over.  That takes another mount that renames what was just listed while it is looked up.
+A look-up of one of the reply's names may wait for that reply (listed_names.py), and hold it up at
+the same time.  Both go on when TAKEN_IN_S_MAX is over.  That takes another mount that renames what
+was just listed while it is looked up.
 """
 
 import math
@@ -16,7 +17,9 @@ import trio
 SLACK_S: Final = 0.25
 """From the use of a name to the request that follows from it."""
 TAKEN_IN_S_MAX: Final = 10.0
-"""A program may keep a directory open and ask for no more of it: after so long its last reply counts as taken in."""
+"""A program may keep a directory open and ask for no more of it:
+after so long its last reply counts as taken in.
+"""
 
 
 class ShownNames:

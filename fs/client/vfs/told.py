@@ -1,14 +1,16 @@
 """Attributes of directories that came with replies to changes of names below them, and to listings.
 
-The kernel forgets what it knows of a directory whenever a name in it changes through this mount, and when it was last accessed
-whenever it is read; it asks with the next step of a path, or when the directory is opened again.  Meta's reply to the change or listing told
+The kernel forgets what it knows of a directory whenever a name in it changes through this
+mount, and when it was last accessed whenever it is read; it asks with the next step of a
+path, or when the directory is opened again.  Meta's reply to the change or listing told
 already, so the mount answers by itself.
 
 Invariants:
-    - Nothing is told that is older than attr_timeout_s, and the kernel is given what is left of that time: it sees
-      nothing that it could not have kept itself.
-    - A program sees all that was changed through its mount: a reply that may be from before a change of the directory's
-      own attributes is not taken, and what was told before that change is forgotten.
+    - Nothing is told that is older than attr_timeout_s, and the kernel is given what is left of
+      that time: it sees nothing that it could not have kept itself.
+    - A program sees all that was changed through its mount: a reply that may be from
+      before a change of the directory's own attributes is not taken, and what was told
+      before that change is forgotten.
 
 Does not: keep attributes of anything else, or ask meta.
 """
@@ -41,13 +43,17 @@ class ToldDirectories:
         return self._change_count
 
     def given_mark(self) -> int:
-        """Return what has changed by a later moment if the kernel has been given any directory in between."""
+        """Return what has changed by a later moment
+        if the kernel has been given any directory in between.
+        """
         return self._given_count
 
     def note(
         self, directories: Iterable[common_pb2.InodePb], mark: int, now_s: float
     ) -> list[Inode]:
-        """Take in, now, what a reply told, whose request was made at `mark`; return what counts from now on."""
+        """Take in, now, what a reply told, whose request was made at `mark`;
+        return what counts from now on.
+        """
         if mark != self._change_count or not self._age_s_max:
             # What was told before does not show this change either.
             for message in directories:
@@ -59,7 +65,8 @@ class ToldDirectories:
     def _is_taken(self, inode: Inode, until_s: float) -> bool:
         before, before_until_s = self._found.pop(inode.inode_id, (None, 0.0))
         if before is not None and before.ctime_ns > inode.ctime_ns:
-            # Replies have passed each other; which one is newer only the time tells, and not of anything else.
+            # Replies have passed each other; which one is newer only the time
+            # tells, and not of anything else.
             times = {"mtime_ns": before.mtime_ns, "ctime_ns": before.ctime_ns}
             if replace(inode, **times) != before:  # type: ignore[arg-type]
                 return False
@@ -90,6 +97,8 @@ class ToldDirectories:
         self._found.pop(inode_id, None)
 
     def note_changed(self, inode_id: InodeId) -> None:
-        """A change of attributes begins or ends: what was told before, or is under way, may not show it."""
+        """A change of attributes begins or ends: what was told before, or is under way,
+        may not show it.
+        """
         self._change_count += 1
         self._found.pop(inode_id, None)

@@ -1,15 +1,16 @@
 """When a READ may be answered with fewer bytes than the kernel takes the file to have.
 
-Linux makes the file it shows as short as such an answer, unless its attributes have been changed since it sent the
-READ: by any reply that tells them, by a notice, by another such answer.  Then it leaves the size as it is, fills the
-page with zeros and shows them.  So (specs/decisions/0138):
+Linux makes the file it shows as short as such an answer, unless its attributes have been changed
+since it sent the READ: by any reply that tells them, by a notice, by another such answer.  Then it
+leaves the size as it is, fills the page with zeros and shows them.  So (specs/decisions/0138):
     - Notices wait for READs that are being done.
     - Short answers are given in the order of the file.
-    - A short answer that may be overlooked waits a little, for the kernel to act on a reply that tells the new length.
+    - A short answer that may be overlooked waits a little, for the kernel to act on a
+      reply that tells the new length.
 
-It cannot wait for ever: nobody may ask, and a READ may itself wait for what waits for the page of this one.  And one
-thing nobody can tell: whether the kernel sent a READ before or after it acted on what this mount had told it just
-before that READ arrived.
+It cannot wait for ever: nobody may ask, and a READ may itself wait for what waits for the page of
+this one.  And one thing nobody can tell: whether the kernel sent a READ before or after it acted on
+what this mount had told it just before that READ arrived.
 """
 
 import math
@@ -24,7 +25,9 @@ from ...schema.ids import InodeId
 from .ports import KernelCache
 
 ACTED_ON_S: Final = 0.005
-"""From when the kernel is told something until the thread that waited for it has most likely run."""
+"""From when the kernel is told something until the thread that waited
+for it has most likely run.
+"""
 QUIET_S: Final = 1.0
 """Neither a notice nor a short answer waits longer for reads."""
 HELD_S: Final = 0.1
@@ -34,14 +37,18 @@ LOOK_AGAIN_S: Final = 0.001
 
 @dataclass(slots=True)
 class ToldLengths:
-    """What length the kernel may take a file to have, and what may make it overlook a short answer."""
+    """What length the kernel may take a file to have,
+    and what may make it overlook a short answer.
+    """
 
     touched_at: int = 0
     """The mount's count of such changes, after the last one of this file."""
     read_count: int = 0
     """READs that are being done together with others, wherever they begin."""
     held: list[int] = field(default_factory=list)
-    """Where the others begin that have arrived: that are being done, are to be done again, or whose answers wait."""
+    """Where the others begin that have arrived:
+    that are being done, are to be done again, or whose answers wait.
+    """
     waiting_count: int = 0
     """Notices that wait for reads."""
     notice_count: int = 0
@@ -58,9 +65,11 @@ class ToldLengths:
     """Until then the kernel may not have acted yet on being told a smaller length than this one."""
 
     def may_overlook(self, asked_s: float) -> bool:
-        """Return whether the kernel may take nothing from a reply that tells attributes, and that it asked for by `asked_s` at the latest.
+        """Return whether the kernel may take nothing from a reply that tells attributes,
+        and that it asked for by `asked_s` at the latest.
 
-        So it is where it has been told something else since.  Nor can anybody tell whether it had acted already on what it was told a moment before.
+        So it is where it has been told something else since.  Nor can anybody tell whether it had
+        acted already on what it was told a moment before.
         """
         return asked_s < self.touched_s + ACTED_ON_S
 
@@ -78,10 +87,12 @@ class ToldLengths:
         self.longer_until_s = now_s + ACTED_ON_S
 
     def may_answer(self, mark: int, offset: int, now_s: float) -> bool:
-        """Return whether the kernel surely goes by a short answer to a READ from `offset` on, which arrived at `mark`.
+        """Return whether the kernel surely goes by a short answer to a READ from `offset` on,
+        which arrived at `mark`.
 
-        Such an answer changes the size itself, and makes the kernel overlook those to READs that it sent before: so what begins
-        first in the file goes first, and READs that are being done are waited for.
+        Such an answer changes the size itself, and makes the kernel overlook those to
+        READs that it sent before: so what begins first in the file goes first, and READs
+        that are being done are waited for.
         """
         if self._is_behind(offset) or self.notice_count or now_s < self.unstable_until_s:
             return False
@@ -89,9 +100,11 @@ class ToldLengths:
         return self.waiting_count > 0 or self.touched_at <= mark
 
     def awaits_reads(self, offset: int) -> bool:
-        """Return whether READs of what lies before `offset` are being done, which an answer now might make the kernel overlook.
+        """Return whether READs of what lies before `offset` are being done,
+        which an answer now might make the kernel overlook.
 
-        Also one that it seems to overlook itself: of a reply that told attributes it may have taken nothing, as it asked for that too early.
+        Also one that it seems to overlook itself: of a reply that told attributes it may have taken
+        nothing, as it asked for that too early.
         """
         return self._is_behind(offset) and not self.notice_count
 
@@ -99,7 +112,9 @@ class ToldLengths:
         return self.read_count > 0 or offset > min(self.held, default=offset)
 
     def acts_in_s(self, now_s: float) -> float:
-        """Return after how many seconds the kernel has most likely acted on what it was told last."""
+        """Return after how many seconds the kernel has most likely acted
+        on what it was told last.
+        """
         return max(0.0, self.unstable_until_s - now_s, self.longer_until_s - now_s)
 
     def may_show_longer(self, length: int, now_s: float) -> bool:
@@ -107,7 +122,9 @@ class ToldLengths:
         return self.told_length > length or (now_s < self.longer_until_s and self.longer > length)
 
     def note_truncated(self, before: int, length: int, now_s: float) -> None:
-        """A truncation through this mount is answered: until the kernel has acted on that it counts no short answer."""
+        """A truncation through this mount is answered:
+        until the kernel has acted on that it counts no short answer.
+        """
         self.note_told(max(before, self.told_length), now_s)
         self.note_told(length, now_s)
         self.unstable_until_s = now_s + ACTED_ON_S
@@ -137,7 +154,9 @@ class Patience:
         return now_s >= min(self._since_s + HELD_S, self._begun_s + QUIET_S)
 
     def waits_for_reads(self, told: ToldLengths, offset: int, now_s: float) -> bool:
-        """Return whether it waits for other READs: until they have ended nothing is gained by reading once more."""
+        """Return whether it waits for other READs:
+        until they have ended nothing is gained by reading once more.
+        """
         if now_s >= self._begun_s + QUIET_S or not told.awaits_reads(offset):
             return False
         self._since_s = now_s
@@ -148,7 +167,9 @@ Touch = Callable[[ToldLengths], None]
 
 
 class NotedKernel:
-    """The caches of the kernel, with notices counted: they change attributes at some time while they are being sent."""
+    """The caches of the kernel, with notices counted:
+    they change attributes at some time while they are being sent.
+    """
 
     def __init__(
         self, kernel: KernelCache, known: Mapping[InodeId, ToldLengths], touch: Touch

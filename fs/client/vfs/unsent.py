@@ -1,4 +1,6 @@
-"""What was written and storage does not have yet: bytes on their way, and records that have no place yet.  No I/O."""
+"""What was written and storage does not have yet:
+bytes on their way, and records that have no place yet.  No I/O.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +17,8 @@ from .write_run import WriteRun
 class Flush:
     """Bytes on their way to storage; once it is `done`, `failure` says whether they arrived.
 
-    One run, of whatever chunks; or several of one chunk, which joined it while it waited for an earlier one.
+    One run, of whatever chunks; or several of one chunk, which joined it while
+    it waited for an earlier one.
     """
 
     __slots__ = (
@@ -49,11 +52,15 @@ class Flush:
         self.is_durable = is_durable
         """It is to be, and in the end, whether it is: its bytes would survive a power loss."""
         self.is_waited = False
-        """Somebody waits for all that was written, and asked for this flush: the whole content may go to meta instead."""
+        """Somebody waits for all that was written, and asked for this flush:
+        the whole content may go to meta instead.
+        """
         self.is_inline = False
         """That is under way: until it has ended nothing of the file may leave for storage."""
         self.doubted: InlineReport | None = None
-        """Meta has refused to take its bytes when it was asked again: whether it had taken them before has to be found out."""
+        """Meta has refused to take its bytes when it was asked again:
+        whether it had taken them before has to be found out.
+        """
         self.done = trio.Event()
         self.told: list[Callable[[], None]] = []
         """Called right after `done`; they neither wait nor raise."""
@@ -72,7 +79,9 @@ class Flush:
         return self.chunk_end == self.chunk_first + 1 and self.ranges.length <= RUN_BYTES_MAX
 
     def joins(self, earlier: "Flush") -> bool:
-        """Have an earlier one take our run along, if both are of the same single chunk; False: nothing is done."""
+        """Have an earlier one take our run along, if both are of the same single chunk;
+        False: nothing is done.
+        """
         return (
             not earlier.is_begun
             and earlier.doubted is None
@@ -86,7 +95,9 @@ class Flush:
 
 @dataclass(slots=True)
 class AppendBuffer:
-    """Whole records of O_APPEND writers, in the order of their write() calls; offsets are not known yet."""
+    """Whole records of O_APPEND writers, in the order of their write() calls;
+    offsets are not known yet.
+    """
 
     pieces: list[Buffer] = field(default_factory=list)
     length: int = 0

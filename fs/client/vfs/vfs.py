@@ -1,11 +1,13 @@
-"""The vfs: POSIX semantics of one mount over the meta and storage clients.  It knows nothing of FUSE.
+"""The vfs: POSIX semantics of one mount over the meta and storage clients.
 
-What it promises is in specs/semantics.md.  Its parts are `files` (open files and their data), `namespace` (names and
-attributes) and `directories` (listing).  They share a `VfsCore` (state of open inodes, write-back), whose head states
-the locking rules.
+It knows nothing of FUSE.
 
-Concurrency: any number of tasks; `run` must be running.  A service that is away is a pause: the clients below retry,
-and nothing here times out by itself.
+What it promises is in specs/semantics.md.  Its parts are `files` (open files and their data),
+`namespace` (names and attributes) and `directories` (listing).  They share a `VfsCore` (state of
+open inodes, write-back), whose head states the locking rules.
+
+Concurrency: any number of tasks; `run` must be running.  A service that is away is a pause: the
+clients below retry, and nothing here times out by itself.
 """
 
 import logging
@@ -109,7 +111,8 @@ class Vfs:
             runtime: clock, randomness.
             section: limits and times.
             kernel: whose caches are to be kept honest; default: nobody's.
-            tracer: begins traces, of the kernel's requests and of batches; default: one that samples none.
+            tracer: begins traces, of the kernel's requests and of batches;
+                default: one that samples none.
         """
         self._core = VfsCore(meta, store, runtime, section, kernel or NoKernelCache())
         self.section = section
@@ -142,7 +145,9 @@ class Vfs:
         return Hf3fsTree(removal, segments, runtime.clock.wall_ns())
 
     def adopt(self, section: ClientSection) -> None:
-        """Go on with other settings; what the kernel was told, and what belongs to its mount, must be the same."""
+        """Go on with other settings; what the kernel was told, and what belongs to its mount,
+        must be the same.
+        """
         self.section = section
         self._core.adopt(section)
 
@@ -155,7 +160,9 @@ class Vfs:
         self.reads.is_off, self.reads.counts_listings = not of_files, of_directories
 
     def tell_settings(self, tell: Callable[[], bytes]) -> None:
-        """Set what gives the mount's settings as JSON; its own user and root read them as an attribute of it."""
+        """Set what gives the mount's settings as JSON;
+        its own user and root read them as an attribute of it.
+        """
         self._core.tell_settings = tell
 
     def announce_tree(self, words: bytes) -> None:
@@ -163,7 +170,9 @@ class Vfs:
         self._core.tree_words = words
 
     def announce_batches(self, socket_name: bytes) -> None:
-        """Say where programs find the server of batches: they read it as an attribute of any path of the mount."""
+        """Say where programs find the server of batches:
+        they read it as an attribute of any path of the mount.
+        """
         self._core.batch_socket_name = socket_name
 
     def say(self, figures: Figures) -> None:
@@ -210,8 +219,9 @@ class Vfs:
         """Send and report everything, end all file sessions, stop the background work.
 
         Raises:
-            FsError: NOT_FLUSHED: of some files not everything could be written in `client.unmount_time_s_max`, or a write had
-                failed that nobody was told of.  All has ended all the same.
+            FsError: NOT_FLUSHED: of some files not everything could be written in
+                `client.unmount_time_s_max`, or a write had failed that nobody was told of.
+                All has ended all the same.
         """
         states = [(state, _told_count(state)) for state in self._core.states.values()]
         with trio.move_on_after(self.section.unmount_time_s_max):

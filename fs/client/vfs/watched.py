@@ -1,9 +1,12 @@
-"""What one mount tells whoever watches, as attributes of it: traces for `ember admin trace`, settings for `ember admin config get`.
+"""What one mount tells whoever watches, as attributes of it:
+traces for `ember admin trace`, settings for `ember admin config get`.
 
     ember.settings               the settings that it runs with, as JSON
-    ember.trace.SECONDS.AFTER    watch for so long from now (0: no longer; empty: as before), and tell the spans beyond number AFTER
+    ember.trace.SECONDS.AFTER    watch for so long from now (0: no longer; empty: as before), and
+                                 tell the spans beyond number AFTER
 
-Meanwhile every request of the kernel and every batch is traced.  Does not keep spans: fs/runtime/span_keeper.py does.
+Meanwhile every request of the kernel and every batch is traced.  Does not keep spans:
+fs/runtime/span_keeper.py does.
 """
 
 import os

@@ -25,7 +25,9 @@ from .write_run import WriteRun, flush_unit_bytes
 _log = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 32 << 20
-"""Of whole flushes that a long stream gathers, so that each chain gets several chunks in one request."""
+"""Of whole flushes that a long stream gathers,
+so that each chain gets several chunks in one request.
+"""
 
 HELD_SHARE: Final = 8
 """At most this part of all that may be unsent."""
@@ -35,7 +37,9 @@ HELD_RANGES_MAX: Final = 64
 """Of a chunk that is written here and there: an update of so many costs little for each of them."""
 
 HELD_CHUNKS_MAX: Final = 16
-"""Of a file: who waits for them in the end waits for no more than is under way at the same time anyhow."""
+"""Of a file: who waits for them in the end waits for no more than is under way
+at the same time anyhow.
+"""
 
 
 class WriteBack(Shared):
@@ -60,7 +64,8 @@ class WriteBack(Shared):
         """Put written bytes into the write buffer; budget already taken.  No checkpoint."""
         over = 0
         if state.run is not None and state.run.end != offset:
-            # Two runs for the same bytes are two flushes, one after the other, and then storage has to have the first.
+            # Two runs for the same bytes are two flushes, one after the other, and then
+            # storage has to have the first.
             over = state.run.overlay(offset, data) if state.may_go_inline else 0
             if over:
                 self.budget.release(over)
@@ -84,8 +89,8 @@ class WriteBack(Shared):
     def start_flush(self, state: InodeState, *, is_durable: bool = False) -> None:
         """Send what is buffered on its way; returns at once.
 
-        With `is_durable` somebody waits until it is: where nothing else of the file is left to be synced, storage is asked to see to that
-        on the way.
+        With `is_durable` somebody waits until it is: where nothing else of the file is left to be
+        synced, storage is asked to see to that on the way.
         """
         if state.held:
             self._set_aside(state)
@@ -103,7 +108,9 @@ class WriteBack(Shared):
             self._launch(state, run, is_durable=is_flushed, is_waited=is_durable)
 
     def _set_aside(self, state: InodeState) -> None:
-        """Have what is buffered go with what else is written to its chunk, if that comes before somebody waits for it."""
+        """Have what is buffered go with what else is written to its chunk,
+        if that comes before somebody waits for it.
+        """
         run, state.run = state.run, None
         if run is None:
             return
@@ -126,7 +133,9 @@ class WriteBack(Shared):
             self._send_in_task(state, flush)
 
     def _is_sent(self, state: InodeState, flush: Flush) -> bool:
-        """Send a flush to storage without a task, if it is one that somebody waits for, of one run; False: nothing is done."""
+        """Send a flush to storage without a task, if it is one that somebody waits for, of one run;
+        False: nothing is done.
+        """
         is_single = len(flush.ranges.runs) == 1
         return flush.is_durable and is_single and self._is_begun(state, flush)
 
@@ -183,8 +192,8 @@ class WriteBack(Shared):
     ) -> Flush:
         """Send a run on its way, with what waits for an earlier one of its chunk.
 
-        With `may_hold` it may be held back until as much is to be sent as pays, or somebody calls `start_flush`, which whoever waits for
-        a flush does, and each that touches its chunks.
+        With `may_hold` it may be held back until as much is to be sent as pays, or somebody calls
+        `start_flush`, which whoever waits for a flush does, and each that touches its chunks.
         """
         chunk_size_bytes = state.ref.layout.chunk_size_bytes
         flush = Flush(run, chunk_size_bytes, state.file.truncate_ver, is_durable=is_durable)
@@ -210,7 +219,9 @@ class WriteBack(Shared):
         return flush
 
     def _is_begun(self, state: InodeState, flush: Flush) -> bool:
-        """Send the bytes of a flush that is to be durable, and waits for nobody, without a task; False: nothing is done."""
+        """Send the bytes of a flush that is to be durable, and waits for nobody, without a task;
+        False: nothing is done.
+        """
         needed = min(flush.chunk_end, state.ref.layout.stripe_size)
         if self.begins_writes is None or not self._is_covered(state, needed):
             return False
@@ -244,11 +255,13 @@ class WriteBack(Shared):
             self._end_flush(state, flush, failure)
 
     async def _run_flush(self, state: InodeState, flush: Flush) -> None:
-        # Whatever ends this task early, a bug or the end of the mount, nobody may take the bytes as stored.
+        # Whatever ends this task early, a bug or the end of the mount, nobody
+        # may take the bytes as stored.
         failure: FsError | None = stopped()
         is_taken = False
         try:
-            # The last one first: the others have mostly ended with it, so that many small writes wake each other once.
+            # The last one first: the others have mostly ended with it, so that many small
+            # writes wake each other once.
             for earlier in reversed(flush.waits_for):
                 if not earlier.done.is_set():
                     await earlier.done.wait()
@@ -296,7 +309,8 @@ class WriteBack(Shared):
             self.note_failure(state, failure, f"bytes {ranges.offset}..{ranges.end}")
         self.budget.release(ranges.length)
         state.content_seq += 1
-        # Nobody keeps the bytes, the flushes before, or what waited for this one any longer by having waited for it.
+        # Nobody keeps the bytes, the flushes before, or what waited for this one any
+        # longer by having waited for it.
         ranges.forget_bytes()
         flush.waits_for = []
 
@@ -320,7 +334,9 @@ class WriteBack(Shared):
         self._drop_pages(state)
 
     async def forget_pages(self, state: InodeState) -> None:
-        """Have the kernel forget what it shows of a file; waits for its reads, so a request must not await it."""
+        """Have the kernel forget what it shows of a file;
+        waits for its reads, so a request must not await it.
+        """
         state.cached_ver = None
         await self.kernel.invalidate_content(state.inode_id)
 
@@ -341,12 +357,15 @@ class WriteBack(Shared):
 
     def _is_covered(self, state: InodeState, needed: int) -> bool:
         """Return whether bytes may be sent to the chunks of so many slots."""
-        # Who asks waits for a truncation that is under way: inline bytes that go to a chunk may have to go there once more.
+        # Who asks waits for a truncation that is under way: inline bytes that go to a chunk may
+        # have to go there once more.
         is_settled = not state.file.truncate_pending and state.inode_id not in self.unsure_inline
         return is_settled and state.ref.dyn_stripe >= needed
 
     async def _extend_stripe(self, state: InodeState, flush: Flush) -> None:
-        """Have meta know of the chunks of a flush that has not been sent; the bytes of an inline file are in its first one afterwards."""
+        """Have meta know of the chunks of a flush that has not been sent;
+        the bytes of an inline file are in its first one afterwards.
+        """
         needed = min(flush.chunk_end, state.ref.layout.stripe_size)
         if self._is_covered(state, needed):
             return
@@ -356,12 +375,14 @@ class WriteBack(Shared):
                 inode = await self.have_stripe(state.inode_id, state.writer, needed)
                 state.absorb_extended(inode)
                 if told.is_inline:
-                    # To move its bytes counts as a truncation, which cuts none of what nobody could send before.
+                    # To move its bytes counts as a truncation, which cuts none of what
+                    # nobody could send before.
                     state.note_moved(told)
         assert state.ref.dyn_stripe >= needed, (state.inode_id, state.ref.dyn_stripe, needed)
 
     async def have_stripe(self, inode_id: InodeId, writer: Caller, needed: int) -> Inode:
-        """Have meta know of the chunks of so many slots, and end the report of the file that is in doubt; return the file.
+        """Have meta know of the chunks of so many slots,
+        and end the report of the file that is in doubt; return the file.
 
         Raises:
             FsError: STALE: it is gone, so that nothing is in doubt any more; and others of meta.
@@ -387,10 +408,12 @@ class WriteBack(Shared):
         return inode_from_pb(reply.inode)
 
     async def flush_append(self, state: InodeState, *, is_durable: bool = False) -> None:
-        """Reserve room at the end of the file for the gathered records, and start writing them; durably as `start_flush`.
+        """Reserve room at the end of the file for the gathered records, and start writing them;
+        durably as `start_flush`.
 
         Raises:
-            FsError: the reservation failed; the records are dropped and the error is remembered too.
+            FsError: the reservation failed; the records are dropped and
+                the error is remembered too.
         """
         async with state.append_lock:
             if not state.append.pieces:
@@ -473,13 +496,17 @@ class WriteBack(Shared):
 
 
 def _is_rest_durable(state: InodeState, *, but: Flush | None = None) -> bool:
-    """Return whether all that was written to a file, but for a flush, has arrived and would survive a power loss."""
+    """Return whether all that was written to a file, but for a flush,
+    has arrived and would survive a power loss.
+    """
     is_rest_sent = all(flush is but for flush in state.flushes)
     return is_rest_sent and state.durable_seq == state.acked_seq
 
 
 def _told(error: Exception) -> FsError:
-    """Return what writers are told of a failed flush, without the calls it came through; raises what is a bug."""
+    """Return what writers are told of a failed flush, without the calls it came through;
+    raises what is a bug.
+    """
     if isinstance(error, FsError):
         return same_error(error)
     lack = lack_among(error)

@@ -15,8 +15,8 @@ FLUSH_BYTES_MAX = 8 * MIB
 def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
     """Return the alignment at which a sequential writer's data is cut into flushes.
 
-    As many whole chunks as fit the write buffer, at least one; a chunk beyond FLUSH_BYTES_MAX is written
-    in power-of-two parts of it.  So a sequential writer produces whole-chunk writes.
+    As many whole chunks as fit the write buffer, at least one; a chunk beyond FLUSH_BYTES_MAX is
+    written in power-of-two parts of it.  So a sequential writer produces whole-chunk writes.
     """
     if chunk_size_bytes >= FLUSH_BYTES_MAX:
         return FLUSH_BYTES_MAX
@@ -24,7 +24,9 @@ def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
 
 
 STREAM_SHARE = 4
-"""A stream holds back at most this part of what it has written so far: what is yet to be sent at its end is little beside the rest."""
+"""A stream holds back at most this part of what it has written so far:
+what is yet to be sent at its end is little beside the rest.
+"""
 
 
 class WriteStream:
@@ -66,7 +68,10 @@ class WriteRun:
         self.length += len(data)
 
     def overlay(self, offset: int, data: Buffer) -> int:
-        """Write bytes over some that are here, and on behind them; copies all.  Returns how many were here; 0: none, nothing is done."""
+        """Write bytes over some that are here, and on behind them; copies all.
+
+        Returns how many were here; 0: none, nothing is done.
+        """
         over = min(self.end, offset + len(data)) - offset
         if offset < self.offset or over <= 0:
             return 0
@@ -77,7 +82,9 @@ class WriteRun:
         return over
 
     def cut_before(self, boundary: int) -> "WriteRun":
-        """Split off and return the bytes before file offset `boundary`; offset < boundary <= end."""
+        """Split off and return the bytes before file offset `boundary`;
+        offset < boundary <= end.
+        """
         assert self.offset < boundary <= self.end, (self.offset, boundary, self.end)
         front = WriteRun(self.offset)
         missing = boundary - self.offset

@@ -15,16 +15,19 @@ class Writing(Handles):
     async def write(self, handle_id: int, offset: int, data: Buffer) -> int:
         """Buffer a write and return its length; `data` is kept by reference and must not change.
 
-        An O_APPEND handle ignores `offset`.  Below a quota of bytes that has room for a part, that is written.
+        An O_APPEND handle ignores `offset`.  Below a quota of bytes that has room
+        for a part, that is written.
 
         Raises:
-            FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an earlier write, once per handle.
+            FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an
+                earlier write, once per handle.
         """
         handle = self.writable(handle_id)
         return await self._write(handle, offset, data, is_append=handle.is_append)
 
     async def write_mapped(self, handle_id: int, offset: int, data: Buffer) -> int:
-        """Do what `write` does with pages that programs have changed through maps; the handle is any one by which the inode is mapped.
+        """Do what `write` does with pages that programs have changed through maps;
+        the handle is any one by which the inode is mapped.
 
         So the pages go to `offset` also by one with O_APPEND, and each close has to see to them.
         """
@@ -43,7 +46,9 @@ class Writing(Handles):
     async def write_through(
         self, handle: FileHandle, offset: int, data: Buffer, *, is_append: bool
     ) -> int:
-        """Do what `write` does, through a handle that can write; only with `is_append` at the end."""
+        """Do what `write` does, through a handle that can write;
+        only with `is_append` at the end.
+        """
         _check_end(handle, offset, len(data))
         core, state = self._core, handle.state
         if len(data) == 0:
@@ -68,7 +73,8 @@ class Writing(Handles):
         if not core.budget.try_acquire(count):
             await core.wait_for_room(count)
         if state.append.length and not is_append:
-            # Records appended before this write come before it: they need their place in the file now.
+            # Records appended before this write come before it: they need
+            # their place in the file now.
             await core.drain(state)
         while state.lock.locked():
             async with state.lock:
@@ -76,7 +82,8 @@ class Writing(Handles):
         handle.note_write()
 
     async def write_unbuffered(self, handle_id: int, offset: int, data: Buffer) -> int:
-        """Write after all that was written before, straight from `data`; return the count when storage has it.
+        """Write after all that was written before, straight from `data`;
+        return the count when storage has it.
 
         Cancelled, the write still ends as it would have; `data` is kept until then.
         The kernel may go on to show what it had of these bytes: see `VfsCore.forget_pages`.
@@ -102,7 +109,8 @@ class Writing(Handles):
         return len(data)
 
     async def _fitting(self, state: InodeState, offset: int | None, data: Buffer) -> Buffer:
-        """Return as much of `data` as the quotas of bytes above have room for, promised; offset None: at the end.
+        """Return as much of `data` as the quotas of bytes above have room for, promised;
+        offset None: at the end.
 
         Raises:
             FsError: QUOTA_EXCEEDED for not a single byte, and whatever meta says.
@@ -120,7 +128,8 @@ class Writing(Handles):
         return data
 
     def write_now(self, handle_id: int, offset: int, data: Buffer) -> int | None:
-        """Do what `write` does when nothing has to be waited for; else return None, with nothing done.
+        """Do what `write` does when nothing has to be waited for;
+        else return None, with nothing done.
 
         Raises:
             FsError: as `write`.
@@ -146,7 +155,8 @@ class Writing(Handles):
         return count
 
     def note_mapped(self, handle_id: int) -> None:
-        """Pages came through this handle that a program may have changed through a map by another one: each close has to see to them.
+        """Pages came through this handle that a program may have changed through a map
+        by another one: each close has to see to them.
 
         Raises:
             FsError: BAD_FILE.

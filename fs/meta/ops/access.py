@@ -12,7 +12,8 @@ async def access(tr: Transaction, ctx: OpContext, request: meta.AccessReq) -> me
     """Check `mask` (read 4, write 2, execute or search 1; 0: existence only).
 
     Raises:
-        FsError: ACCESS_DENIED, STALE, INVALID_ARGUMENT, NOT_PERMITTED (writing an immutable object).
+        FsError: ACCESS_DENIED, STALE, INVALID_ARGUMENT, NOT_PERMITTED
+            (writing an immutable object).
     """
     if request.mask > 7:  # noqa: PLR2004
         raise FsError(Status.INVALID_ARGUMENT, f"mask {request.mask}")

@@ -1,7 +1,7 @@
 """POSIX access control lists as extended attributes of two names.
 
-Source: setfacl(1), Linux fs/posix_acl.c: flags that say whether an attribute must exist do not count here, and to remove
-a list that is not there is no error.
+Source: setfacl(1), Linux fs/posix_acl.c: flags that say whether an attribute must exist do not
+count here, and to remove a list that is not there is no error.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,8 @@ async def acl_attribute(tr: Transaction, inode_id: int, name: bytes) -> bytes:
     """Return a list; everybody may see it.
 
     Raises:
-        FsError: NO_ATTRIBUTE: there is none, beyond the mode; NOT_SUPPORTED for a symbolic link; STALE.
+        FsError: NO_ATTRIBUTE: there is none, beyond the mode; NOT_SUPPORTED
+            for a symbolic link; STALE.
     """
     inode = await load_inode(tr, inode_id, snapshot=True)
     _require_can_have(inode)
@@ -51,9 +52,9 @@ async def set_acl_attribute(
     """Set a list, or remove it: by a value without entries.
 
     Raises:
-        FsError: INVALID_ARGUMENT, NO_SPACE, NOT_SUPPORTED as `acl.unpack` and for a symbolic link; NOT_PERMITTED
-            unless the caller owns the object, or when it is immutable; ACCESS_DENIED for a default list of what is no
-            directory; STALE.
+        FsError: INVALID_ARGUMENT, NO_SPACE, NOT_SUPPORTED as `acl.unpack` and for a symbolic link;
+            NOT_PERMITTED unless the caller owns the object, or when it is immutable; ACCESS_DENIED
+            for a default list of what is no directory; STALE.
     """
     inode = await load_complete(tr, inode_id)
     _require_can_have(inode)

@@ -38,7 +38,8 @@ async def _open_existing(
     await open_inode(tr, ctx, inode, request)
     reply = meta.CreateRsp(inode=inode, is_metered=await is_metered(tr, ctx, inode))
     if request.is_truncate or request.HasField("session") or ctx.caller.is_repeat:
-        # Also what only looks: an earlier try that comes when the name is free again would make the file.
+        # Also what only looks: an earlier try that comes when the name is
+        # free again would make the file.
         remember(tr, ctx, META_CREATE, reply)
     return reply
 

@@ -18,8 +18,9 @@ async def end_session(
 ) -> bool:
     """Drop a session if it exists and belongs to the client; return whether it did.
 
-    A dead writer's last reports may be missing, so the chains tell the length; of an inline file the record does.  He may live, cut off,
-    and write to a chunk that he knows of without asking: the file is not made inline any more.
+    A dead writer's last reports may be missing, so the chains tell the length; of an inline file
+    the record does.  He may live, cut off, and write to a chunk that he knows of without asking:
+    the file is not made inline any more.
 
     Raises:
         LengthUnknownError: the chains must be asked.
@@ -48,7 +49,8 @@ async def end_session(
         content.apply_precise_length(ctx, inode)
     inode.file.data_ver += 1
     await settle(tr, ctx, inode, stored)
-    # He may have been told of a chunk that the power has taken from here since; while the bytes are inline he knows of none.
+    # He may have been told of a chunk that the power has taken from here since; while the
+    # bytes are inline he knows of none.
     inode.file.has_lost_writer |= not inode.file.is_inline
     if inode.file.length != stored.file.length:
         inode.mtime_ns = ctx.now_ns

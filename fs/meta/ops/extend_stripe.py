@@ -15,11 +15,13 @@ async def extend_stripe(
 ) -> meta.InodeRsp:
     """Double dyn_stripe until it covers `dyn_stripe_min`, at most to the stripe size.
 
-    With `ends_inline` data_ver grows where a report with inline data could still be taken: it names the one before.  The one that
-    `report_id` names will be refused, whatever others do to the file, unless it was taken; which of both the reply says.
+    With `ends_inline` data_ver grows where a report with inline data could still be taken: it names
+    the one before.  The one that `report_id` names will be refused, whatever others do to the file,
+    unless it was taken; which of both the reply says.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR; RPC_BAD_REQUEST: `report_id` is that of no report.
+        FsError: STALE, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR; RPC_BAD_REQUEST:
+            `report_id` is that of no report.
         TruncationUnfinishedError: an earlier truncation must be finished first.
         StillInlineError: the bytes must be moved to a chunk first.
     """

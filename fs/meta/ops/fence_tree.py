@@ -1,8 +1,9 @@
 """FenceTree: keep the usage below a directory still until it has been moved or removed.
 
-A move reads the counters of what it moves, so every change below makes it run again; where much is
-changed it would never come to an end.  The fence makes those changes wait instead.  It is a courtesy: a
-fence that ends too early, by time or by a clock, costs the move another run, never a wrong counter.
+A move reads the counters of what it moves, so every change below makes it run again;
+where much is changed it would never come to an end.  The fence makes those changes wait
+instead.  It is a courtesy: a fence that ends too early, by time or by a clock, costs the
+move another run, never a wrong counter.
 """
 
 from collections.abc import Sequence

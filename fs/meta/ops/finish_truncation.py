@@ -1,12 +1,13 @@
 """The transactions of a truncation after the first one, and the first one of a move.
 
-    - NoteCut and FinishTruncation: the second and third transaction of a truncation, after the chunks have been cut.
-    - BeginMove: the first one of the move of an inline file's bytes to a chunk, which is a truncation to the present
-      length.
+    - NoteCut and FinishTruncation: the second and third transaction of a truncation,
+      after the chunks have been cut.
+    - BeginMove: the first one of the move of an inline file's bytes to a chunk, which is a
+      truncation to the present length.
 
-Between NoteCut and FinishTruncation the note becomes durable.  From the third transaction on clients may write behind
-the end, and what they write must never be cut by somebody who meets the mark again after a power loss.  He meets the
-note with it.
+Between NoteCut and FinishTruncation the note becomes durable.  From the third transaction on
+clients may write behind the end, and what they write must never be cut by somebody who meets the
+mark again after a power loss.  He meets the note with it.
 """
 
 from ...kv.api import Transaction
@@ -29,12 +30,15 @@ async def _pending(tr: Transaction, inode_id: int, truncate_ver: int) -> pb.Inod
 
 
 async def begin_move(tr: Transaction, inode_id: int, now_ns: int) -> None:
-    """Begin to move the bytes of a file to a chunk, unless they are not inline any more, or are being moved.
+    """Begin to move the bytes of a file to a chunk, unless they are not inline any more,
+    or are being moved.
 
-    Nothing that anybody can see changes: neither times nor `data_ver`, nor what writers were promised.
+    Nothing that anybody can see changes: neither times nor `data_ver`,
+    nor what writers were promised.
 
     Raises:
-        FsError: METADATA_DAMAGED: bytes that cannot be moved had better stay where a truncation to 0 can remove them.
+        FsError: METADATA_DAMAGED: bytes that cannot be moved had better stay where a
+            truncation to 0 can remove them.
     """
     value = await tr.get(records.inode_key(inode_id))
     if value is None:
@@ -49,7 +53,8 @@ async def begin_move(tr: Transaction, inode_id: int, now_ns: int) -> None:
 
 
 async def find_moving(tr: Transaction, inode_id: int, truncate_ver: int) -> InlineRecordPb | None:
-    """Return the bytes that this move has to bring to a chunk; None when they are there, or the file is gone.
+    """Return the bytes that this move has to bring to a chunk;
+    None when they are there, or the file is gone.
 
     Raises:
         FsError: METADATA_DAMAGED.
@@ -61,7 +66,8 @@ async def find_moving(tr: Transaction, inode_id: int, truncate_ver: int) -> Inli
 async def note_cut(
     tr: Transaction, inode_id: int, truncate_ver: int, used_bytes: int | None
 ) -> None:
-    """Note that the chunks have been cut, unless another truncation has begun meanwhile or the file is gone.
+    """Note that the chunks have been cut, unless another truncation has begun meanwhile
+    or the file is gone.
 
     Or that the bytes of an inline file are in its chunk 0.
 

@@ -14,9 +14,11 @@ BATCH_COUNT_MAX = 4096
 
 
 async def get_attr(tr: Transaction, _ctx: OpContext, request: meta.GetAttrReq) -> meta.InodeRsp:
-    """Return an inode, and the bytes of an inline file to who takes them; raises FsError(STALE, METADATA_DAMAGED).
+    """Return an inode, and the bytes of an inline file to who takes them;
+    raises FsError(STALE, METADATA_DAMAGED).
 
-    Who asks by inode id has it open: as storage does, this gives him the bytes whatever the mode says by now.
+    Who asks by inode id has it open: as storage does, this gives him the bytes
+    whatever the mode says by now.
     """
     reply = meta.InodeRsp(inode=await load_complete(tr, request.inode_id, snapshot=True))
     if request.takes_inline and reply.inode.file.is_inline:
@@ -27,9 +29,11 @@ async def get_attr(tr: Transaction, _ctx: OpContext, request: meta.GetAttrReq) -
 async def batch_get_attr(
     tr: Transaction, ctx: OpContext, request: meta.BatchGetAttrReq
 ) -> tuple[meta.BatchGetAttrRsp, list[Buffer]]:
-    """Return the inodes that exist, in the order asked, and what is the payload; others are left unset.
+    """Return the inodes that exist, in the order asked, and what is the payload;
+    others are left unset.
 
-    The payload is the bytes of those that are inline, as for `get_attr`, to who takes it; see `inline.pack`.
+    The payload is the bytes of those that are inline, as for `get_attr`, to
+    who takes it; see `inline.pack`.
 
     Raises:
         FsError: RPC_BAD_REQUEST for more than BATCH_COUNT_MAX ids.

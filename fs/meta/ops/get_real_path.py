@@ -23,8 +23,9 @@ async def path_of(tr: Transaction, directory_id: int, *, caller: Caller | None =
         caller: who is to be told; None: nobody.
 
     Raises:
-        FsError: STALE, NOT_DIRECTORY (only directories know their parent), NOT_FOUND (it or one
-            above it was removed), NAME_TOO_LONG, ACCESS_DENIED (the caller may not search one above it).
+        FsError: STALE, NOT_DIRECTORY (only directories know their parent), NOT_FOUND
+            (it or one above it was removed), NAME_TOO_LONG, ACCESS_DENIED (the caller
+            may not search one above it).
     """
     names: list[bytes] = []
     length = 0

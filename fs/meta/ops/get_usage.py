@@ -13,7 +13,9 @@ from .get_real_path import path_of
 
 
 async def describe(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> meta.DirectoryUsagePb:
-    """Return usage, quota and path of a directory; the path is empty when it is too long, or not for the caller to know."""
+    """Return usage, quota and path of a directory;
+    the path is empty when it is too long, or not for the caller to know.
+    """
     usage = await load_usage(tr, directory.inode_id, snapshot=True)
     reply = meta.DirectoryUsagePb(inode_id=directory.inode_id)
     reply.usage.bytes = max(0, usage.byte_count)
@@ -32,12 +34,15 @@ async def describe(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> me
 
 
 async def load_readable(tr: Transaction, ctx: OpContext, inode_id: int) -> pb.InodePb:
-    """Return a directory with a name whose names the caller may list; raises as `load_directory`."""
+    """Return a directory with a name whose names the caller may list;
+    raises as `load_directory`.
+    """
     return await load_directory(tr, ctx, inode_id, right=permissions.READ, snapshot=True)
 
 
 async def get_usage(tr: Transaction, ctx: OpContext, request: meta.GetUsageReq) -> meta.GetUsageRsp:
-    """Return the usage of a directory, and of those at or above it that have a quota, of one snapshot.
+    """Return the usage of a directory, and of those at or above it that have a quota,
+    of one snapshot.
 
     Raises:
         FsError: as `load_readable`; NOT_FOUND in a removed tree.

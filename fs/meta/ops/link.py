@@ -22,8 +22,9 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
     """Add a name.
 
     Raises:
-        FsError: as `require_expected` and `find_place`; NOT_PERMITTED for a directory, an immutable object, or another's that the
-            caller may not write; TOO_MANY_LINKS; for an object without a name as `give_first_name`.
+        FsError: as `require_expected` and `find_place`; NOT_PERMITTED for a directory, an immutable
+            object, or another's that the caller may not write; TOO_MANY_LINKS; for an object
+            without a name as `give_first_name`.
     """
     await require_expected(tr, request)
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)

@@ -1,8 +1,9 @@
-"""SetLock, FindLockConflict and the end of a client's locks: advisory locks that hold over all mounts.
+"""SetLock, FindLockConflict and the end of a client's locks:
+advisory locks that hold over all mounts.
 
-A lock that cannot be had is an answer, not an error; who waits asks again.  The table of a file is one record; an index
-by client finds what a dead one has left.  Locks need no open file here: the kernel of the mount sees to that, and
-tells when an owner closes.
+A lock that cannot be had is an answer, not an error; who waits asks again.  The table of a file is
+one record; an index by client finds what a dead one has left.  Locks need no open file here: the
+kernel of the mount sees to that, and tells when an owner closes.
 
 Source: fcntl(2), flock(2).
 """
@@ -129,7 +130,9 @@ async def end_client_locks(tr: Transaction, inode_id: int, client_id: str) -> No
 
 
 async def end_all_locks(tr: Transaction, inode_id: int) -> None:
-    """Free everything that anybody holds on what is being deleted: who has it open for reading only may hold locks still."""
+    """Free everything that anybody holds on what is being deleted:
+    who has it open for reading only may hold locks still.
+    """
     if await tr.get(records.file_locks_key(inode_id)) is None:
         return
     locks = await _load(tr, inode_id)

@@ -1,12 +1,15 @@
 """LockDirectory: one client alone may make, remove and rename names in a directory.
 
-For a job that owns a directory and must not be disturbed by a forgotten copy of itself on another machine.  It holds for
-names in that very directory, not for content, not below.  Nobody waits for it: others get NO_LOCK (ENOLCK) at once.
+For a job that owns a directory and must not be disturbed by a forgotten copy of itself on another
+machine.  It holds for names in that very directory, not for content, not below.  Nobody waits for
+it: others get NO_LOCK (ENOLCK) at once.
 
 Invariants:
-    - The holder stands in the directory's own inode, which every such operation reads with a conflict anyway
-      (`inodes.require_changeable`): the check costs no read, and what was begun before the lock was taken runs again.
-    - DLCK names just the directories that clients hold; by it the lock of a dead client is found (sessions.py).
+    - The holder stands in the directory's own inode, which every such operation reads with a
+      conflict anyway (`inodes.require_changeable`): the check costs no read, and what was begun
+      before the lock was taken runs again.
+    - DLCK names just the directories that clients hold; by it the lock of a dead
+      client is found (sessions.py).
 
 Source: deepseek-ai/3FS, lockDirectory; that only the owner may take a lock away is ours.
 """
@@ -82,14 +85,18 @@ async def lock_directory(
     """Take or free the lock of a directory for the calling client; what is so already is done.
 
     Raises:
-        FsError: NO_LOCK (another client holds it), ACCESS_DENIED (no write access), NOT_PERMITTED (by one who does not own it:
-            force, and the lock of a sticky directory, where write access gives no power over the names of others), NOT_DIRECTORY, NOT_FOUND, STALE, INVALID_ARGUMENT.
+        FsError: NO_LOCK (another client holds it), ACCESS_DENIED (no write access),
+            NOT_PERMITTED (by one who does not own it: force, and the lock of a sticky
+            directory, where write access gives no power over the names of others),
+            NOT_DIRECTORY, NOT_FOUND, STALE, INVALID_ARGUMENT.
     """
     return meta.InodeRsp(inode=await _act(tr, ctx, request.inode_id, request.action))
 
 
 async def lock_by_attribute(tr: Transaction, ctx: OpContext, inode_id: int, value: bytes) -> None:
-    """Do what was written to `ember.lock`: lock, preempt, unlock or clear; raises as `lock_directory`."""
+    """Do what was written to `ember.lock`: lock, preempt, unlock or clear;
+    raises as `lock_directory`.
+    """
     action = ACTIONS.get(value)
     if action is None:
         raise FsError(Status.INVALID_ARGUMENT, f"ember.lock takes no {value!r}")

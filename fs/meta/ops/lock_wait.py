@@ -1,13 +1,15 @@
-"""Waits for locks as records, so that any service sees a circle of them; EndLockWait, and the end of a client's waits.
+"""Waits for locks as records, so that any service sees a circle of them;
+EndLockWait, and the end of a client's waits.
 
-One record for each owner that waits holds what its threads wait for.  It is written in the transaction that found the
-lock held, which has read all that speaks against a circle.  So of two waits that would close one together, the later
-one is run again and sees the other.
+One record for each owner that waits holds what its threads wait for.  It is written in the
+transaction that found the lock held, which has read all that speaks against a circle.  So of two
+waits that would close one together, the later one is run again and sees the other.
 
-Only a new wait is looked at.  A circle may also be closed by a lock that another thread gets; then the next try of
-whoever waits in it tells.
+Only a new wait is looked at.  A circle may also be closed by a lock that another thread gets; then
+the next try of whoever waits in it tells.
 
-A record that nobody ends, because its mount died, goes with the locks of that client, and means as little as these.
+A record that nobody ends, because its mount died, goes with the locks of that
+client, and means as little as these.
 """
 
 from collections.abc import Iterable, Sequence

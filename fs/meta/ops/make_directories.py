@@ -1,7 +1,9 @@
-"""MakeDirectories: a directory and all that are missing above it, all or none of them, as of one moment.
+"""MakeDirectories: a directory and all that are missing above it, all or none of them,
+as of one moment.
 
-What exists of the path is walked as by ResolvePath.  From the first missing name on everything is new, so only that name and the
-directory it goes into can be what somebody else changes too: they are read with a conflict.
+What exists of the path is walked as by ResolvePath.  From the first missing name on everything
+is new, so only that name and the directory it goes into can be what somebody else changes too:
+they are read with a conflict.
 
 Source: mkdir(1), -p, for the mode of directories on the way.
 """
@@ -51,7 +53,8 @@ def _chain(
     """Yield the new directories, of these names and ids, from the top down; nothing is stored.
 
     Raises:
-        FsError: ACCESS_DENIED: a default access control list lets the caller not write into one of them.
+        FsError: ACCESS_DENIED: a default access control list lets the caller
+            not write into one of them.
     """
     parent = top
     for number, (name, inode_id) in enumerate(new, 1):
@@ -92,8 +95,10 @@ def make_directories(
     It makes what is missing of a path; that nothing is missing is no error.
 
     Raises, when it is called:
-        FsError: EXISTS (the last name is there, and no directory), NOT_DIRECTORY (another one is), NOT_FOUND (a link that leads
-            nowhere, or `..` of what is missing), ARGUMENT_TOO_LARGE (NEW_COUNT_MAX), and as `find_place` and `walk`.
+        FsError: EXISTS (the last name is there, and no directory), NOT_DIRECTORY (another one is),
+        NOT_FOUND (a link that leads
+            nowhere, or `..` of what is missing), ARGUMENT_TOO_LARGE (NEW_COUNT_MAX), and
+            as `find_place` and `walk`.
     """
 
     @once(META_MAKE_DIRECTORIES)

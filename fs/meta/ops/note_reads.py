@@ -1,14 +1,17 @@
 """NoteReads: when clients have read files, directories and links, as times of access.
 
-A time of access is no change of an inode: ctime and data_ver stay, so that no client takes what it knows for outdated, and nothing is said
-in the event log.  A directory keeps its time of access in its inode record, but its other times and its link count beside it (see
-fs/meta/inodes.py).  The record is stored as it was loaded, so these need not be looked at, and no change of names conflicts because of them.
+A time of access is no change of an inode: ctime and data_ver stay, so that no client takes what
+it knows for outdated, and nothing is said in the event log.  A directory keeps its time of
+access in its inode record, but its other times and its link count beside it (see
+fs/meta/inodes.py).  The record is stored as it was loaded, so these need not be looked at, and
+no change of names conflicts because of them.
 
 Invariants:
-    - Whatever is asked for, nothing but times of access changes: they go forward, and never beyond this service's time.  Only one that lies
-      ahead of that goes back, to that.
-    - A read is noted only where the inode still has the time of access that the client saw.  So a repeat that comes late, or from a client
-      that knows nothing of what another one has set since, changes nothing.
+    - Whatever is asked for, nothing but times of access changes: they go forward, and never beyond
+      this service's time.  Only one that lies ahead of that goes back, to that.
+    - A read is noted only where the inode still has the time of access that the client saw.
+      So a repeat that comes late, or from a client that knows nothing of what another one
+      has set since, changes nothing.
 """
 
 from collections.abc import Sequence
@@ -27,7 +30,9 @@ TOGETHER_MAX: Final = 64
 
 
 def _may_have_read(caller: Caller, inode: pb.InodePb) -> bool:
-    """Return whether a caller may read an inode now; programs may be run without, and links are anybody's."""
+    """Return whether a caller may read an inode now;
+    programs may be run without, and links are anybody's.
+    """
     if inode.type == pb.SYMLINK or permissions.is_owner(caller, inode):
         return True
     is_run = inode.type == pb.FILE and permissions.is_allowed(caller, inode, permissions.SEARCH)
@@ -35,7 +40,9 @@ def _may_have_read(caller: Caller, inode: pb.InodePb) -> bool:
 
 
 def time_noted(now_ns: int, had_ns: int, read: meta.NotedReadPb) -> int:
-    """Return the time of access that an inode has after a read is noted, by what it had before and the time of the service."""
+    """Return the time of access that an inode has after a read is noted,
+    by what it had before and the time of the service.
+    """
     if had_ns != read.atime_seen_ns:
         return had_ns
     if had_ns > now_ns:  # somebody has set it, and it is over with the next read
@@ -55,7 +62,9 @@ def _known(key: bytes, stored: bytes | None) -> pb.InodePb | None:
 async def note_reads(
     tr: Transaction, ctx: OpContext, reads: Sequence[meta.NotedReadPb]
 ) -> list[int]:
-    """Note TOGETHER_MAX reads at the most; return the time of access of each inode afterwards, 0 where nothing is known of it."""
+    """Note TOGETHER_MAX reads at the most; return the time of access of each inode afterwards,
+    0 where nothing is known of it.
+    """
     assert len(reads) <= TOGETHER_MAX, len(reads)
     keys = {read.inode_id: records.inode_key(read.inode_id) for read in reads}
     stored = await tr.get_many(list(keys.values()))

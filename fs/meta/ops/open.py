@@ -20,8 +20,8 @@ async def open_inode(
     """Open a loaded inode as the request says and store what that changes.
 
     Raises:
-        FsError: as `permissions.require_openable`; INVALID_ARGUMENT for a write open without a write session, or the
-            reverse: the session will be taken for the right to write.
+        FsError: as `permissions.require_openable`; INVALID_ARGUMENT for a write open without a
+            write session, or the reverse: the session will be taken for the right to write.
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
     writes = request.wants_write or request.is_truncate
@@ -43,7 +43,8 @@ async def open_inode(
 
 
 async def open_(tr: Transaction, ctx: OpContext, request: meta.OpenReq) -> meta.InodeRsp:
-    """Open by inode id; works for an inode without a name until it is deleted, unless a name is expected.
+    """Open by inode id; works for an inode without a name until it is deleted,
+    unless a name is expected.
 
     Raises:
         FsError: STALE and as `open_inode`, METADATA_DAMAGED.

@@ -3,10 +3,10 @@
 The rules are those of rename(2) and renameat2(2) on Linux.
 
 Invariants:
-    - No directory becomes its own ancestor.  Every ancestor of the new parent is read with a conflict, so of two
-      concurrent renames that would close a loop together one is rerun.
-    - A directory's parent pointer, its dentry and the parents' counters change together.  So does the usage of all
-      directories above both places.
+    - No directory becomes its own ancestor.  Every ancestor of the new parent is read with a
+      conflict, so of two concurrent renames that would close a loop together one is rerun.
+    - A directory's parent pointer, its dentry and the parents' counters change together.  So does
+      the usage of all directories above both places.
 """
 
 from collections.abc import Iterable

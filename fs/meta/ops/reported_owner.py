@@ -1,12 +1,15 @@
-"""Mode, owner and group that come with the report of a file, as a SetAttr would have set them.  Pure.
+"""Mode, owner and group that come with the report of a file, as a SetAttr would have set them.
 
-A program that has just written a file mostly sets them before it closes it.  Its client has them go with what the close
-tells anyway.
+Pure.
+
+A program that has just written a file mostly sets them before it closes it.  Its client has them go
+with what the close tells anyway.
 
 Invariants:
-    - Only what a SetAttr of the same caller would be allowed is taken, all of it or nothing.  What is not taken the
-      client asks for by a SetAttr, which says why it is refused.
-    - What somebody has set since stays.  Then the report's is no longer wanted, and is not asked for again.
+    - Only what a SetAttr of the same caller would be allowed is taken, all of it or nothing.  What
+      is not taken the client asks for by a SetAttr, which says why it is refused.
+    - What somebody has set since stays.  Then the report's is no longer
+      wanted, and is not asked for again.
 
 Does not: advance ctime, or remember that it was done; `sync` does both.
 """
@@ -38,7 +41,9 @@ def _is_permitted(caller: Caller, inode: pb.InodePb, report: meta.OwnerReportPb)
 def take(
     ctx: OpContext, inode: pb.InodePb, report: meta.OwnerReportPb
 ) -> "meta.OwnerOutcomePb.ValueType":
-    """Set what a report says of mode and owner into an inode that is as it was before the report; return what became of it."""
+    """Set what a report says of mode and owner into an inode that is as it was before the report;
+    return what became of it.
+    """
     if inode.type != pb.FILE or not _is_permitted(ctx.caller, inode, report):
         return meta.OWNER_NOT_SET
     seen = report.mode_seen, report.uid_seen, report.gid_seen

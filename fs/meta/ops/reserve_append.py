@@ -21,7 +21,8 @@ async def reserve_append(
     """Lengthen the file by `length` bytes and return where they start.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, QUOTA_EXCEEDED, IS_DIRECTORY, NOT_REGULAR, INVALID_ARGUMENT.
+        FsError: STALE, ACCESS_DENIED, FILE_TOO_LARGE, QUOTA_EXCEEDED, IS_DIRECTORY,
+            NOT_REGULAR, INVALID_ARGUMENT.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
         StillInlineError: the bytes must be moved to a chunk first.
@@ -39,7 +40,8 @@ async def reserve_append(
     content.check_length(offset + request.length)
     content.lengthen(inode, offset + request.length)
     await recharge(tr, ctx, inode, before)
-    # Just before the write: so the report of its bytes, which has its time, changes mtime and ctime, and to the same.
+    # Just before the write: so the report of its bytes, which has its time, changes
+    # mtime and ctime, and to the same.
     has_time = request.HasField("mtime_ns")
     place_ns = max(request.mtime_ns - 1, EARLIEST_NS) if has_time else ctx.now_ns
     inode.mtime_ns = place_ns

@@ -12,7 +12,8 @@ from ..promises import has_writer, is_metered, promise
 async def reserve_space(
     tr: Transaction, ctx: OpContext, request: meta.ReserveSpaceReq
 ) -> meta.InodeRsp:
-    """Promise at least up to `length` bytes of a file, or what fits; a repeated request finds that it did.
+    """Promise at least up to `length` bytes of a file, or what fits;
+    a repeated request finds that it did.
 
     Raises:
         FsError: QUOTA_EXCEEDED, STALE, ACCESS_DENIED, FILE_TOO_LARGE, IS_DIRECTORY, NOT_REGULAR,

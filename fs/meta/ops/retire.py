@@ -1,13 +1,14 @@
 """The transactions of garbage collection: emptying removed trees, deleting inodes, forgetting.
 
-An inode goes before its chunks do.  Once it is deleted nobody can open the file.  The GC record, which then carries the
-file part, leads to the chunks until they are gone.
+An inode goes before its chunks do.  Once it is deleted nobody can open the file.  The GC record,
+which then carries the file part, leads to the chunks until they are gone.
 
 A damaged record is left alone: everything is judged before anything of it is changed.
 
-Hardly a range is cleared.  With one the embedded store forgets all rows that it remembers (fs/kv/rocksdb_view.py), and
-those who work meanwhile read theirs anew.  What a range may hold is read, and cleared row by row, as far as that is
-few: a user may have made any number of rows, and a transaction that is too large would be so for ever.
+Hardly a range is cleared.  With one the embedded store forgets all rows that it remembers
+(fs/kv/rocksdb_view.py), and those who work meanwhile read theirs anew.  What a range may hold is
+read, and cleared row by row, as far as that is few: a user may have made any number of rows, and a
+transaction that is too large would be so for ever.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,7 +34,9 @@ DAMAGED_RETRY_S: Final = 60.0
 """A damaged record is looked at again after this long: it may have been repaired."""
 
 SESSIONS_MAX: Final = 64
-"""So many file sessions are read at once, to know of a run of inodes which are open; where there are more each inode is looked at by itself."""
+"""So many file sessions are read at once, to know of a run of inodes which are open;
+where there are more each inode is looked at by itself.
+"""
 
 
 ROWS_MAX: Final = 16
@@ -57,9 +60,13 @@ class Emptied(NamedTuple):
     """What became of a removed directory."""
 
     gone_count: int
-    """Names and directories that went; 0: somebody else did the work, or nothing was left where it was looked."""
+    """Names and directories that went; 0: somebody else did the work,
+    or nothing was left where it was looked.
+    """
     after: bytes = b""
-    """The last name that went, if more are behind it; empty: it is to be looked from the beginning, if at all."""
+    """The last name that went, if more are behind it;
+    empty: it is to be looked from the beginning, if at all.
+    """
 
 
 async def _clear_all(tr: Transaction, prefix: bytes) -> None:
@@ -109,7 +116,9 @@ async def _open_in_run(tr: Transaction, run: Sequence[int]) -> set[int]:
 
 
 async def open_among(tr: Transaction, inode_ids: Sequence[int]) -> Collection[int]:
-    """Return inodes that somebody has open, all those of `inode_ids` among them; conflicts with whoever opens or closes one of these."""
+    """Return inodes that somebody has open, all those of `inode_ids` among them;
+    conflicts with whoever opens or closes one of these.
+    """
     found: set[int] = set()
     for run in records.runs(inode_ids):
         found |= await _open_in_run(tr, run)
@@ -117,7 +126,9 @@ async def open_among(tr: Transaction, inode_ids: Sequence[int]) -> Collection[in
 
 
 async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.InodePb:
-    """Return the inode of a GC record (of a directory: as stored); raises FsError(METADATA_DAMAGED)."""
+    """Return the inode of a GC record (of a directory: as stored);
+    raises FsError(METADATA_DAMAGED).
+    """
     inode_key = records.inode_key(inode_id)
     stored = await tr.get(inode_key)
     if stored is None:
@@ -159,7 +170,9 @@ async def _retire_one(tr: Transaction, key: bytes, opened: Collection[int], foun
 
 
 async def retire(tr: Transaction, keys: Sequence[bytes]) -> Retired:
-    """Delete the inodes of due GC records that nobody has open; others, and damaged ones, the caller makes due later."""
+    """Delete the inodes of due GC records that nobody has open;
+    others, and damaged ones, the caller makes due later.
+    """
     found = Retired([], [], [], [])
     tr.mark_freeing()
     await tr.prefetch(keys)
@@ -181,7 +194,9 @@ async def retire(tr: Transaction, keys: Sequence[bytes]) -> Retired:
 
 
 async def put_off(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
-    """Have damaged records looked at again later, whatever they hold, so that they stand in nobody's way."""
+    """Have damaged records looked at again later, whatever they hold,
+    so that they stand in nobody's way.
+    """
     await tr.prefetch(keys)
     for key in keys:
         value = await tr.get(key)
@@ -237,7 +252,8 @@ async def empty_tree(
 ) -> Emptied:
     """Take some names out of a removed directory; delete it when none is left.
 
-    Those behind `after` first, since none before it is expected to be left: a search from the beginning passes over all that were taken out.
+    Those behind `after` first, since none before it is expected to be left: a search from the
+    beginning passes over all that were taken out.
 
     Raises:
         FsError: METADATA_DAMAGED; nothing is changed.

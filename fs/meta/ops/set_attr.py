@@ -38,7 +38,9 @@ def set_mode(
 
 
 async def _require_mode(tr: Transaction, ctx: OpContext, inode: pb.InodePb, mode: int) -> None:
-    """Who may write may also take the set-id bits away: writing does so, and a kernel asks for it."""
+    """Who may write may also take the set-id bits away:
+    writing does so, and a kernel asks for it.
+    """
     taken = inode.mode & ~mode
     is_set_id_only = mode | taken == inode.mode and taken and not taken & ~permissions.SUID_SGID
     if inode.type == pb.FILE and is_set_id_only and await content.may_write(tr, ctx, inode):
@@ -134,8 +136,8 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     """Change attributes; a shortened file comes back with its truncation pending.
 
     Raises:
-        FsError: STALE, also as `require_expected`, NOT_PERMITTED, ACCESS_DENIED, IS_DIRECTORY, NOT_REGULAR, NOT_DIRECTORY,
-            FILE_TOO_LARGE, INVALID_ARGUMENT, NOT_SUPPORTED.
+        FsError: STALE, also as `require_expected`, NOT_PERMITTED, ACCESS_DENIED, IS_DIRECTORY,
+            NOT_REGULAR, NOT_DIRECTORY, FILE_TOO_LARGE, INVALID_ARGUMENT, NOT_SUPPORTED.
         LengthUnknownError: the request's length hint is void.
         TruncationUnfinishedError: an earlier truncation must be finished first.
         StillInlineError: the bytes must be moved to a chunk first.

@@ -9,9 +9,11 @@ from ..usage import load_usage
 
 
 async def stat_fs(tr: Transaction, ctx: OpContext, request: meta.StatFsReq) -> meta.StatFsRsp:
-    """Return the number of inodes, and the bytes of inline files; and where quotas lie above the object, the narrowest of them.
+    """Return the number of inodes, and the bytes of inline files;
+    and where quotas lie above the object, the narrowest of them.
 
-    The caller has filled in nothing yet: `capacity_bytes` 0 means that no quota of bytes lies above.
+    The caller has filled in nothing yet: `capacity_bytes` 0 means that
+    no quota of bytes lies above.
     """
     keys = [records.INODE_COUNT_KEY, records.INLINE_BYTES_KEY]
     count, inline = await tr.get_many(keys, snapshot=True)

@@ -50,7 +50,9 @@ def _apply_content(ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq) -> 
 
 
 def _apply_times(inode: pb.InodePb, request: meta.SyncReq, before: tuple[int, int, int]) -> None:
-    """Set the times of a report into an inode that had mtime, atime and ctime `before`, but for those that somebody has set since."""
+    """Set the times of a report into an inode that had mtime, atime and ctime `before`,
+    but for those that somebody has set since.
+    """
     mtime_ns, atime_ns, ctime_ns = before
     may_be_late = ctime_ns > request.times_set_ns
     if request.HasField("mtime_ns"):
@@ -64,7 +66,9 @@ def _apply_times(inode: pb.InodePb, request: meta.SyncReq, before: tuple[int, in
 def _note_change(
     ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq, *, is_owner_set: bool
 ) -> None:
-    """Advance ctime as what was reported asks for: to what the client shows for it already, where both clocks allow that."""
+    """Advance ctime as what was reported asks for:
+    to what the client shows for it already, where both clocks allow that.
+    """
     is_content = _is_content_change(request) or request.clears_suid
     if is_content:
         is_written = request.has_new_data and request.HasField("mtime_ns")
@@ -79,7 +83,8 @@ def _note_change(
 def apply(
     ctx: OpContext, inode: pb.InodePb, request: meta.SyncReq
 ) -> "meta.OwnerOutcomePb.ValueType":
-    """Put into an inode what a file reports, and return what became of its owner and mode; the caller stores it.
+    """Put into an inode what a file reports, and return what became of its owner and mode;
+    the caller stores it.
 
     Raises:
         FsError: FILE_TOO_LARGE, NOT_REGULAR.
@@ -116,7 +121,9 @@ async def _may_report(
 
 
 def _overwrites(report: meta.SyncReq) -> bool:
-    """Whether this report, done again later, would undo what others have said since; or was refused, and would fit now."""
+    """Whether this report, done again later, would undo what others have said since;
+    or was refused, and would fit now.
+    """
     is_time = report.HasField("mtime_ns") or report.HasField("atime_ns")
     return report.has_new_data or is_time or report.clears_suid or report.HasField("owner")
 
@@ -133,7 +140,8 @@ async def _done_before(
 def _keep_inline(
     tr: Transaction, ctx: OpContext, report: meta.SyncReq, reply: meta.InodeRsp
 ) -> None:
-    """Keep that the bytes of a report were taken: others may change the file, and then nothing else tells; of a repeat also that they were not.
+    """Keep that the bytes of a report were taken:
+    others may change the file, and then nothing else tells; of a repeat also that they were not.
 
     The file is told as it is when the report comes again.
     """
@@ -155,7 +163,8 @@ def _keep(
     report: meta.SyncReq,
     reply: meta.InodeRsp,
 ) -> None:
-    """Keep the answer to what was refused, and to a repeat: its first try may come later than what others say next.
+    """Keep the answer to what was refused, and to a repeat:
+    its first try may come later than what others say next.
 
     And to what has set owner or mode: a SetAttr takes effect once, however late its repeat comes.
     """
@@ -167,7 +176,9 @@ def _keep(
 async def _sync_inline(
     tr: Transaction, ctx: OpContext, request: meta.SyncReq, inode: pb.InodePb
 ) -> meta.InodeRsp:
-    """As `sync`, of a report that brings all bytes of the file; what cannot be taken is refused, quotas included."""
+    """As `sync`, of a report that brings all bytes of the file;
+    what cannot be taken is refused, quotas included.
+    """
     inline.check_report(inode, request)
     reply = meta.InodeRsp(is_metered=await is_metered(tr, ctx, inode))
     outcome = await _take_inline(tr, ctx, request, inode)
@@ -181,7 +192,9 @@ async def _sync_inline(
 async def _take_inline(
     tr: Transaction, ctx: OpContext, request: meta.SyncReq, inode: pb.InodePb
 ) -> "meta.OwnerOutcomePb.ValueType | None":
-    """Take the bytes, and return what became of owner and mode; None: they cannot be taken, and nothing is done."""
+    """Take the bytes, and return what became of owner and mode;
+    None: they cannot be taken, and nothing is done.
+    """
     if not await inline.may_take(tr, ctx, inode, request):
         return None
     before, taken = usage_of(inode), pb.InodePb()
@@ -206,11 +219,13 @@ async def _take_inline(
 async def sync(tr: Transaction, ctx: OpContext, request: meta.SyncReq) -> meta.InodeRsp:
     """Record what a client knows of a file it has open; works without a name.
 
-    Growth that no quota has room for is not taken over, and the reply says so (`is_over_quota`); the bytes
-    behind the length are to be cut then, by a pending truncation or by the last writer's close.
+    Growth that no quota has room for is not taken over, and the reply says so
+    (`is_over_quota`); the bytes behind the length are to be cut then, by a pending truncation
+    or by the last writer's close.
 
     Raises:
-        FsError: STALE, ACCESS_DENIED, and as `apply`; INVALID_ARGUMENT for inline data that contradicts itself.
+        FsError: STALE, ACCESS_DENIED, and as `apply`; INVALID_ARGUMENT for inline
+            data that contradicts itself.
         LengthUnknownError: as `apply`.
         TruncationUnfinishedError: as `apply`.
         StillInlineError: as `apply`.
@@ -285,7 +300,8 @@ async def close(tr: Transaction, ctx: OpContext, request: meta.CloseReq) -> meta
 
 
 async def close_settled(tr: Transaction, ctx: OpContext, request: meta.PruneSessionsReq) -> None:
-    """End sessions of the caller's client that have nothing to report, each as `close` would; those of removed files went with them.
+    """End sessions of the caller's client that have nothing to report, each as `close` would;
+    those of removed files went with them.
 
     Raises:
         FsError: INVALID_ARGUMENT, METADATA_DAMAGED, KV_BAD_FORMAT.

@@ -1,12 +1,14 @@
 """MoveToTrash: a removal that can be taken back; and its end, when the time is over.
 
-What is removed goes to /.trash/UID of who removes it: a directory that nobody else may search.  It is a rename, so it
-takes the same time for any tree, and what a rename means for usage, links and open files holds.  To bring something
-back is a rename, too.
+What is removed goes to /.trash/UID of who removes it: a directory that nobody else may search.  It
+is a rename, so it takes the same time for any tree, and what a rename means for usage, links and
+open files holds.  To bring something back is a rename, too.
 
 Invariants:
-    - The move and the record of until when (trash_mark.py) are one transaction; so are removal and end of the record.
-    - Who may remove may move to the trash: as for Unlink, and as for RemoveTree of directories, also empty ones.
+    - The move and the record of until when (trash_mark.py) are one transaction; so are
+      removal and end of the record.
+    - Who may remove may move to the trash: as for Unlink, and as for RemoveTree of
+      directories, also empty ones.
 """
 
 from collections.abc import Iterator
@@ -50,7 +52,8 @@ async def _make_directory(  # noqa: PLR0917 - whose, where, what
 ) -> pb.InodePb:
     made_by = ctx._replace(new_inode_id=inode_id)
     inode = await make_directory(tr, made_by, parent, name, mode)
-    # Whatever the root directory says with its set-group-id bit and its default access control list.
+    # Whatever the root directory says with its set-group-id bit and
+    # its default access control list.
     inode.mode = mode
     inode.ClearField("acl")
     inode.directory.ClearField("default_acl")
@@ -135,9 +138,9 @@ async def move_to_trash(
     """Move a name to the caller's trash; what lies in the trash, anybody's, is removed for good.
 
     Raises:
-        FsError: NOT_FOUND (also when the name leads to another inode than the request says), ACCESS_DENIED,
-            NOT_PERMITTED, INVALID_ARGUMENT, NAME_TOO_LONG, NOT_DIRECTORY, STALE, EXISTS (/.trash is something
-            else), QUOTA_EXCEEDED (of the trash itself).
+        FsError: NOT_FOUND (also when the name leads to another inode than the request says),
+            ACCESS_DENIED, NOT_PERMITTED, INVALID_ARGUMENT, NAME_TOO_LONG, NOT_DIRECTORY, STALE,
+            EXISTS (/.trash is something else), QUOTA_EXCEEDED (of the trash itself).
     """
     _check_request(request)
     parent = await load_directory(tr, ctx, request.parent_inode_id)
@@ -170,7 +173,9 @@ async def move_to_trash(
 
 
 async def expire(tr: Transaction, ctx: OpContext, key: bytes) -> bool:
-    """Remove for good what a TRSH key is about; return whether it was still there, and of that mark."""
+    """Remove for good what a TRSH key is about;
+    return whether it was still there, and of that mark.
+    """
     tr.mark_freeing()
     if await tr.get(key) is None:
         return False  # another service was quicker

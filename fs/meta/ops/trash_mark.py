@@ -1,9 +1,11 @@
 """Marks of names in the trash: what says where a name came from and until when it is kept.
 
-The mark is part of the dentry: so it goes with the name, however that goes, and no other operation has to know of the
-trash.  Beside it stands a key in order of time (TRSH); one whose dentry is gone or has another mark means nothing.
+The mark is part of the dentry: so it goes with the name, however that goes, and no other operation
+has to know of the trash.  Beside it stands a key in order of time (TRSH); one whose dentry is gone
+or has another mark means nothing.
 
-What is moved to the trash by rename(2) is marked, too; what is made there is not, and stays until somebody removes it.
+What is moved to the trash by rename(2) is marked, too; what is made there is not, and
+stays until somebody removes it.
 """
 
 from ...kv.api import Transaction
@@ -32,7 +34,10 @@ async def _path(tr: Transaction, parent_id: int, name: bytes) -> bytes:
 async def new_mark(
     tr: Transaction, ctx: OpContext, parent_id: int, name: bytes, expiry_s: float = 0.0
 ) -> pb.TrashMarkPb:
-    """Return a mark for what has this name; `expiry_s` 0: as configured.  Raises what `path_of` raises."""
+    """Return a mark for what has this name; `expiry_s` 0: as configured.
+
+    Raises what `path_of` raises.
+    """
     return pb.TrashMarkPb(
         removed_ns=ctx.now_ns,
         due_ns=ctx.now_ns + int((expiry_s or ctx.config.trash_expiry_s) * 1e9),
@@ -51,7 +56,9 @@ async def mark_after_rename(  # noqa: PLR0917 - what, from where, to where
     name: bytes,
     goal: pb.InodePb,
 ) -> pb.TrashMarkPb | None:
-    """Return what a name that is renamed into the directory `goal` is marked with, if that is in the trash."""
+    """Return what a name that is renamed into the directory `goal` is marked with,
+    if that is in the trash.
+    """
     if not is_users_trash(goal):
         return None
     if dentry.HasField("trash"):

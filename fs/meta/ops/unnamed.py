@@ -1,7 +1,8 @@
 """Files that are made without a name, as by O_TMPFILE, and the first name they may get.
 
-Such a file is like one that was removed and is still open: `nlink` 0, and a record of garbage collection that comes true once
-no session keeps the file any more.  `unnamed_due_ns` in it says under which key that record is, so that a name can take it away.
+Such a file is like one that was removed and is still open: `nlink` 0, and a record of garbage
+collection that comes true once no session keeps the file any more.  `unnamed_due_ns` in it says
+under which key that record is, so that a name can take it away.
 
 Invariant: `unnamed_due_ns` is 0, or the file has no name and may get one.
 """
@@ -54,7 +55,9 @@ async def give_first_name(
 
 
 async def follow_record(tr: Transaction, inode_id: int, old_due_ns: int, due_ns: int) -> None:
-    """Note that the record of garbage collection of an inode, if it still exists, is due at another time."""
+    """Note that the record of garbage collection of an inode, if it still exists,
+    is due at another time.
+    """
     stored = await tr.get(records.inode_key(inode_id))
     if stored is None:
         return  # its chunks are being removed

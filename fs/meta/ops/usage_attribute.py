@@ -1,4 +1,6 @@
-"""Usage and quota of a directory as extended attributes: decimal numbers that are read, never set or listed."""
+"""Usage and quota of a directory as extended attributes:
+decimal numbers that are read, never set or listed.
+"""
 
 from collections.abc import Callable
 from typing import Final

@@ -3,9 +3,10 @@
 Name spaces:
     - `user.`: on files and directories, by mode bits.
     - `trusted.`: for root only.
-    - `security.`: read by all, written by root; capabilities are also removed by who may write the file.
-    - `ember.`: shows usage and quota of directories (usage_attribute.py) and cannot be written, but for `ember.lock`
-      (lock_directory.py).
+    - `security.`: read by all, written by root; capabilities are also
+      removed by who may write the file.
+    - `ember.`: shows usage and quota of directories (usage_attribute.py) and cannot be written, but
+      for `ember.lock` (lock_directory.py).
     - `system.`: POSIX ACLs are two of these: acl_attribute.py.
 
 Source: xattr(7), setxattr(2).
@@ -29,7 +30,9 @@ from .lock_directory import LOCK_ATTRIBUTE, lock_by_attribute, lock_holder
 from .usage_attribute import usage_attribute
 
 XATTR_NAMES_BYTES_MAX = 65_536 - 64
-"""Of one inode's names, each with the NUL that ends it in a listing: the kernel lists 64 KiB, the two access control lists included."""
+"""Of one inode's names, each with the NUL that ends it in a listing:
+the kernel lists 64 KiB, the two access control lists included.
+"""
 XATTR_VALUES_BYTES_MAX = 4 << 20
 """Of one inode's values together: what a transaction has to read at most to know of their names."""
 
@@ -38,7 +41,9 @@ _WITH_USER_ATTRIBUTES = (pb.FILE, pb.DIRECTORY)
 """Of anything else nobody has one, whatever its mode says."""
 _NAMESPACES = (b"user.", b"trusted.", b"security.")
 _CAPABILITY = b"security.capability"
-"""What a program may do beyond its user; gone when it is written, which a kernel asks for in the writer's name."""
+"""What a program may do beyond its user; gone when it is written,
+which a kernel asks for in the writer's name.
+"""
 
 
 def _check_name(name: bytes) -> None:
@@ -74,7 +79,9 @@ def _xattr_range(inode_id: int) -> tuple[bytes, bytes]:
 
 
 async def _check_room(tr: Transaction, inode_id: int, name: bytes, value: bytes) -> None:
-    """Raise FsError(NO_SPACE) where an inode's attributes are too many or too large with this one, whatever it replaces."""
+    """Raise FsError(NO_SPACE) where an inode's attributes are too many or too large with this one,
+    whatever it replaces.
+    """
     own_key = records.xattr_key(inode_id, name)
     others = [pair for pair in await tr.get_range(*_xattr_range(inode_id)) if pair[0] != own_key]
     names_bytes = sum(len(records.xattr_name(key)) + 1 for key, _ in others) + len(name) + 1
@@ -82,7 +89,8 @@ async def _check_room(tr: Transaction, inode_id: int, name: bytes, value: bytes)
     if names_bytes > XATTR_NAMES_BYTES_MAX or values_bytes > XATTR_VALUES_BYTES_MAX:
         raise FsError(
             Status.NO_SPACE,
-            f"inode {inode_id:#x} would have {len(others) + 1} attributes, {names_bytes} bytes of names and {values_bytes} of values",
+            f"inode {inode_id:#x} would have {len(others) + 1} attributes, {names_bytes} bytes of "
+            f"names and {values_bytes} of values",
         )
 
 
@@ -133,7 +141,8 @@ async def get_xattr(tr: Transaction, ctx: OpContext, request: meta.GetXattrReq) 
     """Return an attribute's value.
 
     Raises:
-        FsError: NO_ATTRIBUTE, ACCESS_DENIED, NOT_SUPPORTED, STALE, and for bad names as `set_xattr`.
+        FsError: NO_ATTRIBUTE, ACCESS_DENIED, NOT_SUPPORTED, STALE, and
+            for bad names as `set_xattr`.
     """
     if request.name == LOCK_ATTRIBUTE:
         return meta.GetXattrRsp(value=await lock_holder(tr, request.inode_id))

@@ -1,4 +1,6 @@
-"""AcceptDisks: takes disks that served under a store that is gone into the chains of this one, under the birth that they noted."""
+"""AcceptDisks: takes disks that served under a store that is gone into the chains of this one,
+under the birth that they noted.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -14,9 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 async def accept_disks(primary: Primary, request: AcceptDisksReq) -> AcceptDisksRsp:
-    """Accept all disks that are refused for another birth, all or none; without `accept` only tell of them.
+    """Accept all disks that are refused for another birth, all or none;
+    without `accept` only tell of them.
 
-    Every chain then waits, as after a restore, until those of its members are heard who can know its newest data.
+    Every chain then waits, as after a restore, until those of its members are heard
+    who can know its newest data.
 
     Raises:
         FsError: UNSAFE_CHANGE (there are none, or something speaks against it), NOT_PRIMARY.
@@ -43,7 +47,9 @@ async def accept_disks(primary: Primary, request: AcceptDisksReq) -> AcceptDisks
 
 
 def _refused(primary: Primary) -> Iterator[RefusedDiskPb]:
-    """Yield the members of chains that are refused for another birth than their chains have now: what was accepted is refused until it is heard again."""
+    """Yield the members of chains that are refused for another birth than their chains have now:
+    what was accepted is refused until it is heard again.
+    """
     state, info = primary.state, primary.info
     for target_id, target in sorted(info.targets.items()):
         noted = state.standings.get(target_id)

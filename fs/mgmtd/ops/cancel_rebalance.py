@@ -8,7 +8,10 @@ from ..primary import Primary
 
 
 async def cancel_rebalance(primary: Primary, _request: CancelRebalanceReq) -> CancelRebalanceRsp:
-    """Cancel its moves; those whose new target serves already are finished.  Raises FsError(NOT_PRIMARY)."""
+    """Cancel its moves; those whose new target serves already are finished.
+
+    Raises FsError(NOT_PRIMARY).
+    """
     async with primary.lock:
         primary.check_acting()
         if primary.state.book.is_rebalancing:

@@ -11,13 +11,14 @@ from .set_maintenance import chains_only_on
 
 
 async def disable_node(primary: Primary, request: DisableNodeReq) -> DisableNodeRsp:
-    """Take no heartbeats of the node any more: its lease runs out, then it is judged as if it were silent.
+    """Take no heartbeats of the node any more:
+    its lease runs out, then it is judged as if it were silent.
 
     A drain before costs nothing; without one its chains pause for as long as the lease.
 
     Raises:
-        FsError: NODE_UNKNOWN, NOT_SUPPORTED (a manager), UNSAFE_CHANGE (a chain has its newest data only there,
-            and that is not accepted), NOT_PRIMARY.
+        FsError: NODE_UNKNOWN, NOT_SUPPORTED (a manager), UNSAFE_CHANGE (a chain has its newest data
+            only there, and that is not accepted), NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()

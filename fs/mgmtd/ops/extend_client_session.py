@@ -1,4 +1,6 @@
-"""ExtendClientSession: a client says that it is there, and hears of settings that it does not have yet."""
+"""ExtendClientSession: a client says that it is there,
+and hears of settings that it does not have yet.
+"""
 
 from ...schema.proto.mgmtd_pb2 import ExtendClientSessionReq, ExtendClientSessionRsp
 from ...schema.routing import Role

@@ -20,8 +20,8 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
     """Take the heartbeat in, judge the chains it changes, and only then grant the lease.
 
     Raises:
-        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED, STALE_HEARTBEAT, NOT_PRIMARY; NOT_SUPPORTED: a
-            storage process that is too old.
+        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, NODE_DISABLED, NODE_FAILED, STALE_HEARTBEAT,
+            NOT_PRIMARY; NOT_SUPPORTED: a storage process that is too old.
     """
     if not request.node.incarnation or not request.node.address:
         detail = f"heartbeat of node {request.node.node_id} without incarnation or address"
@@ -50,7 +50,9 @@ async def heartbeat(primary: Primary, request: HeartbeatReq) -> HeartbeatRsp:
 
 
 def _check_level(primary: Primary, request: HeartbeatReq) -> None:
-    """Refuse a storage process that is too old, and say so once of each; only that it stops is heard of it."""
+    """Refuse a storage process that is too old, and say so once of each;
+    only that it stops is heard of it.
+    """
     health = primary.state.health.get(NodeId(request.node.node_id))
     refusal = too_old(primary.info, request.node)
     if health is None or request.is_stopping:
@@ -64,15 +66,20 @@ def _check_level(primary: Primary, request: HeartbeatReq) -> None:
 
 
 def _lease_s(primary: Primary, request: HeartbeatReq) -> float:
-    """Return the lease that the answer grants; say once of a node that acts on what another store published that it gets none."""
+    """Return the lease that the answer grants;
+    say once of a node that acts on what another store published that it gets none.
+    """
     health = primary.state.health[NodeId(request.node.node_id)]
     known, published = request.known_routing_version, primary.info.routing_version
     was_beyond, health.is_beyond = health.is_beyond, known > published
     if health.is_beyond and not was_beyond:
         logger.error(
-            "node %d acts on routing version %d, though there is none beyond %d in this store: it gets no lease; start it anew",
-            request.node.node_id, known, published,
-        )  # fmt: skip
+            "node %d acts on routing version %d, though there is none beyond %d in this store: it "
+            "gets no lease; start it anew",
+            request.node.node_id,
+            known,
+            published,
+        )
     return granted_s(known, health.demoted_version, published, primary.section)
 
 
@@ -85,8 +92,13 @@ async def _keep_watermarks(primary: Primary) -> None:
 
 
 def _older_images(primary: Primary, request: HeartbeatReq) -> list[OlderImagePb]:
-    """Return what was told of those with less: whoever becomes whole by a resync goes on beyond it."""
-    found = [(t.target_id, primary.state.watermarks.older(TargetId(t.target_id))) for t in request.targets]  # fmt: skip
+    """Return what was told of those with less:
+    whoever becomes whole by a resync goes on beyond it.
+    """
+    found = [
+        (t.target_id, primary.state.watermarks.older(TargetId(t.target_id)))
+        for t in request.targets
+    ]
     return [OlderImagePb(target_id=t, told_watermark=told) for t, told in found if told is not None]
 
 
@@ -100,7 +112,9 @@ def _settings(primary: Primary, request: HeartbeatReq) -> list[StoredSettingsPb]
 
 
 def _check_known(request: HeartbeatReq) -> None:
-    """Refuse numbers that cannot be, or that this release does not know, before anything of the heartbeat has been taken in."""
+    """Refuse numbers that cannot be, or that this release does not know,
+    before anything of the heartbeat has been taken in.
+    """
     node_from_pb(request.node)
     for report in request.targets:
         if not is_target_id(report.target_id):

@@ -10,7 +10,8 @@ from ..store import Change
 
 
 async def register_node(primary: Primary, request: RegisterNodeReq) -> RegisterNodeRsp:
-    """Add a node, or change the roles of one and add tags to it; what a running node said of itself stays.
+    """Add a node, or change the roles of one and add tags to it;
+    what a running node said of itself stays.
 
     Raises:
         FsError: RPC_BAD_REQUEST without node id or roles, NOT_PRIMARY.

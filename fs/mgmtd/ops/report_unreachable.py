@@ -1,4 +1,6 @@
-"""ReportUnreachable: somebody was refused by a node; the primary checks for itself before it judges."""
+"""ReportUnreachable: somebody was refused by a node;
+the primary checks for itself before it judges.
+"""
 
 from ...schema.proto.mgmtd_pb2 import ReportUnreachableReq, ReportUnreachableRsp
 from ..primary import Primary

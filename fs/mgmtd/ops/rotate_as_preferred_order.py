@@ -10,7 +10,8 @@ async def rotate_as_preferred_order(
 ) -> RotateAsPreferredOrderRsp:
     """Send the first misplaced target to the end: it stops serving and resyncs there.
 
-    Until that is over the chain has one replica less; so a step is refused while any member does not serve.
+    Until that is over the chain has one replica less; so a step is refused
+    while any member does not serve.
 
     Raises:
         FsError: CHAIN_UNKNOWN, UNSAFE_CHANGE, NOT_PRIMARY, and what the target's node answers.

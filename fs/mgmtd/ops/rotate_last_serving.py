@@ -20,7 +20,8 @@ async def rotate_last_serving(
     """Believe another member, whose data may be older: acknowledged writes may be lost.
 
     Raises:
-        FsError: CHAIN_UNKNOWN, UNSAFE_CHANGE (not accepted, or nothing is lost), CONFLICTING_CHANGE, NOT_PRIMARY.
+        FsError: CHAIN_UNKNOWN, UNSAFE_CHANGE (not accepted, or nothing is lost),
+            CONFLICTING_CHANGE, NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()
@@ -40,10 +41,14 @@ async def rotate_last_serving(
             after = rotated_last_serving(chain, lost, chosen or None, alive)
         if after is not chain:
             logger.error(
-                "DATA MAY BE LOST: chain %d gives up target %d, which was the last to serve, and believes"
+                "DATA MAY BE LOST: chain %d gives up target %d, which was the last to serve, and "
+                "believes"
                 " target %d from now on (members %s), because an operator accepted the loss",
-                chain.chain_id, lost, after.targets[0].target_id, list(states),
-            )  # fmt: skip
+                chain.chain_id,
+                lost,
+                after.targets[0].target_id,
+                list(states),
+            )
             await primary.settle(
                 Change(chains={chain.chain_id: after}),
                 why="the last server was given up: data loss accepted",

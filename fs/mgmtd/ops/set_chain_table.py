@@ -12,7 +12,8 @@ async def set_chain_table(primary: Primary, request: SetChainTableReq) -> SetCha
     """Set the list; the newest version is answered when it holds the same list already.
 
     Raises:
-        FsError: RPC_BAD_REQUEST, CHAIN_UNKNOWN, CONFLICTING_CHANGE (chains of unequal replica counts), NOT_PRIMARY.
+        FsError: RPC_BAD_REQUEST, CHAIN_UNKNOWN, CONFLICTING_CHANGE (chains of unequal
+            replica counts), NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()

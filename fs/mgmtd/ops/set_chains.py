@@ -21,8 +21,8 @@ async def set_chains(primary: Primary, request: SetChainsReq) -> SetChainsRsp:
     """Create the chains that do not exist, all or none.
 
     Raises:
-        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, CONFLICTING_CHANGE (an existing chain with other targets, or a
-            target of another chain), NOT_PRIMARY.
+        FsError: RPC_BAD_REQUEST, NODE_UNKNOWN, CONFLICTING_CHANGE (an existing chain with other
+            targets, or a target of another chain), NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()

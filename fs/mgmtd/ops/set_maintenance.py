@@ -12,13 +12,14 @@ FOR_S_MAX = 30 * 86_400.0
 
 
 async def set_maintenance(primary: Primary, request: SetMaintenanceReq) -> SetMaintenanceRsp:
-    """Begin or prolong it, or end it; what the node does is judged as ever, only nothing is replaced.
+    """Begin or prolong it, or end it; what the node does is judged as ever,
+    only nothing is replaced.
 
     Asked again it counts anew from now.
 
     Raises:
-        FsError: NODE_UNKNOWN, RPC_BAD_REQUEST (longer than 30 days), UNSAFE_CHANGE (chains would have no replica
-            while the node is away, and that is not accepted), NOT_PRIMARY.
+        FsError: NODE_UNKNOWN, RPC_BAD_REQUEST (longer than 30 days), UNSAFE_CHANGE (chains would
+            have no replica while the node is away, and that is not accepted), NOT_PRIMARY.
     """
     if not 0 <= request.for_s <= FOR_S_MAX:
         raise FsError(Status.RPC_BAD_REQUEST, f"maintenance for {request.for_s:g} s: 0 to 30 days")

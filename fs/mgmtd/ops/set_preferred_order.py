@@ -13,7 +13,8 @@ async def set_preferred_order(
     """Note the order; RotateAsPreferredOrder carries it out.
 
     Raises:
-        FsError: CHAIN_UNKNOWN, CONFLICTING_CHANGE (it does not name every member once), NOT_PRIMARY.
+        FsError: CHAIN_UNKNOWN, CONFLICTING_CHANGE (it does not name
+            every member once), NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()

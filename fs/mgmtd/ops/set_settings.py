@@ -1,4 +1,6 @@
-"""SetSettings: a new version of what is kept for a role; processes hear of it with their next heartbeat or extension."""
+"""SetSettings: a new version of what is kept for a role;
+processes hear of it with their next heartbeat or extension.
+"""
 
 from ...schema.proto.mgmtd_pb2 import SetSettingsReq, SetSettingsRsp
 from ..primary import Primary

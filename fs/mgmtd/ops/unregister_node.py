@@ -10,11 +10,12 @@ from ..store import BookChange, Change
 
 
 async def unregister_node(primary: Primary, request: UnregisterNodeReq) -> UnregisterNodeRsp:
-    """Forget the node, its drains and its targets, none of which is in a chain; its heartbeats are refused then.
+    """Forget the node, its drains and its targets, none of which is in a chain;
+    its heartbeats are refused then.
 
     Raises:
-        FsError: NODE_UNKNOWN, CONFLICTING_CHANGE (it lives, it holds targets of chains, or a move goes there),
-            NOT_PRIMARY.
+        FsError: NODE_UNKNOWN, CONFLICTING_CHANGE (it lives, it holds targets of chains, or a
+            move goes there), NOT_PRIMARY.
     """
     async with primary.lock:
         primary.check_acting()

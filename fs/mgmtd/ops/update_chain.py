@@ -19,9 +19,9 @@ async def update_chain(primary: Primary, request: UpdateChainReq) -> UpdateChain
     """Change the members of a chain; answered when the change is published.
 
     Raises:
-        FsError: CHAIN_UNKNOWN, TARGET_UNKNOWN, RPC_BAD_REQUEST, UNSAFE_CHANGE, CONFLICTING_CHANGE (the target is in
-            another chain or moves, or its node holds a member already), NOT_PRIMARY, and what the node
-            answers when a target that serves has to stop first.
+        FsError: CHAIN_UNKNOWN, TARGET_UNKNOWN, RPC_BAD_REQUEST, UNSAFE_CHANGE, CONFLICTING_CHANGE
+            (the target is in another chain or moves, or its node holds a member already),
+            NOT_PRIMARY, and what the node answers when a target that serves has to stop first.
     """
     chain_id, target_id = request.chain_id, TargetId(request.target_id)
     if request.update == REMOVE_MEMBER:
@@ -53,7 +53,10 @@ def _check_may_join(info: RoutingInfo, chain: Chain, target_id: TargetId) -> Non
     for member in chain.targets:
         is_other = member.target_id != target_id
         if is_other and info.target(member.target_id).node_id == target.node_id:
-            detail = f"target {member.target_id} of chain {chain.chain_id} is on node {target.node_id} too"
+            detail = (
+                f"target {member.target_id} of chain {chain.chain_id} is on node {target.node_id} "
+                "too"
+            )
             raise FsError(Status.CONFLICTING_CHANGE, detail)
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.client.batchio.fuzz --entries 1000000 --seed 1
 
-Three batches in ten ask for nothing but plain reads.  Checks that every entry is answered, that the ring and its mount go on, and that no byte changes but those of the program's own
-file and memory: another file, and memory on both sides of the program's own.
+Three batches in ten ask for nothing but plain reads.  Checks that every entry is answered, that the
+ring and its mount go on, and that no byte changes but those of the program's own file and memory:
+another file, and memory on both sides of the program's own.
 """
 
 import argparse

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Which memory of programs is to be of huge pages, and that having it so changes nothing but that."""
+"""Which memory of programs is to be of huge pages,
+and that having it so changes nothing but that.
+"""
 
 import ctypes
 import errno
@@ -39,7 +41,9 @@ def no_limits(monkeypatch):
 
 
 def times(pages, count, *pieces):
-    """Return what is told of the last of so many batches, each of these pieces, and that nothing was of the others."""
+    """Return what is told of the last of so many batches, each of these pieces,
+    and that nothing was of the others.
+    """
     for _ in range(count - 1):
         assert pages.note(pieces) == []
     return pages.note(pieces)
@@ -159,7 +163,9 @@ async def test_pages_are_exchanged_behind_the_batches_that_were_written_out_of_t
 
 
 async def test_one_thread_exchanges_all_pages_of_a_batch(autojump_clock, program, monkeypatch):
-    """Written in any order they are in hundreds of parts, and the mount daemon needs threads for others."""
+    """Written in any order they are in hundreds of parts,
+    and the mount daemon needs threads for others.
+    """
     threads, exchanged = set(), threading.Semaphore(0)
 
     def note(_pages):
@@ -193,7 +199,9 @@ async def test_one_thread_exchanges_all_pages_of_a_batch(autojump_clock, program
 
 
 async def test_the_group_that_is_charged_keeps_half_of_what_it_may_have(monkeypatch):
-    """The kernel fills it up to its limit, and then kills the daemon for whatever that needs itself."""
+    """The kernel fills it up to its limit, and then kills the daemon for whatever
+    that needs itself.
+    """
     group, steps = [GroupMemory(1 << 30, 400 << 20)], []
 
     def note(pages):
@@ -212,7 +220,9 @@ async def test_the_group_that_is_charged_keeps_half_of_what_it_may_have(monkeypa
 
 
 def test_where_there_is_no_room_to_look_for_such_a_place_memory_is_had_all_the_same():
-    """As on a machine without overcommitment, where the addresses that are set aside count until the memory lies there."""
+    """As on a machine without overcommitment, where the addresses that are set aside count
+    until the memory lies there.
+    """
     before = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (used_data_bytes() + SIZE // 2, before[1]))

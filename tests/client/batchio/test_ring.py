@@ -395,7 +395,9 @@ def test_memory_is_taken_as_it_is_sealed():
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_random_rings(autojump_clock, program, seed):
-    """Row R6, the short form: whatever stands in a ring, the daemon answers, and touches nothing of others."""
+    """Row R6, the short form: whatever stands in a ring, the daemon answers,
+    and touches nothing of others.
+    """
     async with program(CONTENT) as it:
         await random_rings(it, seed, 300)
 
@@ -404,7 +406,9 @@ async def test_random_rings(autojump_clock, program, seed):
 async def test_many_that_fail_together_are_done_few_at_a_time(
     autojump_clock, program, monkeypatch, count
 ):
-    """A turn of the event loop with a task for each of 60,000 reads took seconds, in which nobody else was served."""
+    """A turn of the event loop with a task for each of 60,000 reads took seconds,
+    in which nobody else was served.
+    """
     monkeypatch.setattr(batches_module, "_AT_ONCE_COUNT_MAX", 3)
     under_way, most = 0, 0
     async with program(CONTENT) as it:

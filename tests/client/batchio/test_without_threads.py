@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""A mount that gets no more threads for a while goes on all the same, and what programs had is given back."""
+"""A mount that gets no more threads for a while goes on all the same,
+and what programs had is given back.
+"""
 
 import os
 import socket

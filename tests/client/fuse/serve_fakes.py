@@ -1,7 +1,8 @@
 """A program for mount tests: serves one mount over the in-memory model until SIGTERM or unmount.
 
-Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "ready" when mounted, and at each SIGUSR1 what
-the kernel (direct frontend only) and the mount have asked for since the last one.
+Usage: serve_fakes.py MOUNT_POINT [key=value of ClientSection ...]; prints "ready"
+when mounted, and at each SIGUSR1 what the kernel (direct frontend only) and the mount
+have asked for since the last one.
 """
 
 import json
@@ -41,7 +42,9 @@ _NAMES = {int(opcode): opcode.name for opcode in Opcode}
 
 
 def count_kernel_requests():
-    """Return the lists to which the name of every request is added as it is received, and the bytes of every READ."""
+    """Return the lists to which the name of every request is added as it is received,
+    and the bytes of every READ.
+    """
     asked, read_sizes = [], []
     receive_now = Device.receive_now
 

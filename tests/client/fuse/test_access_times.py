@@ -1,6 +1,7 @@
 """Times of access of a real mount, call by call: as those of a disk that is mounted with relatime.
 
-What FUSE keeps from being so is tested by itself: reads that the kernel answers from pages it has kept are not seen before the file is closed.
+What FUSE keeps from being so is tested by itself: reads that the kernel answers from pages it has
+kept are not seen before the file is closed.
 """
 
 import mmap

@@ -1,4 +1,6 @@
-"""Look-ups, and opens for reading, that no task waits for: answered by whoever receives, done again where that may help, given up."""
+"""Look-ups, and opens for reading, that no task waits for:
+answered by whoever receives, done again where that may help, given up.
+"""
 
 import errno
 import os
@@ -269,7 +271,9 @@ async def test_an_open_whose_file_was_removed_before_its_reply_came_is_done_agai
 
 @pytest.mark.parametrize("late_count", range(8))
 async def test_what_fails_while_the_mount_ends_is_not_begun_again(cluster, late_count):
-    """Nobody waits for it, and there is nowhere to do it: a connection may be lost in the very moment."""
+    """Nobody waits for it, and there is nowhere to do it:
+    a connection may be lost in the very moment.
+    """
 
     async def lose_connection():
         try:

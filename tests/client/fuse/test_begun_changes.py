@@ -1,4 +1,6 @@
-"""Creations, and durable closes, that no task waits for: they happen once, whatever becomes of the first try."""
+"""Creations, and durable closes, that no task waits for:
+they happen once, whatever becomes of the first try.
+"""
 
 import errno
 import gc
@@ -35,9 +37,13 @@ class ChangingMeta(FakeMeta):
         self.again = []
         """What was asked again, and after which error."""
         self.outcomes = []
-        """Of tries that were begun: FsErrors, which come after the change; None, and then always: the reply."""
+        """Of tries that were begun: FsErrors, which come after the change;
+        None, and then always: the reply.
+        """
         self.made = {}
-        """Replies to what was begun, which meta remembers by request id; with the requests, so that no other one gets the same place."""
+        """Replies to what was begun, which meta remembers by request id;
+        with the requests, so that no other one gets the same place.
+        """
         self.gate = None
         self.is_connected = True
 
@@ -326,7 +332,9 @@ async def test_what_comes_from_a_map_is_reported_by_whoever_closes_first(
     cluster,
     is_guessed,
 ):
-    """The kernel names any open file through which the inode is mapped, not the one that a program is about to close."""
+    """The kernel names any open file through which the inode is mapped,
+    not the one that a program is about to close.
+    """
     inode_id, mine = await kernel.make(b"f")
     opened = await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDWR, 0), inode_id)
     other = p.OPEN_OUT.unpack_from(opened[1])[0]
@@ -380,7 +388,9 @@ def write_chunk(kernel, fh, index):  # noqa: F811
 
 
 async def test_nobody_keeps_the_bytes_that_storage_has(kernel, cluster):  # noqa: F811
-    """Without the garbage collector, which comes late: large writes are received in the memory of those before."""
+    """Without the garbage collector, which comes late:
+    large writes are received in the memory of those before.
+    """
     inode_id, fh = await kernel.make(b"f")
     gc.disable()
     try:

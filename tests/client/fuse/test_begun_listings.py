@@ -1,4 +1,6 @@
-"""Listings that no task waits for: they show what is there, whatever is changed meanwhile and whatever becomes of the first try."""
+"""Listings that no task waits for: they show what is there,
+whatever is changed meanwhile and whatever becomes of the first try.
+"""
 
 import errno
 
@@ -79,7 +81,9 @@ async def test_what_another_try_may_cure_is_tried_again(kernel, cluster, status)
 
 @pytest.mark.parametrize("lacks", ["parent", "attributes"])
 async def test_what_a_reply_lacks_is_asked_for(kernel, cluster, lacks):  # noqa: F811
-    """A metadata service of an earlier release does not tell the parent, and attributes only to who may search."""
+    """A metadata service of an earlier release does not tell the parent,
+    and attributes only to who may search.
+    """
     inode_id, _ = await kernel.make(b"f")
     asked = await begin(kernel, await opened(kernel))
     one = await begun_at(cluster, 1)

@@ -1,4 +1,6 @@
-"""Changes of names and attributes that no task waits for: they happen once, whatever becomes of the first try."""
+"""Changes of names and attributes that no task waits for:
+they happen once, whatever becomes of the first try.
+"""
 
 import errno
 import os
@@ -136,7 +138,9 @@ async def test_one_that_is_refused_is_not_tried_again(kernel, cluster, case):  #
 
 
 async def test_a_name_whose_change_was_refused_is_known_again_after_the_next_one(kernel, cluster):  # noqa: F811
-    """A refusal counted as a reply that is yet to come: neither the name nor the directory was known any more, ever."""
+    """A refusal counted as a reply that is yet to come:
+    neither the name nor the directory was known any more, ever.
+    """
     mkdir = p.MKDIR_IN.pack(0o755, 0)
     _, reply = await kernel.ask(Opcode.MKDIR, mkdir + b"here\0")
     directory_id = p.ENTRY_OUT.unpack_from(reply)[0]

@@ -1,4 +1,6 @@
-"""The direct frontend against a kernel played by the test, over a socket that keeps message boundaries as /dev/fuse does."""
+"""The direct frontend against a kernel played by the test,
+over a socket that keeps message boundaries as /dev/fuse does.
+"""
 
 import errno
 import os
@@ -314,7 +316,9 @@ async def test_small_listings_miss_and_double_nothing(kernel, opcode, size):
 
 
 async def listed(kernel, *, is_only_looked_into=False):
-    """Return the names of the root, reply by reply, as a program of one thread opens and lists it."""
+    """Return the names of the root, reply by reply,
+    as a program of one thread opens and lists it.
+    """
     _, reply = await kernel.ask(Opcode.OPENDIR, p.OPEN_IN.pack(0, 0))
     fh, cookie, replies = p.OPEN_OUT.unpack(reply)[0], 0, []
     while True:
@@ -503,7 +507,7 @@ async def test_what_was_written_stays_as_it_was_while_more_comes(kernel, cluster
         assert found == (0, data[offset : offset + size])
 
 
-# ---- reads that arrive together ---------------------------------------------------------------------
+# ---- reads that arrive together ------------------------------------------------------------------
 
 
 def a_read(fh, offset, size, pid=1):
@@ -512,7 +516,9 @@ def a_read(fh, offset, size, pid=1):
 
 @pytest.fixture(params=["begun", "by a task"])
 def store_reads(cluster, monkeypatch, request):
-    """The calls of the storage side: of each, the offsets it reads at; `faults` is asked before each."""
+    """The calls of the storage side: of each, the offsets it reads at;
+    `faults` is asked before each.
+    """
     real, calls = cluster.chunks.read, Calls()
     cluster.chunks.can_begin = request.param == "begun"
 
@@ -564,7 +570,9 @@ async def test_reads_that_arrive_together_are_one_call_of_storage(kernel, handle
 
 
 async def test_the_first_of_many_reads_leave_while_the_others_are_taken_in(kernel, store_reads):
-    """So storage and mount work at the same time; while there is a call under way, all that wait go together."""
+    """So storage and mount work at the same time;
+    while there is a call under way, all that wait go together.
+    """
     gate = trio.Event()
     store_reads.fault = lambda _: gate.wait()
     places = range(together.FIRST_READ_COUNT + 9)
@@ -724,7 +732,9 @@ async def test_begun_reads_that_fail_are_done_by_themselves(kernel, handles, clu
 async def test_begun_reads_that_fail_are_waited_for_all_the_same(
     kernel, handles, cluster, monkeypatch
 ):
-    """A shorter answer to what lies behind must not pass them between their failing and the task that repeats them."""
+    """A shorter answer to what lies behind must not pass them between their failing and the task
+    that repeats them.
+    """
     cluster.chunks.has_begun_faults, seen, end = True, [], BegunRead.end
 
     def ended(begun, *, is_done):
@@ -782,7 +792,9 @@ async def test_a_large_write_for_which_there_is_no_memory_is_told_so(kernel, han
 
 @pytest.mark.parametrize("count", [1, len(PLACES)])
 async def test_reads_for_which_there_is_no_memory_are_told_so(kernel, handles, monkeypatch, count):
-    """Neither where they are begun nor in the task that does them then, whose error ended the mount."""
+    """Neither where they are begun nor in the task that does them then,
+    whose error ended the mount.
+    """
     with monkeypatch.context() as patch:
 
         def take(_size):
@@ -795,7 +807,9 @@ async def test_reads_for_which_there_is_no_memory_are_told_so(kernel, handles, m
 
 
 async def test_reads_that_cannot_be_done_anew_hold_nobody_up(kernel, handles, cluster, monkeypatch):
-    """Short answers wait for reads that are held before them: of those that are not done there is nobody who lets them go."""
+    """Short answers wait for reads that are held before them:
+    of those that are not done there is nobody who lets them go.
+    """
     operations, held = kernel.server._operations, []
     hold_read = operations.hold_read
 

@@ -1,4 +1,6 @@
-"""Descriptors opened with O_DIRECT, and the pages that the kernel shows to others: one file, the same bytes."""
+"""Descriptors opened with O_DIRECT, and the pages that the kernel shows to others:
+one file, the same bytes.
+"""
 
 import mmap
 import os

@@ -1,4 +1,6 @@
-"""Signals to a program that reads what storage does not give: it ends, or its direct read says EINTR."""
+"""Signals to a program that reads what storage does not give:
+it ends, or its direct read says EINTR.
+"""
 
 import os
 import signal
@@ -24,7 +26,8 @@ try:
     os.preadv(fd, [mmap.mmap(-1, 4096)], 0)
 except KeyboardInterrupt:  # what Python makes of EINTR when its handler has seen SIGINT
     print("interrupted", flush=True)
-signal.setitimer(signal.ITIMER_REAL, 0)  # an interpreter that ends hears no signal any more: it would end by this one
+# An interpreter that ends hears no signal any more: it would end by this one.
+signal.setitimer(signal.ITIMER_REAL, 0)
 """
 BEFORE_SIGNAL_S = 0.5
 

@@ -1,4 +1,6 @@
-"""RELEASEs give way to what a program asks next, and to nothing that finds the file open by that."""
+"""RELEASEs give way to what a program asks next,
+and to nothing that finds the file open by that.
+"""
 
 import errno
 import fcntl
@@ -96,7 +98,9 @@ def lock_of(handle_id, owner, *, is_flock):
 
 @pytest.mark.parametrize("is_flock", [True, False])
 async def test_one_that_frees_a_lock_is_not_left(kernel, is_flock):  # noqa: F811
-    """Who closes, and locks again at once, finds it free; some thirty times, since tasks that come together run in any order."""
+    """Who closes, and locks again at once, finds it free;
+    some thirty times, since tasks that come together run in any order.
+    """
     (f, handle_id), _ = await two_files(kernel)
     assert (await kernel.ask(*lock_of(handle_id, 0, is_flock=is_flock), f))[0] == 0
     for owner in range(30):

@@ -1,4 +1,6 @@
-"""How large the requests are that faults of a mapped file make: weights are loaded that way (safetensors); who reports what is changed."""
+"""How large the requests are that faults of a mapped file make:
+weights are loaded that way (safetensors); who reports what is changed.
+"""
 
 import json
 import mmap
@@ -20,12 +22,16 @@ MIB = 1 << 20
 FILE_BYTES = 12 * MIB
 TENSOR_BYTES = 3 * MIB
 LOST_BYTES_MAX = 64 << 10
-"""A machine short of memory may drop a page between its reading and its use, and ask for it again."""
+"""A machine short of memory may drop a page between its reading and its use,
+and ask for it again.
+"""
 
 
 @pytest.fixture(params=[0, MIB, 4 * MIB])
 def mapped(request, tmp_path):
-    """Yield (bytes of kernel readahead, its mapping of a file, a function that returns the sizes of READs since)."""
+    """Yield (bytes of kernel readahead, its mapping of a file,
+    a function that returns the sizes of READs since).
+    """
     (tmp_path / "mnt").mkdir()
     server = Server(tmp_path / "mnt", f"kernel_readahead_bytes={request.param}")
 
@@ -73,7 +79,9 @@ def server(tmp_path):
 
 
 def test_whoever_closes_reports_what_it_has_changed_through_its_map(server):
-    """The kernel writes by any open file through which the inode is mapped; each close has to see to all of it."""
+    """The kernel writes by any open file through which the inode is mapped;
+    each close has to see to all of it.
+    """
     path = server.mount_point / "shared"
     path.write_bytes(bytes(mmap.PAGESIZE))
 

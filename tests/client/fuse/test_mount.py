@@ -424,7 +424,9 @@ def test_ranges_are_copied_by_the_mount(serve):
 
 
 def test_locks_of_open_file_descriptions(serve):
-    """F_OFD_SETLK, which LMDB and SQLite's forks use: it goes with the last descriptor, not with any."""
+    """F_OFD_SETLK, which LMDB and SQLite's forks use:
+    it goes with the last descriptor, not with any.
+    """
     server = serve(frontends=["direct"])
     path = server.mount_point / "f"
     path.touch()

@@ -1,4 +1,6 @@
-"""Options of any file system become the flags of the system call, and flags become options again."""
+"""Options of any file system become the flags of the system call,
+and flags become options again.
+"""
 
 import pytest
 

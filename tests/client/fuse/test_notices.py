@@ -1,4 +1,6 @@
-"""Notices to the kernel: what is sent, in threads of their own, and what becomes of those that cannot be."""
+"""Notices to the kernel: what is sent, in threads of their own,
+and what becomes of those that cannot be.
+"""
 
 import _thread
 import errno

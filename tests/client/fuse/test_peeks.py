@@ -1,4 +1,6 @@
-"""Whether a directory is opened to be listed, or only looked into: as `rm -r` does, as others do."""
+"""Whether a directory is opened to be listed, or only looked into:
+as `rm -r` does, as others do.
+"""
 
 from fs.client.fuse.direct.peeks import THREAD_COUNT_MAX, Peeks
 
@@ -13,7 +15,9 @@ class Thread:
         self.thread_id = thread_id
 
     def open(self, inode_id, *reads):
-        """Open a directory, read it so often, each time with what is said, and close it; return whether a peek was expected."""
+        """Open a directory, read it so often, each time with what is said, and close it;
+        return whether a peek was expected.
+        """
         Thread.handle_id += 1
         handle_id = Thread.handle_id
         self.peeks.note_open(self.thread_id, inode_id, handle_id)

@@ -1,4 +1,6 @@
-"""Large READs of what was read ahead: answered where the loop waits, before anything else is done for them."""
+"""Large READs of what was read ahead: answered where the loop waits,
+before anything else is done for them.
+"""
 
 import random
 from collections import Counter

@@ -1,4 +1,6 @@
-"""What each system call costs: requests of the kernel, and calls of meta; the table in specs/measurements/names.md, checked."""
+"""What each system call costs: requests of the kernel, and calls of meta;
+the table in specs/measurements/names.md, checked.
+"""
 
 import json
 import os
@@ -18,7 +20,9 @@ pytestmark = [
 ]
 SPEC = Path(__file__).parents[3] / "specs" / "measurements" / "names.md"
 BY_ITSELF = {"StatFs", "PruneSessions", "NoteReads"}
-"""Calls that no system call waits for: one every few seconds; one for all files closed, or read for the first time, within a moment."""
+"""Calls that no system call waits for: one every few seconds;
+one for all files closed, or read for the first time, within a moment.
+"""
 
 
 RIGHTS = struct.pack("<IHHIHHIHHI", 2, 1, 6, 2**32 - 1, 4, 4, 2**32 - 1, 32, 4, 2**32 - 1)
@@ -107,7 +111,9 @@ def list_with_attributes(path):
 
 
 def list_as_ls(path):
-    """What `ls -l` of GNU coreutils 9.1 asks for: of each file a label, and whether there is an access control list."""
+    """What `ls -l` of GNU coreutils 9.1 asks for:
+    of each file a label, and whether there is an access control list.
+    """
     with os.scandir(path) as entries:
         for entry in entries:
             entry.stat(follow_symlinks=False)
@@ -123,7 +129,9 @@ def ask_when_made(*paths):
 
 
 def measured(counter):
-    """Return the rows: system call, requests of the kernel, calls of meta; each in a directory of the mount that just changed."""
+    """Return the rows: system call, requests of the kernel, calls of meta;
+    each in a directory of the mount that just changed.
+    """
     d = counter.mnt / "d"
     d.mkdir()
     create(d / "before")
@@ -207,7 +215,9 @@ def test_each_system_call_costs_what_the_specification_says(counter):
 
 
 def touch_storage(counter, action, *arguments):
-    """Return what an action asks of meta, and how often storage had been asked for anything before and after it."""
+    """Return what an action asks of meta, and how often storage had been asked for anything
+    before and after it.
+    """
     before = counter._take()["storage"]
     action(*arguments)
     taken = counter._take()

@@ -129,7 +129,9 @@ async def test_a_cluster_that_cannot_answer_yet_ends_the_start_with_its_status(l
 
 
 async def test_cancelled_while_the_cluster_cannot_answer(lab, autojump_clock):
-    """A thread that asked by way of the kernel could not be cancelled: nor could the process end."""
+    """A thread that asked by way of the kernel could not be cancelled:
+    nor could the process end.
+    """
     lab.cluster.meta_gate = trio.Event()
     with trio.move_on_after(1) as scope:
         await lab.run()

@@ -1,4 +1,6 @@
-"""The directory `3fs-virt` of a mount that offers it: what programs written for 3FS do there, and what is refused."""
+"""The directory `3fs-virt` of a mount that offers it:
+what programs written for 3FS do there, and what is refused.
+"""
 
 import errno
 import json
@@ -140,7 +142,9 @@ class TestOfMounts:
         assert os.listdir(mnt) == []
 
     def test_a_link_removes_at_once_what_it_names_as_smallpond_makes_it(self, server, mnt, rm_rf):
-        """By path of the mount, name and id; it falls back to removing by itself where that fails."""
+        """By path of the mount, name and id; it falls back to removing by itself
+        where that fails.
+        """
         path = str(make_tree(mnt / "job" / "staging").parent)
         asked_of_meta(server)
         link = os.path.join(mnt, "3fs-virt/rm-rf", f"{os.path.basename(path)}-{uuid.uuid4()}")
@@ -442,7 +446,9 @@ print(len(os.listdir({str(iovs)!r})), flush=True)
 
     @pytest.mark.parametrize("server", ["direct"], indirect=True)
     def test_a_ring_moves_what_is_registered_as_3fs_own_module_has_it(self, mnt, iovs, segment):
-        """A link, the C++ module's constructors, slices of what they return; the segment and then the link go early."""
+        """A link, the C++ module's constructors, slices of what they return;
+        the segment and then the link go early.
+        """
         number, data = str(uuid.uuid4()), os.urandom(32 << 10)
         (mnt / "file").write_bytes(data)
         link = iovs / f"{number}.b16384"
@@ -646,7 +652,9 @@ def test_where_a_path_leads_is_told_by_the_mounts_that_are_seen(path, inside):
 
 
 def test_many_mounts_on_top_of_each_other_are_walked_once():
-    """Any user may make a hundred thousand; looked through for each of them they took minutes, in which nobody was served."""
+    """Any user may make a hundred thousand; looked through for each of them they took minutes,
+    in which nobody was served.
+    """
     count, began_s = 20_000, time.monotonic()
     lines = [b"20 1 8:1 / / rw - ext4 x rw", b"100 20 0:70 / /mnt rw - tmpfs t rw"]
     lines += [b"%d %d 0:70 / /mnt rw - tmpfs t rw" % (n, n - 1) for n in range(101, count)]
@@ -722,7 +730,9 @@ async def test_a_kernel_that_is_slow_to_forget_is_not_waited_for(
     cluster,
     autojump_clock,  # noqa: ARG001 - found by its name
 ):
-    """Whoever moves something out of that directory into rm-rf keeps the one, and waits for the other, which who is answered here holds."""
+    """Whoever moves something out of that directory into rm-rf keeps the one,
+    and waits for the other, which who is answered here holds.
+    """
     vfs = vfs_of(cluster)
     await make(cluster, b"tree")
     places = Places()

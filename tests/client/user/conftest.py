@@ -18,7 +18,9 @@ from .serving import Server
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Importing torch takes seconds: where no slow test runs, tests that need it are not even read."""
+    """Importing torch takes seconds: where no slow test runs,
+    tests that need it are not even read.
+    """
     needs_torch = collection_path.name.startswith("test_torch")
     return True if needs_torch and "not slow" in config.option.markexpr else None
 
@@ -46,7 +48,9 @@ def cluster():
 
 @pytest.fixture
 def native_client(cluster, monkeypatch):
-    """A client inside the process whose connections, one for each process, are to the model of a cluster."""
+    """A client inside the process whose connections, one for each process,
+    are to the model of a cluster.
+    """
     made = {}
 
     def connection(place):

@@ -1,6 +1,8 @@
-"""What processes of the KV cache's tests do: in a module that they can import when they are spawned.
+"""What processes of the KV cache's tests do:
+in a module that they can import when they are spawned.
 
-Keys are named by number; `content` is what every block of a key must be, so any reader can tell wrong bytes.
+Keys are named by number; `content` is what every block of a key must be, so
+any reader can tell wrong bytes.
 """
 
 import os
@@ -38,7 +40,10 @@ def put(cache, numbers):
 
 
 def churn(folder, seed, rounds, pipe=None):
-    """Put, read, delete and collect at random; `rounds` None: until killed.  Tells of each round."""
+    """Put, read, delete and collect at random; `rounds` None: until killed.
+
+    Tells of each round.
+    """
     rng = random.Random(seed)
     hits = 0
     with opened(folder, refresh_s=0.01, touch_s=0.01) as cache:

@@ -24,7 +24,9 @@ HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
 
 
 def kinds_of_pages(size):
-    """Return, of our mappings of memory files of rings of so many bytes, whether huge pages are asked for."""
+    """Return, of our mappings of memory files of rings of so many bytes,
+    whether huge pages are asked for.
+    """
     found, is_wanted = set(), False
     with open("/proc/self/smaps", encoding="utf-8") as file:
         for line in file:

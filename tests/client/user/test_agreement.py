@@ -1,4 +1,6 @@
-"""Rings, plain system calls and the client inside the process refuse the same, with the same words where users see them."""
+"""Rings, plain system calls and the client inside the process refuse the same,
+with the same words where users see them.
+"""
 
 import errno
 import os

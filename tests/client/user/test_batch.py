@@ -1,6 +1,7 @@
 """What every implementation of the batch interface does: one suite, one line per implementation.
 
-To add one, add a name to IMPLEMENTATIONS and what makes it to `made`; `folder` is where its files lie.
+To add one, add a name to IMPLEMENTATIONS and what makes it to `made`;
+`folder` is where its files lie.
 """
 
 import errno
@@ -289,7 +290,9 @@ def test_wrong_arguments_are_refused(client, folder):
 
 
 def test_an_offset_before_the_beginning_moves_nothing(client, folder):
-    """-1 means to preadv and pwritev: where the descriptor stands; so a write went over the first bytes."""
+    """-1 means to preadv and pwritev: where the descriptor stands;
+    so a write went over the first bytes.
+    """
     path = write_file(folder, "f", b"first")
     with client.open(path, "r+") as file:
         buffer = bytearray(b"other")

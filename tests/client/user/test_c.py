@@ -51,9 +51,19 @@ def test_the_header_is_good_for_cpp(tmp_path):
 def test_the_example_copies_a_file(tmp_path):
     program = tmp_path / "copy_blocks"
     subprocess.run(
-        ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, FOLDER / "copy_blocks.c"],
+        [
+            "cc",
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            program,
+            FOLDER / "copy_blocks.c",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     content = random.Random(6).randbytes(2_000_001)
     server = Server(tmp_path / "mnt")
     try:

@@ -1,8 +1,9 @@
-"""The calls that connectors of serving engines make of `hf3fs_fuse`, one after the other as they make them.
+"""The calls that connectors of serving engines make of `hf3fs_fuse`,
+one after the other as they make them.
 
-What each of them imports, passes, and takes from what comes back was read from their published code: SGLang's HiCache client,
-vLLM's connector, LMCache's connector, a safetensors writer that polls, fastsafetensors' reader.  Their own tensors and graphics
-memory are left out.
+What each of them imports, passes, and takes from what comes back was read from their published
+code: SGLang's HiCache client, vLLM's connector, LMCache's connector, a safetensors writer that
+polls, fastsafetensors' reader.  Their own tensors and graphics memory are left out.
 """
 
 import ctypes
@@ -41,7 +42,9 @@ def mnt(mount_point):
 
 
 class PageStore:
-    """SGLang's and vLLM's client: one file of pages, a ring and a segment each for reads and for writes."""
+    """SGLang's and vLLM's client: one file of pages,
+    a ring and a segment each for reads and for writes.
+    """
 
     def __init__(self, path, timeout_s):
         self.file = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -95,7 +98,9 @@ class PageStore:
 
 
 def test_importing_the_names_imports_shared_memory():
-    """SGLang's client says `multiprocessing.shared_memory`, and imports `multiprocessing` alone: 3FS's module does the rest."""
+    """SGLang's client says `multiprocessing.shared_memory`, and imports `multiprocessing` alone:
+    3FS's module does the rest.
+    """
     program = "import multiprocessing, hf3fs_fuse.io; multiprocessing.shared_memory.SharedMemory"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -122,7 +127,9 @@ def test_a_store_of_pages(mnt, engine):
 
 
 class ThreadStore:
-    """LMCache's client: one for each thread, files of one block each, read and written by the piece that fits."""
+    """LMCache's client: one for each thread, files of one block each,
+    read and written by the piece that fits.
+    """
 
     SIZE = 3 * PAGE
 

@@ -220,11 +220,18 @@ def header(count, offsets, samples=b"", checksums=()):
 @pytest.mark.parametrize(
     "content",
     [
-        header(-1, []), header(2**63 - 1, []), header(2**62, [36]), header(1, [23], b"x", [0]),
-        header(1, [2**62], b"x", [0]), header(1, [-1], b"x", [0]), header(2, [36, 30], b"xy", [0, 0]),
-        header(2, [36, 2**63 - 1], b"xy", [0, 0]), header(1, [24]), b"",
+        header(-1, []),
+        header(2**63 - 1, []),
+        header(2**62, [36]),
+        header(1, [23], b"x", [0]),
+        header(1, [2**62], b"x", [0]),
+        header(1, [-1], b"x", [0]),
+        header(2, [36, 30], b"xy", [0, 0]),
+        header(2, [36, 2**63 - 1], b"xy", [0, 0]),
+        header(1, [24]),
+        b"",
     ],
-)  # fmt: skip
+)
 def test_headers_that_lie_are_refused_also_with_a_right_checksum(tmp_path, content):
     (tmp_path / "f.ffr").write_bytes(content)
     with pytest.raises(DamagedRecordError, match=r"f\.ffr"), RecordReader(tmp_path) as reader:
@@ -253,8 +260,10 @@ def test_names_of_any_bytes_are_packed_and_listed(tmp_path):
     assert pack_folder(tmp_path / "folder", path) == 3
     listed = subprocess.run(
         [*command, "--list", path],
-        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(folder), "PYTHONUTF8": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONUTF8": "1"},
+    )
     assert set(listed.stdout.removesuffix(b"\n").split(b"\n")) >= {b"\xff\xfe", b"-"}
     assert unpack(path, tmp_path / "out") == 3
     assert sorted(os.listdir(os.fsencode(tmp_path / "out"))) == names
@@ -297,7 +306,15 @@ def test_the_package_needs_the_standard_library_only():
     folder = Path(sys.modules["emberfs"].__path__[0]).parent
     with warnings.catch_warnings():
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(folder)!r});{code}"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                f"import sys; sys.path.append({str(folder)!r});{code}",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     assert done.stdout.strip() == "['emberfs']"

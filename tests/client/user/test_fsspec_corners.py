@@ -1,4 +1,6 @@
-"""Corners of `ember://` that need no cluster, on the model of one; on a real one: tests/real/test_fsspec.py."""
+"""Corners of `ember://` that need no cluster, on the model of one;
+on a real one: tests/real/test_fsspec.py.
+"""
 
 import os
 import random
@@ -124,8 +126,17 @@ def test_a_transaction_that_cannot_end_leaves_nothing(fs, cluster):
 
 
 RANGES = (
-    (0, 4), (None, None), (-3, None), (None, -3), (-100, 2), (5, 5), (7, 3), (8, 100), (100, 200), (-2, -1),
-)  # fmt: skip
+    (0, 4),
+    (None, None),
+    (-3, None),
+    (None, -3),
+    (-100, 2),
+    (5, 5),
+    (7, 3),
+    (8, 100),
+    (100, 200),
+    (-2, -1),
+)
 
 
 def test_ranges_are_what_slices_are(fs):
@@ -154,11 +165,22 @@ def test_batches_of_any_size_give_the_same(fs, monkeypatch):
 def test_errors_of_the_connection_are_errors_of_the_system(fs, monkeypatch):
     fs.pipe_file("/a", b"data")
     calls = (
-        lambda: fs.sizes(["/a"]), lambda: fs.cat(["/a", "/b"]), lambda: fs.pipe({"/a": b"", "/b": b""}),
-        lambda: fs.cat_file("/a"), lambda: fs.find("/"), lambda: fs.ls("/a"), lambda: fs.exists("/a"),
-        lambda: fs.du("/a"), lambda: fs.created("/a"), lambda: fs.cp_file("/a", "/b"), lambda: fs.touch("/c"),
-        lambda: fs.mv("/a", "/b"), lambda: fs.rm("/a"), lambda: fs.open("/a"), lambda: fs.chmod("/a", 0o600),
-    )  # fmt: skip
+        lambda: fs.sizes(["/a"]),
+        lambda: fs.cat(["/a", "/b"]),
+        lambda: fs.pipe({"/a": b"", "/b": b""}),
+        lambda: fs.cat_file("/a"),
+        lambda: fs.find("/"),
+        lambda: fs.ls("/a"),
+        lambda: fs.exists("/a"),
+        lambda: fs.du("/a"),
+        lambda: fs.created("/a"),
+        lambda: fs.cp_file("/a", "/b"),
+        lambda: fs.touch("/c"),
+        lambda: fs.mv("/a", "/b"),
+        lambda: fs.rm("/a"),
+        lambda: fs.open("/a"),
+        lambda: fs.chmod("/a", 0o600),
+    )
 
     def fail(*_):
         raise FsError(Status.RPC_TIMEOUT, "nobody answers")

@@ -1,4 +1,6 @@
-"""3FS's C interface: programs that use it are compiled, with sanitizers, and run on a mount; `hf3fs_calls.c` says what they do."""
+"""3FS's C interface: programs that use it are compiled, with sanitizers, and run on a mount;
+`hf3fs_calls.c` says what they do.
+"""
 
 import os
 import random
@@ -14,7 +16,9 @@ from hf3fs_fuse.io import find_iovec, make_ioring
 from tests.client.user.serving import NEEDS_MOUNT, ROOT_FOLDER, Server, eventually
 
 FOLDER = ROOT_FOLDER / "fs/client/user/c"
-SOURCES = [FOLDER / f"{name}.c" for name in ("connection", "files", "ior", "iov", "mounts", "registry")]  # fmt: skip
+SOURCES = [
+    FOLDER / f"{name}.c" for name in ("connection", "files", "ior", "iov", "mounts", "registry")
+]
 CALLS = Path(__file__).with_name("hf3fs_calls.c")
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow"]
 NEEDS_COMPILER = pytest.mark.skipif(
@@ -76,7 +80,17 @@ def test_it_is_installed_where_programs_look(installed, tmp_path):
     source = tmp_path / "program.cpp"
     source.write_text("#include <hf3fs_usrbio.h>\nint main() { return hf3fs_gdr_available(); }\n")
     program = tmp_path / "program"
-    run("c++", "-Wall", "-Werror", f"-I{installed}/include", "-o", program, source, f"-L{installed}/lib", "-lhf3fs_api_shared")  # fmt: skip
+    run(
+        "c++",
+        "-Wall",
+        "-Werror",
+        f"-I{installed}/include",
+        "-o",
+        program,
+        source,
+        f"-L{installed}/lib",
+        "-lhf3fs_api_shared",
+    )
     run(program, env={"LD_LIBRARY_PATH": f"{installed}/lib"})
 
 
@@ -85,8 +99,13 @@ class Calls:
 
     def __init__(self, program, test, mount, env=None):
         self.process = subprocess.Popen(
-            [program, test, mount], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-        )  # fmt: skip
+            [program, test, mount],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
 
     def __enter__(self):
         return self
@@ -159,7 +178,18 @@ def test_calls_where_memory_has_names(tree_server, sanitized, test):
 @NEEDS_MOUNT[1]
 def test_a_program_that_was_linked_with_the_library(server, installed, tmp_path):
     program = tmp_path / "calls"
-    run("cc", "-std=c11", "-O2", f"-I{installed}/include", "-o", program, CALLS, f"-L{installed}/lib", "-lhf3fs_api_shared", "-pthread")  # fmt: skip
+    run(
+        "cc",
+        "-std=c11",
+        "-O2",
+        f"-I{installed}/include",
+        "-o",
+        program,
+        CALLS,
+        f"-L{installed}/lib",
+        "-lhf3fs_api_shared",
+        "-pthread",
+    )
     done = run(program, "batches", server.mount_point, env={"LD_LIBRARY_PATH": f"{installed}/lib"})
     assert done == "done\n"
 

@@ -236,7 +236,9 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
 
 
 def test_a_mount_offers_no_tree_unless_told_to(mnt):
-    """A folder of that name leads some programs to 3FS's own library; and a link must delete nothing."""
+    """A folder of that name leads some programs to 3FS's own library;
+    and a link must delete nothing.
+    """
     assert not os.path.lexists(f"{mnt}/3fs-virt")
     os.makedirs(f"{mnt}/3fs-virt/rm-rf")
     os.symlink(f"{mnt}/3fs-virt", f"{mnt}/3fs-virt/rm-rf/link")

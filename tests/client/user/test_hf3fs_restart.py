@@ -1,4 +1,6 @@
-"""Rings of programs written for 3FS outlive mount daemons: an engine makes them once, and keeps them for weeks."""
+"""Rings of programs written for 3FS outlive mount daemons:
+an engine makes them once, and keeps them for weeks.
+"""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""What a hostile program can send to the mount daemon's socket, and what becomes of others meanwhile."""
+"""What a hostile program can send to the mount daemon's socket,
+and what becomes of others meanwhile.
+"""
 
 import array
 import os

@@ -1,4 +1,6 @@
-"""What is read in order comes part by part, whole and in order, while what lies behind it is read; and no read is left behind."""
+"""What is read in order comes part by part, whole and in order, while what lies behind it is read;
+and no read is left behind.
+"""
 
 import random
 import threading
@@ -87,7 +89,9 @@ def test_all_comes_whole_and_in_order(client, opened, tmp_path):
 
 
 def test_items_with_gaps_between_them_fill_no_batch_twice(client, opened):
-    """As tensors lie in a checkpoint: what a gap leaves of a batch is no reason for one of twice the size."""
+    """As tensors lie in a checkpoint: what a gap leaves of a batch is no reason for one
+    of twice the size.
+    """
     file, _ = opened
     transfers = [
         Transfer(file, n * 3 * BATCH + 40, memoryview(bytearray(3 * BATCH - 40))) for n in range(6)
@@ -177,7 +181,9 @@ def test_without_another_thread_the_calling_one_reads(client, opened, monkeypatc
 def test_a_thread_that_fails_to_come_is_not_waited_for(
     client, opened, monkeypatch, failure, has_begun
 ):
-    """Else the end of the iteration would never come, where memory is short or at a Ctrl-C in the wrong moment."""
+    """Else the end of the iteration would never come,
+    where memory is short or at a Ctrl-C in the wrong moment.
+    """
     file, content = opened
     start = threading.Thread.start
 

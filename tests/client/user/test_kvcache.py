@@ -446,7 +446,9 @@ def test_what_a_killed_process_had_put_is_there(folder):
 
 @pytest.mark.slow
 def test_processes_that_are_killed_at_any_moment(tmp_path):
-    """Several put, read, delete and collect; each is killed and another begins; no one ever sees wrong bytes."""
+    """Several put, read, delete and collect; each is killed and another begins;
+    no one ever sees wrong bytes.
+    """
     context = multiprocessing.get_context("fork")
     rng = random.Random(1)
     running = []

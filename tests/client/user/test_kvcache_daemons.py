@@ -1,4 +1,6 @@
-"""A KV cache outlives mount daemons: calls of the time fail, the next ones go on, and nobody believes durable what may not be."""
+"""A KV cache outlives mount daemons: calls of the time fail, the next ones go on,
+and nobody believes durable what may not be.
+"""
 
 import errno
 import os
@@ -31,7 +33,9 @@ class MortalFile(PosixFile):
 
 
 class Mortal(PosixClient):
-    """As on a mount whose daemon dies: what was open is ENOTCONN for ever, what is opened while it is served is good."""
+    """As on a mount whose daemon dies: what was open is ENOTCONN for ever,
+    what is opened while it is served is good.
+    """
 
     def __init__(self):
         super().__init__(0)
@@ -131,7 +135,9 @@ def test_threads_open_it_anew_once(tmp_path):
 
 
 def test_a_thread_that_is_still_in_what_was_lost_finds_its_blocks_all_the_same(tmp_path):
-    """Another one has opened the folder anew meanwhile: between looking blocks up and reading them."""
+    """Another one has opened the folder anew meanwhile:
+    between looking blocks up and reading them.
+    """
     cache, client = started(tmp_path)
     entered, found = [], []
 

@@ -1,4 +1,6 @@
-"""The folder of a KV cache whose file system is not mounted: nothing is written beneath, on another disk."""
+"""The folder of a KV cache whose file system is not mounted:
+nothing is written beneath, on another disk.
+"""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""The pure parts of the KV cache: bytes of a segment, the index against a model, the choice of what goes."""
+"""The pure parts of the KV cache: bytes of a segment, the index against a model,
+the choice of what goes.
+"""
 
 import random
 
@@ -84,18 +86,24 @@ def test_limits_of_geometry(size, count):
         Geometry(size, count)
 
 
-# ---- the index ------------------------------------------------------------------------------------
+# ---- the index -----------------------------------------------------------------------------------
 
 NAMES = ["a", "b", "c"]
 DIGESTS = [bytes([n]) * 16 for n in range(1, 5)]
 SLOTS = 5
 STEPS = st.one_of(
-    st.tuples(st.just("add"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1), st.sampled_from(DIGESTS), st.integers(1, 9)),
+    st.tuples(
+        st.just("add"),
+        st.sampled_from(NAMES),
+        st.integers(0, SLOTS - 1),
+        st.sampled_from(DIGESTS),
+        st.integers(1, 9),
+    ),
     st.tuples(st.just("delete"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
     st.tuples(st.just("forget"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
     st.tuples(st.just("clear"), st.sampled_from(NAMES)),
     st.tuples(st.just("drop"), st.sampled_from(NAMES)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.thorough
@@ -146,7 +154,7 @@ def test_slots_are_known_up_to_the_first_gap():
         assert (index.segments["a"].known, len(index)) == (known, index.segments["a"].seen_count)
 
 
-# ---- what goes ------------------------------------------------------------------------------------
+# ---- what goes -----------------------------------------------------------------------------------
 
 FACTS = st.builds(
     SegmentFacts,
@@ -167,7 +175,12 @@ LIMITS = st.builds(
 
 
 @pytest.mark.thorough
-@given(st.lists(FACTS, max_size=12, unique_by=lambda one: one.name), LIMITS, st.integers(0, 2 * LEFTOVER_MS), st.randoms())  # fmt: skip
+@given(
+    st.lists(FACTS, max_size=12, unique_by=lambda one: one.name),
+    LIMITS,
+    st.integers(0, 2 * LEFTOVER_MS),
+    st.randoms(),
+)
 def test_what_is_chosen(facts, limits, now_ms, shuffler):
     gone = set(choose(facts, limits, now_ms))
     shuffled = list(facts)

@@ -1,4 +1,6 @@
-"""The batch client inside the process, over the model of a cluster; what all batch clients share is in test_batch.py."""
+"""The batch client inside the process, over the model of a cluster;
+what all batch clients share is in test_batch.py.
+"""
 
 import errno
 import os

@@ -1,4 +1,6 @@
-"""The order of an epoch: every sample once, the same everywhere, in equal shares, from any position."""
+"""The order of an epoch: every sample once, the same everywhere, in equal shares,
+from any position.
+"""
 
 import pytest
 from emberfs.order import EpochOrder, permutation, share

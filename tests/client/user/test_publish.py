@@ -102,7 +102,9 @@ def test_checkpoints_do_not_lie_at_a_url():
 
 
 def test_nothing_is_published_where_no_file_system_is_mounted(disk_path):
-    """A job that begins before the mount is there neither fills another disk nor begins anew at step 0."""
+    """A job that begins before the mount is there neither fills another disk nor begins
+    anew at step 0.
+    """
     place = disk_path / "mnt"
     (place / "run").mkdir(parents=True)
     mark_mount_point(place, "any")
@@ -176,7 +178,9 @@ def test_names_with_wildcards_are_names(tmp_path):
 def test_a_name_never_lacks_a_whole_folder_while_it_is_replaced(
     tmp_path, monkeypatch, can_exchange
 ):
-    """Killed at any system call that changes a name: old or new, but where names cannot be exchanged."""
+    """Killed at any system call that changes a name:
+    old or new, but where names cannot be exchanged.
+    """
     target = tmp_path / "one"
     for text in ("old", "new"):
         partial = Path(make_partial_folder(target))

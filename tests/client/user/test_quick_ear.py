@@ -1,4 +1,6 @@
-"""A program that asks one thing after the other looks for answers before it sleeps, and no other program does."""
+"""A program that asks one thing after the other looks for answers before it sleeps,
+and no other program does.
+"""
 
 import socket
 import threading

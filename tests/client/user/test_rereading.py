@@ -1,4 +1,6 @@
-"""Reading again and again: by rings first, then out of the page cache, always the same bytes and errors."""
+"""Reading again and again: by rings first, then out of the page cache,
+always the same bytes and errors.
+"""
 
 import errno
 import os
@@ -41,7 +43,9 @@ def asked(monkeypatch):
 
 
 def epoch(rng, file):
-    """Return rows over the whole file, in any order, odd ones and such that cross blocks among them."""
+    """Return rows over the whole file, in any order,
+    odd ones and such that cross blocks among them.
+    """
     begins = list(range(0, LENGTH, SAMPLE - 5))
     rng.shuffle(begins)
     sizes = [rng.choice((SAMPLE - 5, SAMPLE, 0, 2 * SAMPLE)) for _ in begins]

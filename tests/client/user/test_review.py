@@ -87,7 +87,9 @@ def test_buffers_of_any_bytes(client, path, kind):
 
 
 def test_more_calls_at_once_than_rings(client, path):
-    """Threads and coroutines of both kinds, a blocking call in the midst of coroutines among them."""
+    """Threads and coroutines of both kinds, a blocking call in the midst
+    of coroutines among them.
+    """
     buffers = [bytearray(100) for _ in range(300)]
 
     with client.open(path) as file:
@@ -119,7 +121,9 @@ def test_more_calls_at_once_than_rings(client, path):
 
 
 def lingering():
-    """Return a connection whose last close takes a minute, and its other end, which is to be kept."""
+    """Return a connection whose last close takes a minute, and its other end,
+    which is to be kept.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
@@ -283,7 +287,9 @@ def test_memory_of_another_client_is_not_taken_for_ones_own(server, client, path
 
 @pytest.mark.parametrize("use", [read_by_rows, read_by_transfers])
 def test_ids_of_a_daemon_that_has_gone_count_for_no_other(server, client, path, use, monkeypatch):
-    """Another thread finds out that it has gone, and registers what it uses, just when a ring is taken for this read."""
+    """Another thread finds out that it has gone, and registers what it uses,
+    just when a ring is taken for this read.
+    """
     other_path = server.mount_point / "other"
     other_path.write_bytes(b"other" * 100)
     iov, take = client.allocate(1 << 20), client._lanes.take

@@ -1,4 +1,6 @@
-"""The batch interface through a mount daemon that serves a model of a cluster: real rings, real processes."""
+"""The batch interface through a mount daemon that serves a model of a cluster:
+real rings, real processes.
+"""
 
 import asyncio
 import errno
@@ -385,7 +387,9 @@ def test_a_client_that_another_thread_closes_meanwhile_says_so(mnt, path, use):
 
 
 def test_large_shared_memory_asks_for_huge_pages(client):
-    """Of these storage copies what is written in a quarter of the time, where the machine gives memory files any."""
+    """Of these storage copies what is written in a quarter of the time,
+    where the machine gives memory files any.
+    """
     large, small = (6 << 20) + 20480, (1 << 20) + 20480  # as nobody else has
     held = client.allocate(large), client.allocate(small)
     assert [len(iov.view) for iov in held] == [large, small]

@@ -1,4 +1,6 @@
-"""What goes through the stage of a lane: pieces lie beside each other, and one part is filled while another is moved."""
+"""What goes through the stage of a lane: pieces lie beside each other,
+and one part is filled while another is moved.
+"""
 
 import errno
 import random
@@ -148,7 +150,9 @@ class Refusing(Rings):
 
 
 def test_a_lane_whose_call_failed_with_bytes_on_its_stage_is_not_taken_again():
-    """What nobody will end would have the stage for ever, and a later call wait for room for ever."""
+    """What nobody will end would have the stage for ever,
+    and a later call wait for room for ever.
+    """
     rings = Refusing()
     rings.daemon = SimpleNamespace(is_closed=False, connection=lambda: rings)
     lanes = Lanes(rings, rings)

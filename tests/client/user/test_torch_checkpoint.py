@@ -1,4 +1,6 @@
-"""Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused; and never half there."""
+"""Checkpoints: what is saved is loaded bit by bit, on as many ranks as one likes, or is refused;
+and never half there.
+"""
 
 import errno
 import json
@@ -121,7 +123,9 @@ def test_targets_that_are_views_are_filled_too(tmp_path):
 
 
 def seen_otherwise():
-    """Tensors whose values are not their bytes: torch notes that they are conjugated or negated, and changes nothing."""
+    """Tensors whose values are not their bytes:
+    torch notes that they are conjugated or negated, and changes nothing.
+    """
     values = torch.arange(6, dtype=torch.float32) + 1
     imaginary = torch.complex(values, values)
     return {"conjugated": imaginary.conj(), "negated": imaginary.conj().imag, "plain": values}
@@ -178,7 +182,9 @@ def test_damage_is_refused_with_its_place(tmp_path):
 
 
 def test_items_that_are_read_in_parts(tmp_path, monkeypatch):
-    """What is in place, beside its place and no tensor, each of several parts; damage in any of them is found."""
+    """What is in place, beside its place and no tensor, each of several parts;
+    damage in any of them is found.
+    """
     monkeypatch.setattr(in_order, "BATCH_BYTES", 1000)
     state = {"t": torch.arange(2000.0), "m": torch.arange(900.0).view(30, 30), "l": "x" * 5000}
     path = tmp_path / "one"
@@ -315,7 +321,9 @@ def test_a_save_whose_folder_another_one_has_removed_says_so(tmp_path, monkeypat
 
 
 def test_a_url_is_not_taken_for_a_folder_of_this_one(tmp_path, monkeypatch):
-    """`Path` makes `ember:/run` of it, below the current folder: a checkpoint that nobody would find."""
+    """`Path` makes `ember:/run` of it, below the current folder:
+    a checkpoint that nobody would find.
+    """
     monkeypatch.chdir(tmp_path)
     url = "ember:///run/step-1"
     for kind in (CheckpointWriter, CheckpointReader):
@@ -401,16 +409,29 @@ ENTRY = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 @pytest.mark.parametrize(
     "header",
     [
-        {"t": None}, {"t": []}, {"t": {}}, {"t": ENTRY | {"dtype": "X"}}, {"t": ENTRY | {"shape": [-4]}},
-        {"t": ENTRY | {"shape": [2**50, 2**50]}}, {"t": ENTRY | {"shape": "4"}}, {"t": ENTRY | {"shape": [4.0]}},
-        {"t": ENTRY | {"shape": [-2, -2]}}, {"t": ENTRY | {"data_offsets": [0, 5]}},
-        {"t": ENTRY | {"data_offsets": [-4, 0]}}, {"t": ENTRY | {"data_offsets": [4, 8]}},
-        {"t": ENTRY | {"data_offsets": ["0", "4"]}}, {"t": ENTRY | {"data_offsets": [0]}},
-        {"t": ENTRY | {"shape": [2**40], "data_offsets": [0, 2**40]}}, {"__metadata__": [], "t": ENTRY},
-        {"__metadata__": {"emberfs-xxh3": 7}, "t": ENTRY}, {"__metadata__": {"emberfs-xxh3": ""}, "t": ENTRY},
-        [], None, 5,
+        {"t": None},
+        {"t": []},
+        {"t": {}},
+        {"t": ENTRY | {"dtype": "X"}},
+        {"t": ENTRY | {"shape": [-4]}},
+        {"t": ENTRY | {"shape": [2**50, 2**50]}},
+        {"t": ENTRY | {"shape": "4"}},
+        {"t": ENTRY | {"shape": [4.0]}},
+        {"t": ENTRY | {"shape": [-2, -2]}},
+        {"t": ENTRY | {"data_offsets": [0, 5]}},
+        {"t": ENTRY | {"data_offsets": [-4, 0]}},
+        {"t": ENTRY | {"data_offsets": [4, 8]}},
+        {"t": ENTRY | {"data_offsets": ["0", "4"]}},
+        {"t": ENTRY | {"data_offsets": [0]}},
+        {"t": ENTRY | {"shape": [2**40], "data_offsets": [0, 2**40]}},
+        {"__metadata__": [], "t": ENTRY},
+        {"__metadata__": {"emberfs-xxh3": 7}, "t": ENTRY},
+        {"__metadata__": {"emberfs-xxh3": ""}, "t": ENTRY},
+        [],
+        None,
+        5,
     ],
-)  # fmt: skip
+)
 def test_safetensors_whose_headers_lie(tmp_path, header):
     text = json.dumps(header).encode()
     (tmp_path / "f").write_bytes(struct.pack("<Q", len(text)) + text + b"1234")

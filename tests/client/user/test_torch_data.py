@@ -1,4 +1,6 @@
-"""Data sets and the resumable loader in real DataLoaders: every start method of workers, exact resume."""
+"""Data sets and the resumable loader in real DataLoaders:
+every start method of workers, exact resume.
+"""
 
 import random
 from collections import Counter
@@ -156,7 +158,9 @@ def test_files_are_samples(tmp_path):
 
 
 def test_samples_lie_as_in_any_other_batch_when_they_happen_to_be_of_one_size(tmp_path):
-    """Of two that had it by chance the second lay anywhere, and a view of its head as a number failed."""
+    """Of two that had it by chance the second lay anywhere,
+    and a view of its head as a number failed.
+    """
     sizes = [11, 11, 8, 27, 27]
     with RecordWriter(tmp_path / "a.ffr", len(sizes)) as writer:
         for number, size in enumerate(sizes):

@@ -1,4 +1,5 @@
-"""Several ranks: checkpoints of shards, and the example that trains, is killed and ends with the very same bits.
+"""Several ranks: checkpoints of shards, and the example that trains,
+is killed and ends with the very same bits.
 
 On a mount: `pytest --basetemp /mnt/ember/tests tests/client/user/test_torch_ranks.py`.
 """

@@ -32,10 +32,12 @@ BOTH_WAYS = {
     "test_set_id",
     "test_vfs",
 }
-"""Modules about what programs see, wherever their bytes are: with small files in chunks, and in the metadata store.
+"""Modules about what programs see, wherever their bytes are:
+with small files in chunks, and in the metadata store.
 
-The others set it themselves, or say what is asked of chunks and when, which inline files do not need: durable closes, failed writes, cuts that
-are taken for holes, lengths that only the chains know.
+The others set it themselves, or say what is asked of chunks and when, which inline
+files do not need: durable closes, failed writes, cuts that are taken for holes,
+lengths that only the chains know.
 """
 
 
@@ -45,7 +47,9 @@ class RecordingKernel:
         self.content = []
         self.ranges = []
         self.write_maps = None
-        """Called when content is to be forgotten: writes what a program has changed through a map."""
+        """Called when content is to be forgotten: writes what a program has
+        changed through a map.
+        """
 
     async def invalidate_attributes(self, inode_id):
         self.attributes.append(inode_id)

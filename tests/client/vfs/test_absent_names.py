@@ -1,4 +1,6 @@
-"""Look-ups of names that a mount knows, to be absent or to lead to a file, by the vfs: no call, and right whatever other mounts do."""
+"""Look-ups of names that a mount knows, to be absent or to lead to a file, by the vfs:
+no call, and right whatever other mounts do.
+"""
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 
 import os
@@ -139,7 +141,7 @@ async def test_it_can_be_turned_off(mounts, cluster, calls, autojump_clock):
         assert not cluster.leases
 
 
-# ---- what is there ----------------------------------------------------------------------------------
+# ---- what is there -------------------------------------------------------------------------------
 
 
 def at_hand(mount, parent, name, caller=ROOT):
@@ -239,7 +241,9 @@ async def test_what_another_mount_takes_away_is_not_at_hand_when_it_has(
 
 
 async def test_what_was_told_before_is_not_told_again_after_it(mounts, autojump_clock):
-    """The kernel may use none of the attributes that come so: who wants the time of making is not told those of before either."""
+    """The kernel may use none of the attributes that come so:
+    who wants the time of making is not told those of before either.
+    """
     async with mounts() as m:
         d = await make(m)
         f = await made(m, d, b"f")

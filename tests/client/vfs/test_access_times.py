@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Times of access: which reads count, when this mount and others see them, and what becomes of them when something goes wrong."""
+"""Times of access: which reads count, when this mount and others see them,
+and what becomes of them when something goes wrong.
+"""
 
 import os
 import random
@@ -450,7 +452,10 @@ async def test_a_service_that_knows_no_such_call_is_not_asked_again_soon(
     [FsError(Status.NO_SPACE, "no"), FsError(Status.KV_UNAVAILABLE, "no"), MemoryError("no")],
 )
 async def test_what_is_not_taken_is_forgotten(autojump_clock, mounts, cluster, error, caplog):
-    """The log says so once: a full store may stay full for long.  No mount ends for a lack of memory here."""
+    """The log says so once: a full store may stay full for long.
+
+    No mount ends for a lack of memory here.
+    """
     async with mounts() as m:
         before = await a_file(m)
         cluster.meta_faults["NoteReads"] = [error] * 3
@@ -512,7 +517,9 @@ async def test_a_reply_that_tells_of_nothing_forgets_the_read(
 
 
 class Reader:
-    """One mount that does this and that with some files; what each read does to a time of access follows from the times that were shown."""
+    """One mount that does this and that with some files;
+    what each read does to a time of access follows from the times that were shown.
+    """
 
     def __init__(self, mount, source):
         self.mount, self.random, self.open, self.done = mount, source, {}, 0
@@ -525,7 +532,8 @@ class Reader:
         expected = await way(name, before, now_ns)
         after = await shown(self.mount, name)
         if expected is None:
-            # The report of what was written moves ctime once more: what stays open knows that it has read the file since.
+            # The report of what was written moves ctime once more: what stays open knows that
+            # it has read the file since.
             is_seen = way == self.read and before.mtime_ns < before.atime_ns < before.ctime_ns
             assert after > now_ns or (is_seen and after == before.atime_ns), way
         else:

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""What was read ahead and is answered at once: the bytes that any other way would return, or nothing."""
+"""What was read ahead and is answered at once:
+the bytes that any other way would return, or nothing.
+"""
 
 import os
 import random
@@ -18,7 +20,9 @@ STEP = 160 * KIB
 
 
 async def streaming(m, content, flags=RW):
-    """Make a file, and return a handle that has read the start of it in order, so that more was read ahead."""
+    """Make a file, and return a handle that has read the start of it in order,
+    so that more was read ahead.
+    """
     await m.write_file(b"f", content)
     handle_id = (await m.open(b"f", flags)).handle_id
     for number in range(3):

@@ -117,7 +117,9 @@ async def test_pages_of_a_map_go_to_their_place_after_what_was_appended(autojump
 
 
 async def test_records_follow_bytes_of_which_only_the_chains_know(autojump_clock, mounts, cluster):
-    """A write has failed, so that the end of what was written is not known any more: meta is not to go by what it was told before."""
+    """A write has failed, so that the end of what was written is not known any more:
+    meta is not to go by what it was told before.
+    """
     async with mounts(write_back_interval_s=1000.0) as m:
         h = await m.create(b"log", RW)
         appending = (await m.open(b"log", A)).handle_id

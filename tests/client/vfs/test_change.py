@@ -1,4 +1,6 @@
-"""Changes that are begun: who waits has the answer before what it does not depend on is taken in."""
+"""Changes that are begun: who waits has the answer before what it does not depend
+on is taken in.
+"""
 
 import logging
 

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""What the kernel is handed is not from before what was done through this mount, or was seen since."""
+"""What the kernel is handed is not from before what was done through this mount,
+or was seen since.
+"""
 
 import math
 import os
@@ -74,7 +76,9 @@ async def test_a_listing_goes_on_with_what_is_there_then(mounts, autojump_clock)
 
 
 async def test_each_open_of_a_listed_name_says_which_it_means(mounts, autojump_clock):
-    """Also the second one: the kernel looks up what a listing showed only when a second has passed."""
+    """Also the second one: the kernel looks up what a listing showed only
+    when a second has passed.
+    """
     async with mounts(2) as (one, other):
         await one.write_file(b"f", b"old")
         inode = await other.names.lookup(1, b"f", ROOT)
@@ -102,7 +106,9 @@ async def test_a_file_with_two_names_is_looked_up_by_each(mounts, autojump_clock
 async def test_a_listed_name_that_leads_elsewhere_is_not_opened_for_the_new_one(
     autojump_clock, mounts
 ):
-    """The kernel may still take the inode by the old name, with O_TRUNC, say: nobody gets it by another one until it does not."""
+    """The kernel may still take the inode by the old name, with O_TRUNC, say:
+    nobody gets it by another one until it does not.
+    """
     async with mounts(2) as (one, other):
         await one.write_file(b"f", b"old")
         inode = await other.stat(b"f")
@@ -120,7 +126,9 @@ async def test_a_listed_name_that_leads_elsewhere_is_not_opened_for_the_new_one(
 async def test_a_listing_from_before_a_look_up_by_another_name_does_not_have_its_open_refused(
     autojump_clock, mounts, monkeypatch
 ):
-    """Seed 1100017 of the simulation through the caches of Linux: that open was the kernel's last try."""
+    """Seed 1100017 of the simulation through the caches of Linux:
+    that open was the kernel's last try.
+    """
     async with mounts(2) as (one, other):
         core, answers = other.vfs._core, []
         usual = core.meta.call
@@ -204,7 +212,9 @@ async def test_of_two_replies_at_once_the_kernel_may_have_taken_the_older_one(
 async def test_what_another_mount_changes_after_an_own_change_is_not_taken_for_that(
     mounts, autojump_clock, change
 ):
-    """A listing tells of it that was under way beside the own change: the kernel takes nothing from it."""
+    """A listing tells of it that was under way beside the own change:
+    the kernel takes nothing from it.
+    """
     async with mounts(2) as (here, there):
         await there.write_file(b"f", b"old")
         inode_id = (await here.stat(b"f")).inode_id
@@ -220,7 +230,9 @@ async def test_what_another_mount_changes_after_an_own_change_is_not_taken_for_t
 async def test_what_another_mount_has_cut_is_not_taken_for_what_was_written_here_since(
     mounts, autojump_clock
 ):
-    """Seed 180141 of the simulation through the caches of Linux: the kernel had sent the request for a listing before it wrote, and took nothing from it."""
+    """Seed 180141 of the simulation through the caches of Linux:
+    the kernel had sent the request for a listing before it wrote, and took nothing from it.
+    """
     async with mounts(2) as (here, there):
         await here.write_file(b"f", b"x" * 100)
         handle_id = (await here.open(b"f", RW)).handle_id
@@ -243,7 +255,9 @@ async def test_what_another_mount_has_cut_is_not_taken_for_what_was_written_here
 async def test_what_another_mount_writes_behind_own_bytes_is_not_taken_for_them(
     mounts, autojump_clock, is_closed
 ):
-    """The kernel may take nothing from the listing that tells of both, since it has written meanwhile itself."""
+    """The kernel may take nothing from the listing that tells of both,
+    since it has written meanwhile itself.
+    """
     async with mounts(2) as (here, there):
         await there.write_file(b"f", b"old")
         h = (await here.open(b"f")).handle_id
@@ -267,7 +281,9 @@ async def test_what_another_mount_writes_behind_own_bytes_is_not_taken_for_them(
 async def test_what_was_told_after_the_kernel_had_asked_for_a_listing_counts_in_its_place(
     mounts, autojump_clock, is_overtaken
 ):
-    """Seed 1000030 of the simulation through the caches of Linux: another mount had written to the file, whose length was the same, as this one had."""
+    """Seed 1000030 of the simulation through the caches of Linux:
+    another mount had written to the file, whose length was the same, as this one had.
+    """
     async with mounts(2) as (here, there):
         await there.write_file(b"f", b"old")
         h = (await here.open(b"f")).handle_id
@@ -403,7 +419,9 @@ async def test_an_open_after_own_writes_costs_nothing_more(autojump_clock, mount
 
 
 def look_up_after(monkeypatch, mount, act):
-    """Have something done before each look-up is answered that a listing makes of what has changed meanwhile."""
+    """Have something done before each look-up is answered that a listing makes
+    of what has changed meanwhile.
+    """
     usual, is_listed = mount.vfs._core.call, []
 
     async def call(method, request):

@@ -38,7 +38,9 @@ async def test_what_is_written_after_another_mount_has_cut_the_file_stays(
 
 
 async def begin(here, there):
-    """Have a file cut by one mount and then written by another, which is told of the cut before it tells of what it wrote; return handle and state."""
+    """Have a file cut by one mount and then written by another,
+    which is told of the cut before it tells of what it wrote; return handle and state.
+    """
     await here.write_file(b"f", b"before" * 1000)
     handle_id = (await here.open(b"f")).handle_id
     await there.close((await there.open(b"f", RW | os.O_TRUNC)).handle_id)

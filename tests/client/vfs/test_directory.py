@@ -132,7 +132,9 @@ async def test_what_is_left_of_a_page_tells_how_old_it_is(autojump_clock, mounts
 
 
 async def renamed_while_listed(m, change, take):
-    """Have `change` make a new name of each that is listed, in a directory with names of digits; return what was listed."""
+    """Have `change` make a new name of each that is listed, in a directory with names of digits;
+    return what was listed.
+    """
     for number in range(20):
         await m.names.mkdir(1, b"%02d" % number, 0o755, ROOT)
     d, cookie, seen = m.vfs.directories.opendir(1, ROOT), 0, []

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""What waits for an earlier write of its chunk goes with others that wait: in one update, in the order of offsets."""
+"""What waits for an earlier write of its chunk goes with others that wait:
+in one update, in the order of offsets.
+"""
 
 from itertools import pairwise
 

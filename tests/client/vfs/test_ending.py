@@ -62,7 +62,9 @@ async def test_one_whose_report_is_not_taken_is_ended_once_it_can_be(
     cluster,
     status,
 ):
-    """The program has closed its file before: a removed file kept its chunks, and others theirs, until the mount ended."""
+    """The program has closed its file before: a removed file kept its chunks, and others theirs,
+    until the mount ended.
+    """
     async with mounts() as m:
         handle_id = await m.create(b"f")
         await m.files.write(handle_id, 0, b"data")

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""What the kernel has is told again, with a time of making, when it asks for that: without a call, and never what is older than it has."""
+"""What the kernel has is told again, with a time of making, when it asks for that:
+without a call, and never what is older than it has.
+"""
 
 import os
 from dataclasses import replace

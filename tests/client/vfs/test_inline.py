@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Inline files: what goes to meta instead of storage, who reads it there, and what may never be mixed up."""
+"""Inline files: what goes to meta instead of storage, who reads it there,
+and what may never be mixed up.
+"""
 
 import os
 import random
@@ -566,7 +568,9 @@ async def test_a_lost_answer_is_asked_for_again(autojump_clock, mounts, cluster)
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("is_left", [True, False])
 async def test_nobody_knows_what_became_of_it(autojump_clock, mounts, cluster, is_done, is_left):
-    """The close fails; what is written next is not lost to a report that comes late, also if that is much later."""
+    """The close fails; what is written next is not lost to a report that comes late,
+    also if that is much later.
+    """
     async with mounts(write_back_interval_s=5.0 if is_left else 1000.0) as m:
         h = await m.create(b"f", RW)
         inode_id = cluster.names[1][b"f"]
@@ -754,7 +758,9 @@ async def test_bytes_that_come_when_their_file_is_closed_are_not_kept(
 async def test_an_open_answered_while_bytes_are_moved_hides_no_later_write(
     autojump_clock, mounts, cluster, monkeypatch, is_begun
 ):
-    """It comes when they are in a chunk already, and written over; what it tells has the same times and the same content."""
+    """It comes when they are in a chunk already, and written over;
+    what it tells has the same times and the same content.
+    """
     async with mounts() as m:
         await make(m, b"f", b"small")
         inode_id, core = cluster.names[1][b"f"], m.files._core

@@ -221,7 +221,9 @@ async def test_what_goes_inline_before_its_chunks_are_emptied_is_overwritten(
 
 
 async def test_a_hole_far_behind_inline_bytes_is_not_written(autojump_clock, mounts, cluster):
-    """What lies in the buffer makes the file long, and its bytes leave the metadata service before they are cleared."""
+    """What lies in the buffer makes the file long,
+    and its bytes leave the metadata service before they are cleared.
+    """
     async with mounts(write_buffer_bytes=BUFFER) as m:
         await m.write_file(b"f", b"small")
         assert kept(cluster)

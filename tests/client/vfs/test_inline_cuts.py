@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Small files that are cut where they end: what `borg extract`, `bsdtar` and others do to each file they unpack."""
+"""Small files that are cut where they end:
+what `borg extract`, `bsdtar` and others do to each file they unpack.
+"""
 
 import os
 from contextlib import suppress

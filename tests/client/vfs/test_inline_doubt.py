@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Inline files whose mount is not told what has become of its report, while others change the file: its bytes take effect once."""
+"""Inline files whose mount is not told what has become of its report, while others change the file:
+its bytes take effect once.
+"""
 
 import pytest
 import trio
@@ -19,7 +21,10 @@ DATA = b"small"
 @pytest.mark.parametrize("length", [4, 5, 8])
 @pytest.mark.parametrize("how", ["in a chunk", "inline", "empties"])
 async def test_others_change_it_before_the_repeat(autojump_clock, mounts, cluster, how, length):
-    """Their bytes stand: those of the report were there before.  What is written next is written over theirs."""
+    """Their bytes stand: those of the report were there before.
+
+    What is written next is written over theirs.
+    """
     theirs = b"theirs#!"[:length]
     async with mounts() as m:
         h = await m.create(b"f", RW)

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Inline files where there is no room, in the metadata store, in storage or below a quota: told once, by write or close, and nothing stays charged."""
+"""Inline files where there is no room, in the metadata store, in storage or below a quota:
+told once, by write or close, and nothing stays charged.
+"""
 
 import os
 from types import SimpleNamespace
@@ -105,7 +107,7 @@ async def test_a_file_that_grows_beyond_inline_in_a_full_store_keeps_its_bytes(
             assert await read(who, b"f") == b"small"
 
 
-# -- below a quota, as the real metadata service counts it ------------------------------------------
+# -- below a quota, as the real metadata service counts it -----------------------------------------
 
 
 class BeginningMeta(BeginsAll, ReliableMeta):

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""A mount whose background work finds no memory goes on: who waits for that is told, and nobody else is."""
+"""A mount whose background work finds no memory goes on:
+who waits for that is told, and nobody else is.
+"""
 
 import pytest
 import trio

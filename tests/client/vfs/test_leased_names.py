@@ -1,4 +1,6 @@
-"""What names certainly lead to, and which are absent: the kept names alone, against a model of directories, leases, late replies and losses."""
+"""What names certainly lead to, and which are absent:
+the kept names alone, against a model of directories, leases, late replies and losses.
+"""
 
 import copy
 import random
@@ -289,7 +291,9 @@ def test_a_directory_that_is_as_it_was_left_has_lost_nothing(
 
 
 def test_after_changes_that_overlapped_its_time_tells_nothing(leased, clock):
-    """Of two, the one that was made last may have an earlier time: without it the directory would look the same."""
+    """Of two, the one that was made last may have an earlier time:
+    without it the directory would look the same.
+    """
     make(leased)
     first, second = (leased.ask(ROOT, ((5, name),)) for name in (b"a", b"b"))
     for asked in (first, second):
@@ -301,7 +305,7 @@ def test_after_changes_that_overlapped_its_time_tells_nothing(leased, clock):
     assert leased.leads_to(5, b"a", ROOT) is None
 
 
-# ---- against a model --------------------------------------------------------------------------------
+# ---- against a model -----------------------------------------------------------------------------
 
 
 NAME_COUNT = 8
@@ -309,7 +313,9 @@ NAME_COUNT = 8
 
 @dataclass(eq=False)
 class Request:
-    """A change of a name, or (`name` None) a look at a directory; `directory_id` 0: the making of one."""
+    """A change of a name, or (`name` None) a look at a directory;
+    `directory_id` 0: the making of one.
+    """
 
     directory_id: int
     name: bytes | None
@@ -343,7 +349,9 @@ class Directory:
 
 @dataclass
 class Model:
-    """Directories, changed by this mount and another one; replies come in any order, some never; the store may lose its last changes."""
+    """Directories, changed by this mount and another one; replies come in any order, some never;
+    the store may lose its last changes.
+    """
 
     random: random.Random
     clock: Clock = field(default_factory=Clock)
@@ -454,7 +462,9 @@ class Model:
         directory.ctime += 1
 
     def lose(self):
-        """The store loses its last changes, but for directories that were made; it is away for a while."""
+        """The store loses its last changes, but for directories that were made;
+        it is away for a while.
+        """
         if self.random.random() < 0.8 or not self.before:
             return
         lost_count = min(self.random.choice([1, 1, 2, 5]), len(self.before))

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Files of a listing, of which no inode is made, are shown, and noted, as what an inode is made of."""
+"""Files of a listing, of which no inode is made, are shown, and noted,
+as what an inode is made of.
+"""
 
 from dataclasses import fields
 
@@ -82,7 +84,9 @@ def noted(mount, inode_id):
 
 
 async def test_the_same_is_noted_of_it_as_of_its_inode(autojump_clock, mounts):
-    """One after the other of what a listing may tell of a file, for the kernel that may know it by another one or by a look-up."""
+    """One after the other of what a listing may tell of a file,
+    for the kernel that may know it by another one or by a look-up.
+    """
     async with mounts(2) as both:
         inode_id = InodeId(message({}).inode_id)
         for name, changes in ((name, changes) for name in (b"a", b"b") for changes in CHANGES):

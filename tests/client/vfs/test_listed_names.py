@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Names that a listing has shown, used without a look-up: no change by one of them meets what another mount has put elsewhere since."""
+"""Names that a listing has shown, used without a look-up:
+no change by one of them meets what another mount has put elsewhere since.
+"""
 
 import os
 
@@ -146,7 +148,9 @@ async def test_a_file_is_cut_by_name_only_as_what_the_name_means(autojump_clock,
 
 
 async def shown_to(here, name):
-    """Have a listing show all names, whose reply the kernel has not taken in yet; return the open directory and what `name` led to."""
+    """Have a listing show all names, whose reply the kernel has not taken in yet;
+    return the open directory and what `name` led to.
+    """
     directories = here.vfs.directories
     handle_id = directories.opendir(1, ROOT)
     entries = await directories.readdir(handle_id, 0)
@@ -160,7 +164,9 @@ async def shown_to(here, name):
 async def test_a_name_counts_from_when_the_kernel_has_taken_the_listing_in(
     autojump_clock, mounts, is_over
 ):
-    """It may wait long for pages of what it takes in first: names that it comes to by then may be as old as the reply."""
+    """It may wait long for pages of what it takes in first:
+    names that it comes to by then may be as old as the reply.
+    """
     async with mounts(2) as (here, there):
         await here.write_file(b"f.part", b"content")
         handle_id, inode_id = await shown_to(here, b"f.part")
@@ -220,7 +226,7 @@ async def test_a_listing_that_is_over_does_not_speak_for_one_that_still_waits(
 
 
 @pytest.mark.parametrize("how", ["replaced", "moved"])
-async def test_a_further_name_goes_to_what_the_name_means_also_while_a_program_has_the_old_file_open(
+async def test_a_further_name_goes_to_what_the_name_means_also_while_the_old_file_is_open(
     autojump_clock, mounts, how
 ):
     async with mounts(2) as (here, there):

@@ -72,7 +72,9 @@ async def test_files_never_locked_ask_nobody(autojump_clock, mounts):
 
 
 async def test_what_is_locked_after_a_close_comes_after_it(autojump_clock, mounts):
-    """The kernel waits for no reply to a release, so the next lock may come while the former one is being freed."""
+    """The kernel waits for no reply to a release,
+    so the next lock may come while the former one is being freed.
+    """
     async with mounts() as m:
         handle_id = await m.create(b"f")
         inode_id, locks = m.files.handle(handle_id).state.inode_id, m.vfs.locks
@@ -88,7 +90,9 @@ async def test_what_is_locked_after_a_close_comes_after_it(autojump_clock, mount
 
 
 async def test_locks_of_an_open_file_description_go_with_it(autojump_clock, mounts):
-    """F_OFD_SETLK: the kernel tells of nothing but the last close; locks of processes stay with other descriptors."""
+    """F_OFD_SETLK: the kernel tells of nothing but the last close;
+    locks of processes stay with other descriptors.
+    """
     async with mounts() as m:
         first = await m.create(b"f")
         second = (await m.open(b"f")).handle_id
@@ -114,7 +118,9 @@ async def test_locks_of_an_open_file_description_go_with_it(autojump_clock, moun
 async def test_a_lock_that_was_waited_for_while_all_others_were_freed_goes_with_its_handle(
     autojump_clock, mounts
 ):
-    """One thread frees all, or closes the file once more, while another one waits: what that one gets is to be freed, too."""
+    """One thread frees all, or closes the file once more, while another one waits:
+    what that one gets is to be freed, too.
+    """
     async with mounts(2) as (one, two):
         handle_id = await one.create(b"f")
         inode_id = one.files.handle(handle_id).state.inode_id
@@ -188,7 +194,9 @@ async def test_what_a_reopened_file_locks_is_not_freed_with_the_former_handle(
 async def test_a_lock_waits_for_no_bytes_that_another_process_frees_itself(
     autojump_clock, mounts, monkeypatch
 ):
-    """Each unlock sends what was written; databases that lock single records would wait for each other's writes."""
+    """Each unlock sends what was written; databases that lock single records would wait
+    for each other's writes.
+    """
     async with mounts() as m:
         handle_id = await m.create(b"f")
         inode_id, locks = m.files.handle(handle_id).state.inode_id, m.vfs.locks
@@ -252,7 +260,9 @@ async def test_some_bytes_that_could_not_be_freed_are_and_others_stay(autojump_c
 async def test_a_lock_under_a_number_that_owes_a_release_is_not_freed_with_it(
     autojump_clock, mounts
 ):
-    """The kernel gives numbers out again: the next open file description may have the one whose release is late."""
+    """The kernel gives numbers out again: the next open file description may have the one whose
+    release is late.
+    """
     async with mounts(2) as (one, two):
         handle_id = await one.create(b"f")
         inode_id, locks = one.files.handle(handle_id).state.inode_id, one.vfs.locks

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Writers below a quota, through two vfs over the real metadata service: EDQUOT from write itself, never too late."""
+"""Writers below a quota, through two vfs over the real metadata service:
+EDQUOT from write itself, never too late.
+"""
 
 import os
 from types import SimpleNamespace
@@ -205,7 +207,9 @@ async def chunk_bytes(world, inode_id):
 
 
 async def write_unaware(world, count):
-    """A file of one chunk, reported, and `count` more chunks beyond a limit of 3 that came after it was opened."""
+    """A file of one chunk, reported, and `count` more chunks beyond a limit of 3 that came
+    after it was opened.
+    """
     files = world.first.vfs.files
     handle_id, inode_id = await create(world.first, world.directory, b"f")
     await files.write(handle_id, 0, b"a" * CHUNK)

@@ -82,7 +82,9 @@ async def test_blocks_that_are_wanted_sooner_are_asked_for_sooner(autojump_clock
 
 
 async def test_what_no_task_could_be_had_for_is_not_waited_for(autojump_clock, mounts, monkeypatch):
-    """Where memory is short a block would count as on its way for ever, and so would whoever reads there."""
+    """Where memory is short a block would count as on its way for ever,
+    and so would whoever reads there.
+    """
     async with mounts(readahead_bytes_max=8 * MIB) as m:
         await m.write_file(b"f", bytes(8 * MIB))
         handle_id = (await m.open(b"f")).handle_id

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""How many READs of the page cache take memory at a time: the kernel keeps none back (decision 0151), so the mount does."""
+"""How many READs of the page cache take memory at a time:
+the kernel keeps none back (decision 0151), so the mount does.
+"""
 
 import os
 from contextlib import asynccontextmanager
@@ -38,7 +40,9 @@ async def one(mounts):
 async def test_reads_of_several_pages_wait_for_their_turn(
     autojump_clock, mounts, cluster, read_as, most_wanted
 ):
-    """Those of 128 KiB and less did not: the kernel may send 4096 of them at a time for what nobody waits for yet."""
+    """Those of 128 KiB and less did not: the kernel may send 4096 of them at a time
+    for what nobody waits for yet.
+    """
     asked, most, usual = 0, 0, cluster.chunks.read
     size, flags = read_as
 

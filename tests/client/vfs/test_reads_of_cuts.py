@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Reads of what is being cut off: storage has no bytes any more before a reader's mount knows that the file is shorter."""
+"""Reads of what is being cut off: storage has no bytes any more before a reader's mount knows
+that the file is shorter.
+"""
 
 import os
 import struct
@@ -77,7 +79,9 @@ async def test_a_short_answer_comes_when_the_kernel_has_acted_on_that_of_the_tru
 
 
 async def test_an_open_that_truncates_sends_no_notice(autojump_clock, mounts):
-    """It would make the kernel show zeros for what reads that are under way do not find: it takes no notice of how short they are."""
+    """It would make the kernel show zeros for what reads that are under way do not find:
+    it takes no notice of how short they are.
+    """
     async with mounts() as m:
         await m.write_file(b"f", b"content")
         await m.stat(b"f")  # the kernel is given its length
@@ -86,7 +90,7 @@ async def test_an_open_that_truncates_sends_no_notice(autojump_clock, mounts):
         await m.close(handle_id)
 
 
-# ---- opened while it is cut ---------------------------------------------------------------------------
+# ---- opened while it is cut ----------------------------------------------------------------------
 
 
 async def _truncate_by_name(m, inode_id):
@@ -97,7 +101,9 @@ async def _truncate_by_name(m, inode_id):
 async def test_who_opens_a_file_that_is_being_truncated_sees_the_new_length(
     autojump_clock, mounts, monkeypatch, is_open_before
 ):
-    """Meta has answered the open before the truncation, and nobody had it open then, or by another descriptor that was closed since."""
+    """Meta has answered the open before the truncation, and nobody had it open then,
+    or by another descriptor that was closed since.
+    """
     async with mounts(readahead_bytes_max=0) as m:
         await m.write_file(b"f", b"content")
         inode_id = (await m.stat(b"f")).inode_id
@@ -147,7 +153,7 @@ async def test_who_opens_a_file_that_is_being_truncated_reads_when_that_is_over(
         await m.close(opened[0])
 
 
-# ---- cut by another mount ----------------------------------------------------------------------------
+# ---- cut by another mount ------------------------------------------------------------------------
 
 
 async def _by_another(there, content):
@@ -211,7 +217,9 @@ async def test_what_another_mount_has_cut_is_no_hole(
 
 @pytest.mark.timeout(20)
 async def test_a_cut_by_a_clock_that_is_behind_is_believed(autojump_clock, mounts):
-    """A power loss took from metadata what this mount was told last; then another service cut the file, whose clock is behind."""
+    """A power loss took from metadata what this mount was told last;
+    then another service cut the file, whose clock is behind.
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"x" * 100)
         handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
@@ -286,7 +294,9 @@ async def test_reads_together_are_told_so(autojump_clock, mounts, is_begun):
 async def test_what_is_cut_between_the_plan_of_a_read_and_its_end_is_no_hole(
     autojump_clock, mounts, cluster
 ):
-    """The mount hears of the cut while the read is under way: its reader went by the length of before."""
+    """The mount hears of the cut while the read is under way:
+    its reader went by the length of before.
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"x" * 100)
         handle_id = (await here.open(b"f")).handle_id
@@ -333,7 +343,7 @@ async def test_begun_reads_of_holes_ask_whether_they_are_holes_once(
         await m.close(handle_id)
 
 
-# ---- what it costs -----------------------------------------------------------------------------------
+# ---- what it costs -------------------------------------------------------------------------------
 
 
 async def test_a_hole_is_asked_for_once_a_chunk(autojump_clock, mounts, monkeypatch):
@@ -375,7 +385,9 @@ async def test_a_hole_is_asked_for_once_a_chunk(autojump_clock, mounts, monkeypa
 async def test_the_kernel_is_not_trusted_with_a_length_that_a_short_read_has_changed(
     autojump_clock, mounts
 ):
-    """It shows the file as short as the answer to a READ was; when the file is as long as before again, that is not what was told last."""
+    """It shows the file as short as the answer to a READ was;
+    when the file is as long as before again, that is not what was told last.
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"old")
         await here.stat(b"f")

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""A file that another mount has removed is STALE for readers that no session keeps it for; it is never shown as a hole."""
+"""A file that another mount has removed is STALE for readers that no session keeps it for;
+it is never shown as a hole.
+"""
 
 import os
 import struct
@@ -157,7 +159,9 @@ async def test_what_is_opened_while_its_last_name_goes_is_kept(
 async def test_who_was_stopped_for_longer_than_its_sessions_last_is_told(
     autojump_clock, mounts, is_sparse, is_own
 ):
-    """Found by the simulation (seed 515): a file without a name was read as zeros, for its mount still had it for kept."""
+    """Found by the simulation (seed 515): a file without a name was read as zeros,
+    for its mount still had it for kept.
+    """
     async with mounts(2, readahead_bytes_max=0) as (a, b):
         await a.write_file(b"f", DATA)
         handle_id = (await b.open(b"f", RW)).handle_id

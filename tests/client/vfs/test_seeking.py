@@ -106,7 +106,9 @@ async def test_punched_chunks_are_holes(autojump_clock, mounts):
 
 
 async def test_what_a_map_holds_is_found_as_data(autojump_clock, mounts):
-    """The kernel does not write what a program has changed through a map before it asks where there is data."""
+    """The kernel does not write what a program has changed through a map before it asks
+    where there is data.
+    """
     async with mounts() as m:
         h, length = await m.create(b"f"), 9 * CHUNK
         inode_id = (await m.stat(b"f")).inode_id

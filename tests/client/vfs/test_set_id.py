@@ -40,7 +40,9 @@ async def test_set_id_bits_go_before_what_passes_the_page_cache(autojump_clock, 
 
 
 async def test_a_mode_that_another_mount_has_set_stays_when_set_id_bits_go(autojump_clock, mounts):
-    """What this mount knows of the mode may be as old as its open; what was closed to others must not open again."""
+    """What this mount knows of the mode may be as old as its open;
+    what was closed to others must not open again.
+    """
     async with mounts(2) as (one, two):
         handle = one.files.handle(await one.create(b"f", RW | os.O_APPEND, mode=0o4755))
         inode_id = handle.state.inode_id
@@ -76,7 +78,9 @@ async def test_a_program_changed_past_the_page_cache_loses_its_capabilities(
 
 
 async def test_set_id_bits_go_by_who_wrote(autojump_clock, mounts):
-    """Not by who opened last: root's writing leaves them, that of somebody else who met them does not."""
+    """Not by who opened last: root's writing leaves them,
+    that of somebody else who met them does not.
+    """
     async with mounts() as m:
         own = await m.create(b"f", mode=0o777)
         state = m.files.handle(own).state
@@ -100,7 +104,9 @@ async def test_set_id_bits_go_by_who_wrote(autojump_clock, mounts):
 
 
 async def test_set_id_bits_that_another_mount_has_set_since_the_open_go(autojump_clock, mounts):
-    """Or who may write a file would wait with it until it is a program that runs as somebody else."""
+    """Or who may write a file would wait with it until it is a program that runs
+    as somebody else.
+    """
     async with mounts(2) as (one, two):
         inode_id = one.files.handle(own := await one.create(b"f", mode=0o777)).state.inode_id
         theirs = (await one.files.open(inode_id, RW, Caller(1000, 1000))).handle_id

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Mode and owner that are set on a file while what was written to it is not reported: they go with the report."""
+"""Mode and owner that are set on a file while what was written to it is not reported:
+they go with the report.
+"""
 
 import os
 import struct
@@ -54,7 +56,9 @@ class File:
         return self.here.names.set_now(self.inode_id, change, caller, thread)
 
     async def set(self, change, caller=ROOT, thread=TAR):
-        """Do what the kernel's request does; return mode and owner, and the calls of meta that this took."""
+        """Do what the kernel's request does; return mode and owner,
+        and the calls of meta that this took.
+        """
         self._cluster.calls.clear()
         inode = self.keep(change, caller, thread)
         if inode is None:
@@ -318,7 +322,9 @@ async def test_a_refusal_is_told_by_the_close_once(autojump_clock, file, cluster
 async def test_a_refusal_is_told_to_who_set_them_whoever_closes_first(
     autojump_clock, file, cluster, monkeypatch, end
 ):
-    """It was told to the first descriptor that was closed, and the one that had set them heard nothing."""
+    """It was told to the first descriptor that was closed,
+    and the one that had set them heard nothing.
+    """
     async with file as f:
         files, other = f.here.files, (await f.here.open(b"f")).handle_id
         f.keep(WIDER)
@@ -347,7 +353,9 @@ async def test_a_refusal_is_told_to_who_set_them_whoever_closes_first(
 async def test_a_refusal_is_told_to_who_closes_where_who_set_them_is_being_released(
     autojump_clock, file, cluster, monkeypatch
 ):
-    """Its RELEASE has begun, and waits for bytes: nobody asks it again, and the refusal was lost."""
+    """Its RELEASE has begun, and waits for bytes:
+    nobody asks it again, and the refusal was lost.
+    """
     async with file as f, trio.open_nursery() as nursery:
         files, other = f.here.files, (await f.here.open(b"f")).handle_id
         drain, is_drained = f.core.drain, trio.Event()

@@ -1,8 +1,10 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Programs of two mounts that set mode and owner at random, while a file that one of them makes is written, synced and closed.
+"""Programs of two mounts that set mode and owner at random,
+while a file that one of them makes is written, synced and closed.
 
-A model has each change at once, in the order in which they returned.  This mount shows that at any time; the other one, and meta, no more rights
-than that, and the same after a close, an fsync, and a fifth of a second.
+A model has each change at once, in the order in which they returned.  This mount shows that at
+any time; the other one, and meta, no more rights than that, and the same after a close, an
+fsync, and a fifth of a second.
 """
 
 import os

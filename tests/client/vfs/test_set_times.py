@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Times that are set on a file while what was written to it is not reported: they go with the report."""
+"""Times that are set on a file while what was written to it is not reported:
+they go with the report.
+"""
 
 import os
 

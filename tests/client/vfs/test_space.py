@@ -71,7 +71,9 @@ async def test_fsync_counts_now_and_then(autojump_clock, mounts, cluster):
 
 
 async def test_a_close_after_an_fsync_counts_what_that_has_not(autojump_clock, mounts, cluster):
-    """As a database does that maps its file: an fsync after each change, and nothing left for the close."""
+    """As a database does that maps its file: an fsync after each change,
+    and nothing left for the close.
+    """
     async with mounts() as m:
         h = await m.create(b"f")
         await set_length(m, h, b"f", 100 * CHUNK)

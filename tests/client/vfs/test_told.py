@@ -1,4 +1,6 @@
-"""Attributes of directories that replies to changes of names bring along: used, and never wrong for this mount."""
+"""Attributes of directories that replies to changes of names bring along:
+used, and never wrong for this mount.
+"""
 
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 from dataclasses import replace
@@ -98,7 +100,9 @@ async def test_a_change_of_the_directory_itself_is_seen(
 async def test_a_change_whose_reply_is_not_taken_is_seen_too(
     autojump_clock, vfs, cluster, directory
 ):
-    """Somebody changes another one's attributes meanwhile; what was told before the change does not show it."""
+    """Somebody changes another one's attributes meanwhile;
+    what was told before the change does not show it.
+    """
     inode = await vfs.namespace.mknod(directory, b"f", 0o100644, ROOT)
     change = vfs.namespace.making_directory(directory, b"sub", 0o755, ROOT)
     await vfs.namespace.setattr(inode.inode_id, AttrChange(mode=0o600), None, ROOT)

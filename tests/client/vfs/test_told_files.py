@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Attributes of open files that are told without asking meta, and files that are known to be durable."""
+"""Attributes of open files that are told without asking meta,
+and files that are known to be durable.
+"""
 
 import os
 from functools import partial

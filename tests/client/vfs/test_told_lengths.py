@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Answers to READs that are shorter than what the kernel takes a file to have: it goes by them, or they wait."""
+"""Answers to READs that are shorter than what the kernel takes a file to have:
+it goes by them, or they wait.
+"""
 
 import os
 from functools import partial
@@ -32,7 +34,7 @@ from tests.sim.page_cache import ModelDevice
 
 from .conftest import ROOT, RW
 
-# ---- what is known -----------------------------------------------------------------------------------
+# ---- what is known -------------------------------------------------------------------------------
 
 
 def test_a_smaller_length_counts_only_when_the_kernel_has_acted_on_it():
@@ -119,7 +121,7 @@ def test_the_kernel_acts_on_what_it_was_told_a_moment_ago():
     assert told.acts_in_s(2.0) == 0
 
 
-# ---- what waits --------------------------------------------------------------------------------------
+# ---- what waits ----------------------------------------------------------------------------------
 
 
 class SlowKernel:
@@ -199,7 +201,9 @@ async def test_notices_do_not_wait_for_reads_past_the_page_cache(
 
 
 async def cut(here, there):
-    """Have a file of which the kernel was told that it has 100 bytes emptied by another mount; return a handle of it."""
+    """Have a file of which the kernel was told that it has 100 bytes emptied by another mount;
+    return a handle of it.
+    """
     await here.write_file(b"f", b"x" * 100)
     handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
     await here.stat(b"f")
@@ -289,7 +293,9 @@ async def test_one_that_is_overlooked_waits_until_the_kernel_is_told(autojump_cl
 async def test_a_length_that_a_listing_told_counts_unless_something_was_told_meanwhile(
     autojump_clock, mounts, monkeypatch, is_overtaken
 ):
-    """Seed 92004 of the simulation: the kernel took nothing from it, so a short answer is not given before one to what lies before."""
+    """Seed 92004 of the simulation: the kernel took nothing from it,
+    so a short answer is not given before one to what lies before.
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"x" * 50_000)
         handle_id = (await here.open(b"f", os.O_RDONLY)).handle_id
@@ -347,7 +353,9 @@ async def test_a_look_up_done_again_counts_from_when_the_kernel_asked(autojump_c
 
 
 async def test_reads_done_again_are_answered_in_the_order_of_the_file(autojump_clock, mounts):
-    """What begins behind, and ends the file sooner, would make the kernel overlook the end of what begins before it."""
+    """What begins behind, and ends the file sooner,
+    would make the kernel overlook the end of what begins before it.
+    """
     async with mounts(2, readahead_bytes_max=0) as (here, there), trio.open_nursery() as nursery:
         device = ModelDevice()
         server = Server(device, here.vfs, here.vfs._core.runtime)
@@ -384,7 +392,8 @@ async def test_a_short_answer_waits_for_a_slow_read_of_what_lies_before(
 ):
     """Given before, it would make the kernel overlook how short the answer is to that.
 
-    Also when attributes were told meanwhile: of a listing that it asked for long ago it takes nothing (seed 180240 of the simulation).
+    Also when attributes were told meanwhile: of a listing that it asked for long ago it takes
+    nothing (seed 180240 of the simulation).
     """
     async with mounts(2, readahead_bytes_max=0) as (here, there):
         await here.write_file(b"f", b"x" * 50_000)
@@ -447,7 +456,9 @@ async def test_who_waits_for_another_read_does_not_read_all_the_while(
 async def test_what_has_waited_before_a_truncation_waits_for_the_kernel_to_act_on_it(
     autojump_clock, mounts, monkeypatch
 ):
-    """Seed 180116 of the simulation through the caches of Linux: a file is cut, looked up, and emptied by an open meanwhile."""
+    """Seed 180116 of the simulation through the caches of Linux:
+    a file is cut, looked up, and emptied by an open meanwhile.
+    """
     async with mounts(readahead_bytes_max=0) as m:
         await m.write_file(b"f", b"x" * 100)
         handle_id = (await m.open(b"f", os.O_RDONLY)).handle_id
@@ -496,11 +507,13 @@ async def test_reads_past_the_page_cache_wait_for_nothing(autojump_clock, mounts
         await here.close(handle_id)
 
 
-# ---- own writes --------------------------------------------------------------------------------------
+# ---- own writes ----------------------------------------------------------------------------------
 
 
 async def test_what_is_written_during_a_read_is_not_read_as_a_hole(autojump_clock, mounts, cluster):
-    """The read waits for what was written before; what comes meanwhile makes the file longer, and is not in storage."""
+    """The read waits for what was written before;
+    what comes meanwhile makes the file longer, and is not in storage.
+    """
     async with mounts(readahead_bytes_max=0, write_buffer_bytes=64 * 1024) as m:
         handle_id, found = await m.create(b"f"), []
         await m.files.write(handle_id, 0, b"a" * 100)

@@ -1,4 +1,6 @@
-"""What an application sees through one mount does not depend on which requests to meta are lost, repeated or late."""
+"""What an application sees through one mount does not depend on which requests to meta are lost,
+repeated or late.
+"""
 
 import os
 import random
@@ -31,12 +33,15 @@ ACTIONS = {
     "wait": 5,
 }
 SEEDS = [1, 16, 148]
-"""Seeds that failed: appended records counted twice while meta knew of their place and the mount did not yet; a report's reply
-that came after that of a truncation with the same ctime."""
+"""Seeds that failed: appended records counted twice while meta knew of their place and the mount
+did not yet; a report's reply that came after that of a truncation with the same ctime.
+"""
 
 
 class LengthWatch(trio.abc.Instrument):
-    """Compares the length that the vfs would show with the true one after every step of any task, not only at calls."""
+    """Compares the length that the vfs would show with the true one after every step of any task,
+    not only at calls.
+    """
 
     def __init__(self):
         self.state = None
@@ -162,7 +167,9 @@ def test_lost_repeated_and_late_requests_show_nowhere(seed, kind):
 
 
 async def touch_by_others(seed):
-    """Who may write to a file of somebody else sets its times to now, which the kernel asks for as values, while connections break."""
+    """Who may write to a file of somebody else sets its times to now,
+    which the kernel asks for as values, while connections break.
+    """
     rng = random.Random(seed)
     now_ns = 1_700_000_000_000_000_000
     async with trio.open_nursery() as nursery:
@@ -186,5 +193,6 @@ async def touch_by_others(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_may_write_touches_others_files_whatever_is_repeated(seed):
-    # A request that was refused as a repeat is refused for good: what is asked for instead is another one.
+    # A request that was refused as a repeat is refused for good: what is
+    # asked for instead is another one.
     assert run_deterministic(partial(touch_by_others, seed), seed) > 20

@@ -1,9 +1,11 @@
-"""A metadata service behind connections that break, for the vfs: every request may be lost, done twice, or answered late.
+"""A metadata service behind connections that break, for the vfs:
+every request may be lost, done twice, or answered late.
 
-The service is the real one over an engine in memory, the chunks are `tests.client.fake_chunks`; so what a reply says of times
-and versions is what a cluster would say.
+The service is the real one over an engine in memory, the chunks are `tests.client.fake_chunks`; so
+what a reply says of times and versions is what a cluster would say.
 
-Invariant: as `MetaClient`, a call ends with a reply to its last try, and all its tries carry one request id.
+Invariant: as `MetaClient`, a call ends with a reply to its last try, and all
+its tries carry one request id.
 """
 
 import random
@@ -84,7 +86,9 @@ class UnreliableMeta:
             scope.cancel()
 
     def _sign(self, request):
-        """Return the caller in a request, which keeps the id of an earlier call, as with `MetaClient`."""
+        """Return the caller in a request, which keeps the id of an earlier call,
+        as with `MetaClient`.
+        """
         holder = request if "caller" in request.DESCRIPTOR.fields_by_name else request.sync
         holder.caller.client_id = self.client_id
         if not holder.caller.request_id:
@@ -155,7 +159,9 @@ class BegunCall:
 
 
 class BeginningMeta(UnreliableMeta):
-    """One that can begin calls, too: a try that breaks is told of, and gone on with by `call_again`."""
+    """One that can begin calls, too: a try that breaks is told of,
+    and gone on with by `call_again`.
+    """
 
     def begin(self, method: Method, request, on_end) -> BegunCall:
         self._sign(request).is_repeat = False

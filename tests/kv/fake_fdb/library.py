@@ -1,11 +1,13 @@
 """A stand-in for libfdb_c: FoundationDB's C functions, in Python, below the real Python binding.
 
-`install` has the real package `fdb` use it instead of the shared library, in this process, for good.  Everything of the
-binding that EmberFS touches therefore runs as it is: lazy values, key selectors, options, futures and their callbacks.
+`install` has the real package `fdb` use it instead of the shared library, in this process, for
+good.  Everything of the binding that EmberFS touches therefore runs as it is: lazy values, key
+selectors, options, futures and their callbacks.
 
-As tried on a real one: callbacks come on the network thread; a future that is ready calls back at once; a cancelled one
-fails with 1101; a value is read once and then released; who cannot be reached is waited for without end; a commit whose
-connection breaks fails with 1021.  Only what the engine uses is here; anything else is an AttributeError.
+As tried on a real one: callbacks come on the network thread; a future that is ready calls back at
+once; a cancelled one fails with 1101; a value is read once and then released; who cannot be reached
+is waited for without end; a commit whose connection breaks fails with 1021.  Only what the engine
+uses is here; anything else is an AttributeError.
 """
 
 import contextlib
@@ -119,7 +121,9 @@ class Network:
 
 
 class Connection:
-    """To one server; requests wait while it is away, but a commit that was sent is never sent again."""
+    """To one server; requests wait while it is away,
+    but a commit that was sent is never sent again.
+    """
 
     def __init__(self, network: Network, cluster_file: str) -> None:
         self._network = network
@@ -282,7 +286,9 @@ def _point(reference, kept: list, content: bytes) -> None:
 
 
 class Library:
-    """What `ctypes.CDLL("libfdb_c.so")` would return; the attributes of the class are the functions."""
+    """What `ctypes.CDLL("libfdb_c.so")` would return;
+    the attributes of the class are the functions.
+    """
 
     def __init__(self) -> None:
         self.network = Network()
@@ -416,7 +422,7 @@ class Library:
         count._obj.value = len(rows)
         return 0
 
-    # ---- databases and transactions ----------------------------------------------------------------
+    # ---- databases and transactions --------------------------------------------------------------
 
     def fdb_create_database(self, cluster_file, out):
         assert self.network.is_set_up, "the network comes before the database"

@@ -1,11 +1,13 @@
-"""A stand-in for fdbserver, written from FoundationDB's documentation and from what was tried on a real one.
+"""A stand-in for fdbserver, written from FoundationDB's documentation
+and from what was tried on a real one.
 
     python -m tests.kv.fake_fdb.server CLUSTERFILE
 
-Listens on a free port and writes CLUSTERFILE; commits go to CLUSTERFILE.log, so that a killed server comes back with them.
-What it keeps to: versions of a million per second; reads at a version; resolution of conflicts by ranges; mutations in
-the order in which they came; limits as FoundationDB counts; 1007 after five seconds; ranges in parts.  It shares no code
-with EmberFS.  What it cannot show: recovery, several machines, tenants, locks, back-pressure, TLS.
+Listens on a free port and writes CLUSTERFILE; commits go to CLUSTERFILE.log, so that a killed
+server comes back with them.  What it keeps to: versions of a million per second; reads at a
+version; resolution of conflicts by ranges; mutations in the order in which they came; limits as
+FoundationDB counts; 1007 after five seconds; ranges in parts.  It shares no code with EmberFS.
+What it cannot show: recovery, several machines, tenants, locks, back-pressure, TLS.
 """
 
 import os
@@ -29,7 +31,9 @@ PAGE_ROWS = 100
 PAGE_BYTES = 80_000
 KEY_MAX, VALUE_MAX, SIZE_MAX = 10_000, 100_000, 10_000_000
 RANGE_RECORD, MUTATION_RECORD = 24, 44
-"""What a client counts besides the bytes themselves; of a mutation 28 before release 7.3 gave it checksums."""
+"""What a client counts besides the bytes themselves;
+of a mutation 28 before release 7.3 gave it checksums.
+"""
 NOT_COMMITTED, TOO_OLD, UNKNOWN = 1020, 1007, 1021
 TOO_LARGE, KEY_TOO_LARGE, VALUE_TOO_LARGE = 2101, 2102, 2103
 
@@ -141,7 +145,9 @@ class Store:
         return any(self.written[key] > version for key in keys)
 
     def _effect(self, mutation, stamp: bytes):
-        """Return what a mutation comes to: as `_apply` takes it, with the versionstamp filled in."""
+        """Return what a mutation comes to: as `_apply` takes it,
+        with the versionstamp filled in.
+        """
         kind, key, value = mutation
         if kind == "stamped_key":
             key, kind = _stamped(key, stamp), "set"

@@ -1,4 +1,6 @@
-"""Which FoundationDB this process tests on: that of FDB_CLUSTER_FILE, or a fake server started for the purpose."""
+"""Which FoundationDB this process tests on:
+that of FDB_CLUSTER_FILE, or a fake server started for the purpose.
+"""
 
 import atexit
 import os
@@ -46,7 +48,8 @@ class FakeServer:
     def stop(self) -> None:
         """Have it say nothing any more, and keep its connections; returns when it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
-        # Without this it may still answer on another core; WNOWAIT leaves the news for nobody else to miss.
+        # Without this it may still answer on another core; WNOWAIT leaves the
+        # news for nobody else to miss.
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def go_on(self) -> None:
@@ -73,7 +76,9 @@ def fake_library():
 
 @cache
 def cluster_file() -> str:
-    """Return the cluster file to test on; without FDB_CLUSTER_FILE that of a fake, which ends with this process."""
+    """Return the cluster file to test on; without FDB_CLUSTER_FILE that of a fake,
+    which ends with this process.
+    """
     if is_real():
         return os.environ["FDB_CLUSTER_FILE"]
     fake_library()

@@ -1,4 +1,7 @@
-"""Frames between the fake client library and the fake server: a length, then a pickled tuple.  Loopback, tests only."""
+"""Frames between the fake client library and the fake server: a length, then a pickled tuple.
+
+Loopback, tests only.
+"""
 
 import pickle
 import socket

@@ -1,4 +1,6 @@
-"""Access control lists: the decision against acl(5) written down plainly, their form, and what operations do to them."""
+"""Access control lists: the decision against acl(5) written down plainly, their form,
+and what operations do to them.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,9 @@ NAMED = st.dictionaries(IDS, RIGHTS, max_size=4)
 
 
 def allowed_by_the_manual(uid, groups, owners, entries, wanted):
-    """acl(5), "Access check algorithm", step by step; `entries`: (owner, group, rest, mask, users, groups)."""
+    """acl(5), "Access check algorithm", step by step;
+    `entries`: (owner, group, rest, mask, users, groups).
+    """
     owner, group = owners
     owner_rights, group_rights, rest, mask, users, named = entries
     if uid == owner:

@@ -216,14 +216,18 @@ async def test_close_reports_and_ends_the_session(world, root, alice, file):
 
 
 async def test_a_session_of_another_client_is_not_ended(world, root, alice, file):
-    """Found by asking what a forged Close may do: without its session an open file without a name is collected."""
+    """Found by asking what a forged Close may do:
+    without its session an open file without a name is collected.
+    """
     stranger = world.user(1001, client="e" * 32)
     await stranger.close(file, session(1).session_id)
     assert len(await world.engine.transaction().get_range(b"INOS", b"INOT")) == 1
 
 
 async def test_opening_for_reading_gives_no_right_to_write(world, root, alice):
-    """Found by tests/meta/fuzz.py: a write session could be had with an open for reading, and proved the right."""
+    """Found by tests/meta/fuzz.py: a write session could be had with an open for reading,
+    and proved the right.
+    """
     d = (await root.mkdir(ROOT, b"d", 0o755)).inode_id
     f = (await root.create(d, b"f", 0o644)).inode_id
     for inode_id in (f, d):

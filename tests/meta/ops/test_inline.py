@@ -1,4 +1,6 @@
-"""Inline files: when reports make them, what ends them, what replies tell of them, and that no bytes are lost on the way."""
+"""Inline files: when reports make them, what ends them, what replies tell of them,
+and that no bytes are lost on the way.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest
@@ -209,7 +211,7 @@ async def test_only_who_may_write_reports(world, root, bob, file):
         await world.user(1001, client="d" * 32).sync(file, **inline_report(DATA))
 
 
-# ---- what moves the bytes to a chunk ---------------------------------------------------------------
+# ---- what moves the bytes to a chunk -------------------------------------------------------------
 
 
 async def extend(user, inode_id):
@@ -350,7 +352,7 @@ async def test_damaged_bytes_are_neither_read_nor_moved(world, root, file):
     await make_inline(root, file)
 
 
-# ---- replies ---------------------------------------------------------------------------------------
+# ---- replies -------------------------------------------------------------------------------------
 
 
 async def test_who_opens_it_gets_the_bytes(world, root, alice, file):
@@ -446,7 +448,7 @@ async def test_a_client_of_an_earlier_release_has_all_paths_moved(world, root, f
     assert sorted(world.chunks.filled) == sorted([(file, DATA), (other.inode_id, b"of g")])
 
 
-# ---- the end of the file, and of those who have it open ----------------------------------------------
+# ---- the end of the file, and of those who have it open ------------------------------------------
 
 
 async def test_the_bytes_go_with_the_inode_and_storage_is_not_asked(
@@ -497,7 +499,9 @@ async def test_of_a_dead_writer_the_bytes_stand(world, root, file, autojump_cloc
 
 
 async def test_no_one_writes_a_chunk_between_a_report_and_an_open(world, root, file, nursery):
-    """An open for writing by another client and the report exclude each other, whichever comes first."""
+    """An open for writing by another client and the report exclude each other,
+    whichever comes first.
+    """
     other = world.user(0, client="d" * 32)
     outcomes = []
 

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
-"""Inline reports whose client asks again, gives up, or comes late: their bytes take effect once, whatever others do to the file meanwhile."""
+"""Inline reports whose client asks again, gives up, or comes late:
+their bytes take effect once, whatever others do to the file meanwhile.
+"""
 
 import pytest
 import trio
@@ -55,7 +57,7 @@ async def end(user, inode_id, report_id=REQUEST_ID, **fields) -> meta.InodeRsp:
     return await user.call("extend_stripe", meta.ExtendStripeReq(inode_id=inode_id, **asked))
 
 
-# ---- what others do between a report and its repeat ------------------------------------------------
+# ---- what others do between a report and its repeat ----------------------------------------------
 
 
 async def write_to_a_chunk(other, inode_id):
@@ -103,7 +105,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_repeat_is_told_that_it_was_taken(world, sender, file, name):
-    """Refused, its client would write these bytes to a chunk, over what others have written since."""
+    """Refused, its client would write these bytes to a chunk,
+    over what others have written since.
+    """
     first = await send(sender, file)
     assert not first.is_inline_refused
     other = await opened(world, file)
@@ -159,7 +163,9 @@ async def test_a_first_try_that_is_refused_leaves_nothing(world, sender, file):
 
 
 async def test_a_repeat_that_was_refused_is_refused_for_good(world, sender, file):
-    """Its client writes to a chunk by now: the first try, come late, must not make the file inline."""
+    """Its client writes to a chunk by now: the first try, come late,
+    must not make the file inline.
+    """
     other = await opened(world, file)
     sender.is_repeat = True
     assert (await send(sender, file)).is_inline_refused
@@ -170,7 +176,7 @@ async def test_a_repeat_that_was_refused_is_refused_for_good(world, sender, file
     assert not late.inode.file.is_inline
 
 
-# ---- who gives up, and asks what has become of it ----------------------------------------------------
+# ---- who gives up, and asks what has become of it ------------------------------------------------
 
 
 async def test_who_ends_reports_before_he_writes_meets_none_later(world, root, file):
@@ -240,7 +246,7 @@ async def _of_a_creation(root) -> bytes:
     return root.last_request_id
 
 
-# ---- clients that were given up, and live -----------------------------------------------------------
+# ---- clients that were given up, and live --------------------------------------------------------
 
 
 async def prune(world, *living):
@@ -253,7 +259,9 @@ async def prune(world, *living):
 async def test_what_a_lost_writer_may_write_to_is_not_made_inline(
     world, root, file, is_emptied, autojump_clock
 ):
-    """Cut off, he goes on writing to the chunk that he knows of: a move would be filled over that."""
+    """Cut off, he goes on writing to the chunk that he knows of:
+    a move would be filled over that.
+    """
     await end(root, file, b"")
     assert await prune(world, OTHER) == 1
     other = world.user(0, client=OTHER)

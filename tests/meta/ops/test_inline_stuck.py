@@ -1,4 +1,6 @@
-"""Inline files whose bytes cannot be moved to a chunk for a time: whoever needs them there is told why, and can go on later."""
+"""Inline files whose bytes cannot be moved to a chunk for a time:
+whoever needs them there is told why, and can go on later.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Locks on directories: whom they stop, who takes and frees them, and what becomes of a dead client's."""
+"""Locks on directories: whom they stop, who takes and frees them,
+and what becomes of a dead client's.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest

@@ -1,5 +1,7 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
-"""Waits for locks: who would wait for itself is told, over clients, services, retries and deaths."""
+"""Waits for locks: who would wait for itself is told, over clients, services,
+retries and deaths.
+"""
 
 import pytest
 import trio
@@ -81,7 +83,9 @@ async def test_flock_is_not_looked_at(world, root):
 
 
 async def test_of_two_waits_at_once_one_closes_the_circle(any_world):
-    """Each finds the other not yet waiting; the store lets one of them commit, and runs the other again."""
+    """Each finds the other not yet waiting; the store lets one of them commit,
+    and runs the other again.
+    """
     one, two = any_world.user(0), any_world.user(0, client=OTHER)
     services = [any_world.meta, any_world.new_meta()]
     for turn in range(20):

@@ -62,7 +62,9 @@ async def test_a_repeated_request_does_not_lock_again(root, other):
 
 
 async def test_a_try_that_comes_late_does_not_take_what_its_repeat_could_not_have(root, other):
-    """It stood still at another service; its client was told of the conflict, and that was long ago."""
+    """It stood still at another service; its client was told of the conflict,
+    and that was long ago.
+    """
     inode_id = (await root.create(ROOT, b"f")).inode_id
     await lock(root, inode_id, wish())
     other.request_id, other.is_repeat = b"r" * 16, True

@@ -1,4 +1,6 @@
-"""Bytes of many inline files with one call: what the payload has, what is left out, and what those get who know of none."""
+"""Bytes of many inline files with one call:
+what the payload has, what is left out, and what those get who know of none.
+"""
 
 import random
 

@@ -149,7 +149,9 @@ async def test_it_is_nobodys_without_a_caller(world):
 
 
 async def test_no_change_of_names_is_lost_by_it(world, root):
-    """A directory has its other times and its link count elsewhere: a record that was read before they changed must not undo that."""
+    """A directory has its other times and its link count elsewhere:
+    a record that was read before they changed must not undo that.
+    """
     d = await root.mkdir(ROOT, b"d")
     await note(root, read_of(d))
     await root.mkdir(d.inode_id, b"e")

@@ -120,7 +120,9 @@ def real_path(inode_id):
     [(0o666, True), (0o644, False), (0o622, False), (0o4666, False), (0o2676, False)],
 )
 async def test_what_another_owns_is_linked_only_if_it_may_be_written(root, alice, mode, is_linked):
-    """Found by tests/meta/fuzz.py: strangers gave names to files in directories that they could not search."""
+    """Found by tests/meta/fuzz.py: strangers gave names to files in directories
+    that they could not search.
+    """
     private = (await root.mkdir(ROOT, b"private", 0o700)).inode_id
     f = (await root.create(private, b"f")).inode_id
     await root.set_attr(f, mode=mode)

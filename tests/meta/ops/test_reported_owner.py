@@ -1,4 +1,6 @@
-"""Mode and owner that come with a report: as a SetAttr of the same caller, once, and not over what others set later."""
+"""Mode and owner that come with a report: as a SetAttr of the same caller, once,
+and not over what others set later.
+"""
 
 import itertools
 

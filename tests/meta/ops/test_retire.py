@@ -1,4 +1,6 @@
-"""The transactions of garbage collection: what they read, what they leave alone, whom they conflict with."""
+"""The transactions of garbage collection: what they read, what they leave alone,
+whom they conflict with.
+"""
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
 
 import pytest
@@ -14,7 +16,9 @@ from tests.meta.test_gc import collect_all, keys
 
 
 async def test_no_range_is_cleared(world, root, autojump_clock, monkeypatch):
-    """The embedded store would forget all rows that it remembers, and whoever works meanwhile read his anew."""
+    """The embedded store would forget all rows that it remembers,
+    and whoever works meanwhile read his anew.
+    """
     f = await root.create(ROOT, b"f")
     plain = await root.create(ROOT, b"plain")
     d = await root.mkdir(ROOT, b"d")

@@ -17,7 +17,11 @@ META = 21
 
 async def beat(cluster, node_id, incarnation="a", *, version=1, level=0, level_min=0, **options):
     role = common.META if node_id == META else common.STORAGE
-    reports = [] if node_id == META else [pb.TargetReportPb(target_id=node_id * 100, local_state=int(LocalState.ONLINE))]  # fmt: skip
+    reports = (
+        []
+        if node_id == META
+        else [pb.TargetReportPb(target_id=node_id * 100, local_state=int(LocalState.ONLINE))]
+    )
     request = pb.HeartbeatReq(
         node=common.NodePb(
             node_id=node_id,

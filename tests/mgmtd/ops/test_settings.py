@@ -1,4 +1,6 @@
-"""Settings and tags through the managers: who hears what, also while one manager takes over from another."""
+"""Settings and tags through the managers: who hears what,
+also while one manager takes over from another.
+"""
 # ruff: noqa: ARG001 - a test that waits names the clock it wants
 
 import pytest
@@ -103,7 +105,9 @@ async def test_a_process_that_takes_none_is_told_none(autojump_clock):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 async def test_a_manager_dies_while_settings_are_on_their_way(autojump_clock, seed):
-    """One process has them already or not; the answer to whoever set them may be lost; the next manager brings all home."""
+    """One process has them already or not; the answer to whoever set them may be lost;
+    the next manager brings all home.
+    """
     async with cluster_of(manager_count=3, seed=seed) as cluster:
         found = await started(cluster, managers=3)
         for count in (5, 6, 7):
@@ -140,7 +144,9 @@ async def test_mounts_hear_with_their_sessions_and_their_hosts_have_tags(autojum
             await until(lambda: settings.config.client.write_back_interval_s == 2.5)
             await trio.sleep(1.0)
             change = pb.SetTagsReq(host_name="h", change=pb.TAGS_ADD, tags={"zone": "west"})
-            assert dict((await cluster.call(services.MGMTD_SET_TAGS, change)).tags) == {"zone": "west"}  # fmt: skip
+            assert dict((await cluster.call(services.MGMTD_SET_TAGS, change)).tags) == {
+                "zone": "west"
+            }
             listed = await cluster.call(
                 services.MGMTD_LIST_CLIENT_SESSIONS, pb.ListClientSessionsReq()
             )

@@ -50,7 +50,9 @@ def rows(cluster, *words, code=0):
 
 
 def kinds(cluster, *severities):
-    """Return what the doctor finds of these severities; its exit code says whether something is to be done."""
+    """Return what the doctor finds of these severities;
+    its exit code says whether something is to be done.
+    """
     found = rows(cluster, "doctor", "--pause", "0", code={0, FOUND})
     return {f["kind"] for f in found if f["severity"] in severities}
 

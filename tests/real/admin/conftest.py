@@ -16,7 +16,18 @@ def cluster(tmp_path_factory):
     base = tmp_path_factory.mktemp("admin")
     made = Cluster(base / "data", base / "mnt")
     try:
-        made.ember("up", "--dir", made.directory, "--no-mount", "--until", os.getpid(), "--nodes", 4, "--chains", 4)  # fmt: skip
+        made.ember(
+            "up",
+            "--dir",
+            made.directory,
+            "--no-mount",
+            "--until",
+            os.getpid(),
+            "--nodes",
+            4,
+            "--chains",
+            4,
+        )
         made.wait_healthy()
         yield made
     finally:

@@ -1,7 +1,7 @@
 """`ember admin`: every command against a running cluster, read by people and by programs.
 
-One cluster for all tests, which run in the order of this file; the last ones stop its services.  Commands run in this
-process, but where a process of its own is what is tested.
+One cluster for all tests, which run in the order of this file; the last ones stop its services.
+Commands run in this process, but where a process of its own is what is tested.
 """
 
 import json
@@ -55,7 +55,15 @@ def test_what_there_is_can_be_listed(cluster):
     assert sum(d["targets"] for d in disks) == 12
     assert rows(cluster, "table", "list")[0]["chain_ids"] == [1, 2, 3, 4]
     assert rows(cluster, "session", "list") == []
-    for words in (("node", "list"), ("chain", "list"), ("target", "list"), ("disk", "list"), ("table", "list"), ("session", "list"), ("move", "list")):  # fmt: skip
+    for words in (
+        ("node", "list"),
+        ("chain", "list"),
+        ("target", "list"),
+        ("disk", "list"),
+        ("table", "list"),
+        ("session", "list"),
+        ("move", "list"),
+    ):
         assert try_admin(cluster, *words)
     shown = json.loads(try_admin(cluster, "chain", "show", "2", "--json"))
     assert shown["chain_id"] == 2 and len(shown["targets"]) == 3
@@ -73,7 +81,9 @@ def test_the_manager_shows_a_page(cluster):
 
     told = json.loads(get("/status.json"))
     assert told["is_primary"] and told["cluster"]["chains_complete"] == 4
-    assert [n["node_id"] for n in told["nodes"]] == [n["node_id"] for n in rows(cluster, "node", "list")]  # fmt: skip
+    assert [n["node_id"] for n in told["nodes"]] == [
+        n["node_id"] for n in rows(cluster, "node", "list")
+    ]
     assert get("/") == PAGE_PATH.read_bytes()
     assert b"ember_mgmtd_is_primary" in get("/metrics")
 
@@ -149,7 +159,9 @@ def test_members_are_ordered_taken_out_and_put_back(cluster):
         cluster, "chain", "remove-target", 1, members[2], "--yes", code=1
     )
     try_admin(cluster, "chain", "remove-target", 1, members[2], "--yes", "--accept-fewer")
-    wait_until(lambda: members[2] in [t["target_id"] for t in rows(cluster, "target", "list", "--orphans")])  # fmt: skip
+    wait_until(
+        lambda: members[2] in [t["target_id"] for t in rows(cluster, "target", "list", "--orphans")]
+    )
     try_admin(cluster, "chain", "add-target", 1, members[2])
     wait_until(lambda: rows(cluster, "chain", "list")[0]["serving"] == 3)
     try_admin(cluster, "chain", "order", 1, *reversed(members))
@@ -273,7 +285,9 @@ def test_lines_are_cut_at_semicolons_that_are_not_quoted():
 
 def test_maintenance_is_announced_and_ends(cluster):
     node_id = rows(cluster, "disk", "list")[-1]["node_id"]
-    assert "not replaced for 30m" in try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "30m", "--dry-run")  # fmt: skip
+    assert "not replaced for 30m" in try_admin(
+        cluster, "node", "maintenance", "on", node_id, "--for", "30m", "--dry-run"
+    )
     try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "30m", "--yes")
     assert "maintenance" in kinds(cluster, "notice")
     obstacles = rows(cluster, "upgrade", "check", code=FOUND)["obstacles"]
@@ -282,7 +296,9 @@ def test_maintenance_is_announced_and_ends(cluster):
     assert "maintenance" not in kinds(cluster, "notice")
     told = [e["text"] for e in rows(cluster, "history", "--node", node_id)]
     assert told[-2:] == ["maintenance begins", "maintenance ends"]
-    assert "INVALID_ARGUMENT" in try_admin(cluster, "node", "maintenance", "on", node_id, "--for", "ever", code=1)  # fmt: skip
+    assert "INVALID_ARGUMENT" in try_admin(
+        cluster, "node", "maintenance", "on", node_id, "--for", "ever", code=1
+    )
 
 
 def test_an_upgrade_goes_from_the_managers_to_storage(cluster):
@@ -303,7 +319,9 @@ def test_a_disk_is_replaced_in_two_steps(cluster):
     plan = try_admin(cluster, "disk", "replace", node_id, 0, "--dry-run")
     assert f"ember admin disk replace {node_id} 0 --done" in plan
     assert "is empty" in try_admin(cluster, "disk", "replace", node_id, 0, "--yes")
-    assert not [t for t in rows(cluster, "target", "list") if t["node_id"] == node_id and t["chain_id"]]  # fmt: skip
+    assert not [
+        t for t in rows(cluster, "target", "list") if t["node_id"] == node_id and t["chain_id"]
+    ]
     try_admin(cluster, "disk", "replace", node_id, 0, "--done", "--yes")
     wait_until(lambda: not rows(cluster, "move", "list")["is_rebalancing"])
     assert rows(cluster, "move", "list")["drains"] == []
@@ -323,9 +341,18 @@ def test_commands_come_through_a_pipe_until_one_fails(cluster):
 def test_the_shell_completes_commands():
     def completed(*words):
         done = subprocess.run(
-            [EMBER], capture_output=True, text=True, check=False, timeout=120,
-            env=os.environ | {"_EMBER_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)},
-        )  # fmt: skip
+            [EMBER],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=os.environ
+            | {
+                "_EMBER_COMPLETE": "complete_bash",
+                "COMP_WORDS": " ".join(words),
+                "COMP_CWORD": str(len(words) - 1),
+            },
+        )
         return done.stdout.split()
 
     assert "maintenance" in completed("ember", "admin", "node", "m")
@@ -372,7 +399,9 @@ def adapted(cluster, example, inode_id):
 
 
 def test_every_example_of_every_command_does_what_it_says(cluster, inode_id, tmp_path, monkeypatch):
-    """The commands are enumerated: one without an example, or whose example fails, fails this test."""
+    """The commands are enumerated: one without an example, or whose example fails,
+    fails this test.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "commands.txt").write_text("table list\n")
     (tmp_path / "settings.toml").write_text("[storage]\nscrub_bytes_per_s_max = 4194304\n")
@@ -407,7 +436,7 @@ def test_the_store_is_read_when_services_are_down(cluster, inode_id, tmp_path):
     assert rows(cluster, "file", "stat", "--inode", inode_id)["length"] == len(CONTENT)
     assert rows(cluster, "session", "files") == []
     assert rows(cluster, "gc", "status")["files"] >= 0
-    assert rows(cluster, "history", "--chain", 1)[-1]["chain_version"] == stored[0]["chain_version"]  # fmt: skip
+    assert rows(cluster, "history", "--chain", 1)[-1]["chain_version"] == stored[0]["chain_version"]
     try_admin(cluster, "dump", "inodes", tmp_path / "i.jsonl", "--format", "jsonl")
     for words in (("node", "enable", 12), ("doctor",), ("session", "list"), ("disk", "list")):
         assert "NOT_RUNNING" in try_admin(cluster, *words, code=1)

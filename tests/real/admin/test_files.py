@@ -33,7 +33,9 @@ def test_a_file_is_followed_to_its_replicas(cluster, inode_id):
         assert len(members) == 3 == len({c["node_id"] for c in members})
         assert len({(c["commit_ver"], c["length"], c["checksum"]) for c in members}) == 1
         shown = rows(cluster, "chunks", "show", inode_id, index)
-        assert {(c["checksum"], c["length"]) for c in shown} == {(c["checksum"], c["length"]) for c in members}  # fmt: skip
+        assert {(c["checksum"], c["length"]) for c in shown} == {
+            (c["checksum"], c["length"]) for c in members
+        }
     assert rows(cluster, "file", "compare", FILE) == []
     assert "3 chunks: all replicas equal" in try_admin(cluster, "file", "compare", FILE)
     digests = rows(cluster, "chunks", "checksum", inode_id, 1, "--offset", 10, "--length", 1000)
@@ -70,20 +72,36 @@ def run_script(cluster, tmp_path, *lines, code=0):
 
 
 def test_names_are_made_changed_and_removed_from_a_current_directory(cluster, tmp_path):
-    run_script(cluster, tmp_path, "mkdir /work/deep -p --chunk-size 256K; cd /work; create one --stripe 1", "ln one two; ln one three -s; mv two deep/two")  # fmt: skip
+    run_script(
+        cluster,
+        tmp_path,
+        "mkdir /work/deep -p --chunk-size 256K; cd /work; create one --stripe 1",
+        "ln one two; ln one three -s; mv two deep/two",
+    )
     listed = {row["name"]: row for row in rows(cluster, "fs", "ls", "/work")}
     assert list(listed) == ["deep", "one", "three"]
     assert (listed["one"]["nlink"], listed["three"]["target"]) == (2, "one")
     assert len(rows(cluster, "fs", "ls", "/work", "--count", 2)) == 2
     facts = rows(cluster, "fs", "stat", "/work/three", "-L", "--chains")
-    assert (facts["inode_id"], facts["stripe_size"], len(facts["chains"])) == (listed["one"]["inode_id"], 1, 1)  # fmt: skip
+    assert (facts["inode_id"], facts["stripe_size"], len(facts["chains"])) == (
+        listed["one"]["inode_id"],
+        1,
+        1,
+    )
     assert rows(cluster, "file", "layout", "get", "/work/deep")["chunk_size_bytes"] == 256 * 1024
-    assert set(try_admin(cluster, "fs", "realpath", "/work/three").split()) <= {"/work/one", "/work/deep/two"}  # fmt: skip
-    told = run_script(cluster, tmp_path, "cd /work/deep/..; fs --as 1000:100 whoami --json; ls nothing", code=1)  # fmt: skip
+    assert set(try_admin(cluster, "fs", "realpath", "/work/three").split()) <= {
+        "/work/one",
+        "/work/deep/two",
+    }
+    told = run_script(
+        cluster, tmp_path, "cd /work/deep/..; fs --as 1000:100 whoami --json; ls nothing", code=1
+    )
     assert '"/work"' in told and '"1000:100"' in told
     assert "EXISTS" in try_admin(cluster, "fs", "create", "/work/one", code=1)
     assert "say -r" in try_admin(cluster, "fs", "rm", "/work", "--yes", code=1)
-    assert "2 files and 1 directories" in try_admin(cluster, "fs", "rm", "/work", "-r", code=DECLINED)  # fmt: skip
+    assert "2 files and 1 directories" in try_admin(
+        cluster, "fs", "rm", "/work", "-r", code=DECLINED
+    )
     try_admin(cluster, "fs", "rm", "/work/deep", "-r", "--yes")
     assert "NOT_FOUND" in try_admin(cluster, "fs", "stat", "/work/deep", code=1)
 
@@ -117,7 +135,9 @@ def test_a_tree_changes_its_owner_and_strangers_may_not(cluster):
     try_admin(cluster, "fs", "chmod", "700", "/given")
     assert "ACCESS_DENIED" in try_admin(cluster, "fs", "--as", "9:9", "ls", "/given/a", code=1)
     assert try_admin(cluster, "fs", "--as", "7:9", "ls", "/given/a")
-    assert "NOT_PERMITTED" in try_admin(cluster, "fs", "--as", "9:9", "chown", "9", "/outside", code=1)  # fmt: skip
+    assert "NOT_PERMITTED" in try_admin(
+        cluster, "fs", "--as", "9:9", "chown", "9", "/outside", code=1
+    )
     try_admin(cluster, "fs", "chown", ":5", "/outside")
     assert [rows(cluster, "fs", "stat", "/outside")[key] for key in ("uid", "gid")] == [0, 5]
     for wrong in (("chown", ":", "/given"), ("chmod", "8", "/given"), ("chown", "me", "/given")):
@@ -205,10 +225,14 @@ def test_dumps_hold_what_there_is(cluster, inode_id, tmp_path):
             told = try_admin(cluster, "dump", what, path, "--format", form)
             assert re.search(rf"{what}.{form}: \d+ rows", told)
     assert not list(tmp_path.glob("*.part"))
-    inodes = {row["inode_id"]: row for row in parquet.read_table(tmp_path / "inodes.parquet").to_pylist()}  # fmt: skip
+    inodes = {
+        row["inode_id"]: row for row in parquet.read_table(tmp_path / "inodes.parquet").to_pylist()
+    }
     assert inodes[inode_id]["length"] == len(CONTENT)
     names = [json.loads(line) for line in (tmp_path / "dentries.jsonl").read_text().splitlines()]
-    assert {"inode_id": inode_id, "name": FILE[1:]}.items() <= next(n for n in names if n["inode_id"] == inode_id).items()  # fmt: skip
+    assert {"inode_id": inode_id, "name": FILE[1:]}.items() <= next(
+        n for n in names if n["inode_id"] == inode_id
+    ).items()
     chunks = parquet.read_table(tmp_path / "chunks.parquet").to_pylist()
     assert sum(one["length"] for one in chunks if one["inode_id"] == inode_id) == 3 * len(CONTENT)
     assert len((tmp_path / "chunks.jsonl").read_text().splitlines()) == len(chunks)

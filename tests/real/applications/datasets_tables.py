@@ -1,4 +1,6 @@
-"""Tables of Hugging Face: caches that several processes make under locks, mapped Arrow files, the same cache used by both mounts at once."""
+"""Tables of Hugging Face: caches that several processes make under locks, mapped Arrow files,
+the same cache used by both mounts at once.
+"""
 
 import os
 import subprocess
@@ -15,7 +17,8 @@ ROWS = 2000
 BOTH = """
 import datasets, sys
 datasets.disable_progress_bars()
-rows = datasets.load_dataset("json", data_files=sys.argv[1] + "/lines.json", cache_dir=sys.argv[2], split="train")
+lines = sys.argv[1] + "/lines.json"
+rows = datasets.load_dataset("json", data_files=lines, cache_dir=sys.argv[2], split="train")
 print(sum(rows["n"]))
 """
 

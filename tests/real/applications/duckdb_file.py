@@ -1,4 +1,6 @@
-"""DuckDB: one process at a time, over all mounts; kill -9 in the midst of inserts, opened again by the other mount."""
+"""DuckDB: one process at a time, over all mounts;
+kill -9 in the midst of inserts, opened again by the other mount.
+"""
 
 import os
 import subprocess

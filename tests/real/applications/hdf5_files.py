@@ -1,4 +1,6 @@
-"""HDF5: one writer and readers of a growing file (SWMR), refusal of a second writer, files in several pieces."""
+"""HDF5: one writer and readers of a growing file (SWMR), refusal of a second writer,
+files in several pieces.
+"""
 
 import subprocess
 import sys

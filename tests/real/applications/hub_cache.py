@@ -1,4 +1,6 @@
-"""The cache of huggingface_hub: blobs, symbolic links to them and locks, filled by both mounts at once from a server in this process."""
+"""The cache of huggingface_hub: blobs, symbolic links to them and locks,
+filled by both mounts at once from a server in this process.
+"""
 
 import hashlib
 import http.server

@@ -1,4 +1,6 @@
-"""LMDB by writes and by a writable map: two writers at once, a copy past the page cache, kill -9 in the midst of transactions."""
+"""LMDB by writes and by a writable map: two writers at once, a copy past the page cache,
+kill -9 in the midst of transactions.
+"""
 
 import hashlib
 import subprocess

@@ -1,4 +1,6 @@
-"""RocksDB itself: killed between synchronous writes and opened by the other mount; reads and writes past the cache and by maps."""
+"""RocksDB itself: killed between synchronous writes and opened by the other mount;
+reads and writes past the cache and by maps.
+"""
 
 import subprocess
 import sys

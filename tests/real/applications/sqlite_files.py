@@ -1,4 +1,6 @@
-"""SQLite: two writers, over both mounts but where they share memory (WAL), which one machine alone can; pages read by maps."""
+"""SQLite: two writers, over both mounts but where they share memory (WAL),
+which one machine alone can; pages read by maps.
+"""
 
 import contextlib
 import sqlite3

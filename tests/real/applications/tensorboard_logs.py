@@ -1,4 +1,6 @@
-"""Logs of TensorBoard: written by one mount without a sync, followed by the other while they grow."""
+"""Logs of TensorBoard: written by one mount without a sync,
+followed by the other while they grow.
+"""
 
 import sys
 import time

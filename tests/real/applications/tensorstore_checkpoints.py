@@ -1,4 +1,6 @@
-"""TensorStore's databases with writers on both mounts at once, and checkpoints that Orbax makes of them."""
+"""TensorStore's databases with writers on both mounts at once,
+and checkpoints that Orbax makes of them.
+"""
 
 import subprocess
 import sys

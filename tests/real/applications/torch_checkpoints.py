@@ -1,4 +1,6 @@
-"""PyTorch and safetensors: checkpoints that are mapped, replaced while they are, and shared by a map."""
+"""PyTorch and safetensors: checkpoints that are mapped, replaced while they are,
+and shared by a map.
+"""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""PyTorch's ranks on both mounts: they meet in a file that they lock, and write one checkpoint together."""
+"""PyTorch's ranks on both mounts: they meet in a file that they lock,
+and write one checkpoint together.
+"""
 
 import subprocess
 import sys

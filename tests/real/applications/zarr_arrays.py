@@ -1,4 +1,6 @@
-"""Zarr: many small files, shards of them, and a zip file; removed at the end, so that no name is left behind."""
+"""Zarr: many small files, shards of them, and a zip file;
+removed at the end, so that no name is left behind.
+"""
 
 import shutil
 import sys

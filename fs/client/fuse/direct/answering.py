@@ -1,4 +1,6 @@
-"""Answers to the kernel, each noted with its bytes or its error; `server` says when, and how long a request took."""
+"""Answers to the kernel, each noted with its bytes or its error;
+`server` says when, and how long a request took.
+"""
 
 from ..answers import errno_of
 from . import protocol as p

@@ -1,13 +1,15 @@
-"""A request that no task waits for: whoever receives the reply to what it has asked for answers the kernel.
+"""A request that no task waits for: whoever receives the reply to what it has asked
+for answers the kernel.
 
-Most operations begin with one or two of these.  A task that waits for the reply, and another one that takes its place
-as leader, cost two turns of the event loop, and as much again as all the rest of the mount's part.
+Most operations begin with one or two of these.  A task that waits for the reply, and
+another one that takes its place as leader, cost two turns of the event loop, and as much
+again as all the rest of the mount's part.
 
 Two kinds:
-    - Without effect: a LOOKUP, or an OPEN for reading.  It leaves nothing behind that would have to be undone, and is
-      tried once.  What another try may cure a task does then, in the usual way.
-    - With effect (`WITH_EFFECT`).  These see to it themselves that what they have begun comes to its end.  Nobody gives
-      them up.
+    - Without effect: a LOOKUP, or an OPEN for reading.  It leaves nothing behind that would have to
+      be undone, and is tried once.  What another try may cure a task does then, in the usual way.
+    - With effect (`WITH_EFFECT`).  These see to it themselves that what they have begun comes to
+      its end.  Nobody gives them up.
 """
 
 import math

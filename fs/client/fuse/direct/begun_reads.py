@@ -1,14 +1,15 @@
-"""Small reads of the kernel that no task waits for: whoever receives the reply of storage answers the kernel.
+"""Small reads of the kernel that no task waits for:
+whoever receives the reply of storage answers the kernel.
 
-A task that waits, one that takes its place as leader, and the layers of a call that may wait cost more than all the
-rest of the mount's part.
+A task that waits, one that takes its place as leader, and the layers of a call that may wait cost
+more than all the rest of the mount's part.
 
 Invariants:
     - The end of reads that are begun is told once, or they are abandoned.
     - Reads that are together wait for ALONE_AFTER_S at the most.
-    - A read that is alone waits for as long as the call may last.  It is given up where its caller got a signal: at
-      once if the signal kills the caller, else INTERRUPT_AFTER_S after the read was begun.  Who then does it again by
-      itself answers EINTR, and asks nobody.
+    - A read that is alone waits for as long as the call may last.  It is given up where its caller
+      got a signal: at once if the signal kills the caller, else INTERRUPT_AFTER_S after the read
+      was begun.  Who then does it again by itself answers EINTR, and asks nobody.
 
 Does not answer, and does nothing again.
 """
@@ -96,7 +97,9 @@ class BegunReads:
         return begun.call is not None
 
     def hear_of_signals(self) -> None:
-        """Give up what is alone and whose caller got a signal, if that kills it; have the others given up later."""
+        """Give up what is alone and whose caller got a signal, if that kills it;
+        have the others given up later.
+        """
         for begun in list(self._begun):
             if len(begun.reads) > 1 or not begun.reads.interrupted:
                 continue

@@ -1,7 +1,7 @@
 """/dev/fuse: mounting it, reading requests from it, writing replies to it.
 
-The descriptor does not block; `receive` waits.  One task receives at a time; replies and notices may be
-written by any task or thread, each with one call, which the kernel takes whole.
+The descriptor does not block; `receive` waits.  One task receives at a time; replies and notices
+may be written by any task or thread, each with one call, which the kernel takes whole.
 
 Does not know what requests mean.
 """
@@ -53,7 +53,9 @@ T = TypeVar("T")
 
 
 class Request(NamedTuple):
-    """One request of the kernel; `body` is what follows the header, and `data` what is large of that: both are the receiver's to keep."""
+    """One request of the kernel; `body` is what follows the header,
+    and `data` what is large of that: both are the receiver's to keep.
+    """
 
     unique: int
     opcode: int
@@ -95,7 +97,8 @@ class Device:
         self._look: Callable[[], object] | None = None
 
     def receive_now(self, count_max: int) -> tuple[bytes, Request | None]:
-        """Return the READs that are there, up to `count_max`, as they came (`READ_REQUEST`), and what came behind them, if anything.
+        """Return the READs that are there, up to `count_max`, as they came (`READ_REQUEST`),
+        and what came behind them, if anything.
 
         Raises:
             EOFError: the mount is gone.
@@ -119,7 +122,9 @@ class Device:
         return rows, None
 
     def _refuse_lack(self, count: int, error: MemoryError | OSError) -> None:
-        """Tell a WRITE of so many bytes that has been received that there was no memory for what it writes; raises any other error."""
+        """Tell a WRITE of so many bytes that has been received that there was no memory
+        for what it writes; raises any other error.
+        """
         _, opcode, unique, *_ = IN_HEADER.unpack_from(self._head)
         if opcode != Opcode.WRITE or not is_lack(error):
             raise error
@@ -139,7 +144,8 @@ class Device:
         return _new(Request, take_request(self._head, self._data, count) + _MISSING)
 
     async def receive(self, look: Callable[[], T | None]) -> T:
-        """Return what `look` does, once that is something; it is called again when there is more, maybe outside of any task.
+        """Return what `look` does, once that is something;
+        it is called again when there is more, maybe outside of any task.
 
         Raises:
             EOFError: as `look`: the mount is gone.
@@ -190,10 +196,12 @@ class Device:
             _judge(failure)
 
     def answer(self, answers: bytes, memory: Buffer) -> list[tuple[int, int]]:
-        """Answer requests (`ANSWER` by `ANSWER`) with parts of a memory, which is free again when this returns.
+        """Answer requests (`ANSWER` by `ANSWER`) with parts of a memory,
+        which is free again when this returns.
 
         Returns:
-            Position and errno of each answer that the kernel refused, other than because nobody waits for it.
+            Position and errno of each answer that the kernel refused, other than
+            because nobody waits for it.
         """
         return answer_reads(self._fd, answers, memory)
 
@@ -204,7 +212,8 @@ class Device:
             _judge(failure)
 
     def notify(self, code: int, body: bytes) -> None:
-        """Send a notice; may block while the kernel has requests under way, so never on the event loop.
+        """Send a notice; may block while the kernel has requests under way,
+        so never on the event loop.
 
         Raises:
             OSError: the kernel knows nothing of what the notice names, or the mount is gone.
@@ -212,7 +221,10 @@ class Device:
         os.write(self._fd, OUT_HEADER.pack(OUT_HEADER.size + len(body), code, 0) + body)
 
     def close(self) -> None:
-        """Close the descriptor: what is still mounted answers ENOTCONN from now on.  Nobody receives any more."""
+        """Close the descriptor: what is still mounted answers ENOTCONN from now on.
+
+        Nobody receives any more.
+        """
         if self._watch is not None:
             self._watch.close(EOFError("unmounted"))
         fd, self._fd = self._fd, _CLOSED  # a late notice must not go into what gets its number next
@@ -221,7 +233,8 @@ class Device:
 
 def _judge(failure: int) -> None:
     """Raise what the device has refused an answer with."""
-    # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone, and so is everybody who waits.
+    # ENOENT: its caller gave up meanwhile.  ENODEV: the mount is gone,
+    # and so is everybody who waits.
     if failure not in (errno.ENOENT, errno.ENODEV):
         raise OSError(failure, os.strerror(failure))
 

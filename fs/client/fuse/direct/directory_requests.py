@@ -140,7 +140,9 @@ class DirectoryRequests(NameRequests):
         parts: list[bytes],
         size: int,
     ) -> Reply:
-        """Return the reply to READDIRPLUS that begins with `parts` and has room for `size` bytes more, and note what it shows."""
+        """Return the reply to READDIRPLUS that begins with `parts` and has room
+        for `size` bytes more, and note what it shows.
+        """
         self._peeks.note_read(asked.handle_id, has_entries=bool(page))
         if not page:
             return parts
@@ -176,7 +178,10 @@ class DirectoryRequests(NameRequests):
         return parts
 
     def _asked(self, request: Request) -> _Asked:
-        """Return what a request to read an open directory wants.  Cookies 1 and 2 are "." and "..", the vfs's follow."""
+        """Return what a request to read an open directory wants.
+
+        Cookies 1 and 2 are "." and "..", the vfs's follow.
+        """
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
         if start == 0:
             self._directories.rewind(handle_id)

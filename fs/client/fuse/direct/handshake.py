@@ -1,21 +1,23 @@
 """INIT: what this side and the kernel agree on.  Pure.
 
 Choices:
-    - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do them, and they save
-      requests.
-    - No READDIRPLUS_AUTO.  With it the kernel asks for attributes in the first page of a listing only, and then looks
-      up every other entry by itself.
-    - No HANDLE_KILLPRIV.  With it the kernel leaves it to this side to clear set-user-id and set-group-id bits, but
-      does not tell of a chown that changes nothing else.  Without it, the kernel clears them itself, at once, and asks
-      for security.capability before every write, which is answered without waiting.
+    - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do
+      them, and they save requests.
+    - No READDIRPLUS_AUTO.  With it the kernel asks for attributes in the first page of a listing
+      only, and then looks up every other entry by itself.
+    - No HANDLE_KILLPRIV.  With it the kernel leaves it to this side to clear set-user-id and
+      set-group-id bits, but does not tell of a chown that changes nothing else.  Without it, the
+      kernel clears them itself, at once, and asks for security.capability before every write,
+      which is answered without waiting.
     - DONT_MASK: the umask comes with the request.
-    - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes and forgets with the
-      other attributes.
+    - POSIX_ACL: the kernel checks access control lists, which it asks for as extended attributes
+      and forgets with the other attributes.
     - DIRECT_IO_ALLOW_MMAP: files opened with O_APPEND can be mapped shared.
-    - No READ of the page cache waits in the kernel.  The kernel notes what it knows of a file before a READ waits
-      there.  So one that comes after a shorter answer to what lies behind it is overlooked, and shows zeros (decision
-      0151).  How many are done at a time this side sees to (`Reading`).  From three quarters of that on the kernel
-      reads ahead only what a program waits for.
+    - No READ of the page cache waits in the kernel.  The kernel notes what it knows of a
+      file before a READ waits there.  So one that comes after a shorter answer to what lies
+      behind it is overlooked, and shows zeros (decision 0151).  How many are done at a time
+      this side sees to (`Reading`).  From three quarters of that on the kernel reads ahead
+      only what a program waits for.
     - No writeback cache: the vfs buffers, because it must know the order of writes and appends.
 """
 
@@ -28,7 +30,9 @@ from .protocol import InitFlag
 WRITE_BYTES_MAX = 1 << 20
 """Of one READ or WRITE: what the kernel's default limit of 256 pages allows."""
 BACKGROUND_MAX = 4096
-"""READs, and requests of asynchronous O_DIRECT, that the kernel sends before it keeps further ones back: more than are ever under way."""
+"""READs, and requests of asynchronous O_DIRECT,
+that the kernel sends before it keeps further ones back: more than are ever under way.
+"""
 _PAGE_BYTES = 4096
 _CONGESTION_NUMERATOR, _CONGESTION_DENOMINATOR = 3, 4
 _COUNT_MAX = (1 << 16) - 1
@@ -73,7 +77,8 @@ class Agreed:
 
 
 def agree(body: bytes, max_background: int) -> Agreed | None:
-    """Return the answer to an INIT, where `max_background` READs are done at a time; None when the kernel's major is newer: it will ask again with ours.
+    """Return the answer to an INIT, where `max_background` READs are done at a time;
+    None when the kernel's major is newer: it will ask again with ours.
 
     Raises:
         FsError: FUSE_MISSING: this kernel is too old.

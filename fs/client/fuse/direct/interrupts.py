@@ -1,16 +1,19 @@
 """Requests whose callers may get a signal while they wait, and which of them are given up for it.
 
 The kernel says when a caller that waits got a signal.  What happens then:
-    - A request with effects is never given up: half of one could leave an open file or a session behind.
-    - One without effect ends with EINTR at once when the signal kills its caller, and after INTERRUPT_AFTER_S when the
-      signal asks the caller to end (such as Ctrl-C), which he may handle.
-    - Any other signal waits.  Programs expect that a look-up is not disturbed by, say, a timer.  One that is would
-      fail, whatever the program has told the kernel about calls that a signal meets.
-    - The kernel tells of the first signal only.  So the caller of a request that had one is looked at again until the
-      request is answered.
+    - A request with effects is never given up: half of one could leave an
+      open file or a session behind.
+    - One without effect ends with EINTR at once when the signal kills its caller,
+      and after INTERRUPT_AFTER_S when the signal asks the caller to end (such as
+      Ctrl-C), which he may handle.
+    - Any other signal waits.  Programs expect that a look-up is not disturbed by,
+      say, a timer.  One that is would fail, whatever the program has told the kernel
+      about calls that a signal meets.
+    - The kernel tells of the first signal only.  So the caller of a request that had one is looked
+      at again until the request is answered.
 
-Invariant: what is given up is cancelled once.  The scope that it was done in tells of it (`take_given_up`): whoever
-serves the request answers.
+Invariant: what is given up is cancelled once.  The scope that it was done in tells of it
+(`take_given_up`): whoever serves the request answers.
 
 Not done here: answering.
 """
@@ -63,11 +66,17 @@ class _Interruptible:
         self.scope = scope
         self.is_interrupted = False
         self.is_to_end = False
-        """Its caller was asked to end.  That stays: another thread of its program may have acted on the signal."""
+        """Its caller was asked to end.
+
+        That stays: another thread of its program may have acted on the signal.
+        """
 
 
 class Interrupts:
-    """The requests of one mount that may be given up; see module head.  Of one trio program, and atomic between its awaits."""
+    """The requests of one mount that may be given up; see module head.
+
+    Of one trio program, and atomic between its awaits.
+    """
 
     def __init__(
         self,
@@ -89,7 +98,9 @@ class Interrupts:
         self._given_up: dict[Scope, Request] = {}
         self._has_waiting = trio.Event()
         self._held: dict[ReadsTogether, float] = {}
-        """Reads under way that are only done by themselves, and can be given up, when they are not done together; and since when."""
+        """Reads under way that are only done by themselves, and can be given up,
+        when they are not done together; and since when.
+        """
 
     def hold(self, reads: ReadsTogether) -> None:
         """Note in `reads` which of them get a signal, from now on."""
@@ -100,7 +111,9 @@ class Interrupts:
         self._held.pop(reads, None)
 
     def take_over(self, reads: ReadsTogether, request: Request, scope: Scope) -> None:
-        """Let one of `reads` be given up, by cancelling `scope`, as if it had been let since they are held."""
+        """Let one of `reads` be given up, by cancelling `scope`,
+        as if it had been let since they are held.
+        """
         entry = _Interruptible(request, self._held[reads], scope)
         self._entries[request.unique] = entry
         if request.unique in reads.interrupted:
@@ -111,7 +124,9 @@ class Interrupts:
         return self._is_killed(request.pid)
 
     def add(self, request: Request, scope: Scope, waited_s: float = 0.0) -> None:
-        """Let a request that has waited for so long be given up, by cancelling `scope`, from now on; one that is here already stays what it is."""
+        """Let a request that has waited for so long be given up, by cancelling `scope`,
+        from now on; one that is here already stays what it is.
+        """
         if request.unique not in self._entries:
             began_s = self._now_s() - waited_s
             self._entries[request.unique] = _Interruptible(request, began_s, scope)
@@ -136,7 +151,8 @@ class Interrupts:
 
     def hear(self, interrupt: Request) -> None:
         """Take in what the kernel says of a caller: INTERRUPT."""
-        # A request that is not there any more has just been answered; this one itself gets no answer.
+        # A request that is not there any more has just been answered;
+        # this one itself gets no answer.
         (unique,) = p.INTERRUPT_IN.unpack_from(interrupt.body)
         entry = self._entries.get(unique)
         if entry is not None:

@@ -1,12 +1,14 @@
-"""RELEASEs that are left until nothing else is to be done: nobody waits for one, and a program asks on after a close.
+"""RELEASEs that are left until nothing else is to be done:
+nobody waits for one, and a program asks on after a close.
 
-The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may count as open here a
-moment longer.  So what a program asks next goes first, and the RELEASE is done while metadata works on that.
+The kernel sends RELEASE beside what the program goes on with, and promises no order: a file may
+count as open here a moment longer.  So what a program asks next goes first, and the RELEASE is
+done while metadata works on that.
 
 Invariants:
-    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`).  Before anything else is begun the RELEASE
-      is done, so that what is removed, emptied or changed next finds the file closed.  It is done, too, before a
-      look-up that is taken for one of what is removed.
+    - Only look-ups, attributes and creations overtake a RELEASE (`AHEAD`).  Before anything else is
+      begun the RELEASE is done, so that what is removed, emptied or changed next finds the file
+      closed.  It is done, too, before a look-up that is taken for one of what is removed.
     - None that frees a lock is left: who closes, and locks again at once, comes after it.
     - One is done at the latest before the event loop sleeps, and before the mount ends.
 
@@ -24,7 +26,9 @@ AHEAD: Final = frozenset(map(int, (Opcode.LOOKUP, Opcode.GETATTR, Opcode.CREATE,
 COUNT_MAX: Final = 32
 """Left at most; with more the first one is done."""
 PASSED_MAX: Final = 64
-"""So many requests overtake what is left, at most: where many threads look up names the loop may not sleep for long."""
+"""So many requests overtake what is left, at most:
+where many threads look up names the loop may not sleep for long.
+"""
 
 Leave = Callable[[Callable[[], None]], None]
 
@@ -40,7 +44,9 @@ class LateReleases:
         self._passed_count = 0
         self._is_loop_told = False
         self.leave: Leave | None = None
-        """Has a function called when nothing else is to be done; None: each RELEASE is done when it comes."""
+        """Has a function called when nothing else is to be done;
+        None: each RELEASE is done when it comes.
+        """
 
     def take(self, request: Request) -> None:
         """Leave a RELEASE for later."""

@@ -35,7 +35,10 @@ Begin = Callable[[Request, OnReply], UnderWay | None]
 """Begins a request without a task that waits for its end; None: it is not begun."""
 NO_BYTES: Final[Reply] = ()
 NO_ENTRY: Final[Reply] = (memoryview(b""),)
-"""In the place of a reply: the name is absent.  An error would take longer, and most names that are made are looked up first."""
+"""In the place of a reply: the name is absent.
+
+An error would take longer, and most names that are made are looked up first.
+"""
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
@@ -105,7 +108,9 @@ class NameRequests:
         """Does what was left of files that are closed; see `late_releases`."""
 
     def _caller_with(self, mode: int | None, request: Request) -> Caller:
-        """Return the caller of a request that sets a mode: who asks for set-group-id has to be in that group now."""
+        """Return the caller of a request that sets a mode:
+        who asks for set-group-id has to be in that group now.
+        """
         return (self._callers.anew if (mode or 0) & stat.S_ISGID else self._caller)(request)
 
     def is_worth_another(self, request: Request, error: Exception) -> bool:
@@ -140,7 +145,9 @@ class NameRequests:
         return None if shown is None else (self._replies.entry_shown(shown),)
 
     def again(self, opcode: int, waited_s: float) -> Handler | None:
-        """Return what does a request that was begun in vain `waited_s` ago; None: what does others."""
+        """Return what does a request that was begun in vain `waited_s` ago;
+        None: what does others.
+        """
         return partial(self._lookup, waited_s=waited_s) if opcode == Opcode.LOOKUP else None
 
     async def _lookup(self, request: Request, waited_s: float = 0.0) -> Reply:
@@ -155,7 +162,10 @@ class NameRequests:
         return (self._replies.entry(inode),)
 
     def begin_lookup(self, request: Request, on_end: OnReply) -> UnderWay | None:
-        """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.  None: it is not begun."""
+        """Begin LOOKUP without a task that waits; `on_end` gets the reply or the error.
+
+        None: it is not begun.
+        """
         (name,) = names_in(request.body, 0, 1)
         parent, asked = InodeId(request.node_id), self._names.mark_now()
 

@@ -1,7 +1,8 @@
 """Requests of the kernel, each translated into one call of the vfs.  No semantics here.
 
-A handler returns the buffers of its reply, () for an empty one, and raises FsError.  Requests that need no reply, and
-those that can be answered without waiting, are `quick`: plain functions that the loop calls at once.
+A handler returns the buffers of its reply, () for an empty one, and raises FsError.  Requests
+that need no reply, and those that can be answered without waiting, are `quick`: plain
+functions that the loop calls at once.
 """
 
 import errno
@@ -190,7 +191,9 @@ class Operations(DirectoryRequests):
         return None if data is None else (data,)
 
     def ahead_now(self, row: Row) -> Buffer | None:
-        """Return the answer to a READ, if it was read ahead; see `Reading.ahead_now`, also for what is to be done then."""
+        """Return the answer to a READ, if it was read ahead;
+        see `Reading.ahead_now`, also for what is to be done then.
+        """
         return self._files.ahead_now(*row[_ASKED])
 
     def note_ahead(self, row: Row) -> None:
@@ -198,7 +201,8 @@ class Operations(DirectoryRequests):
         self._files.note_ahead(*row[_ASKED])
 
     def begin_read(self, row: Row, reads: ReadsTogether) -> bool:
-        """Add a READ that has only to be asked of storage to others; else return False, with nothing done.
+        """Add a READ that has only to be asked of storage to others;
+        else return False, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
@@ -220,7 +224,9 @@ class Operations(DirectoryRequests):
         return self._files.begin_together(table, on_end, BEGUN_BYTES_MAX)
 
     async def read_begun(self, request: Request, table: ReadTable, mark: int) -> Reply:
-        """Do a READ that `begin_read` added, alone, and that has become the only row of a table; it arrived at `mark`."""
+        """Do a READ that `begin_read` added, alone, and that has become the only row of a table;
+        it arrived at `mark`.
+        """
         try:
             await self._files.read_together(table)
         except CutMeanwhileError:
@@ -374,7 +380,7 @@ class Operations(DirectoryRequests):
             return (done, self._vfs.batches.ticket(handle_id))
         raise WantsErrno(errno.ENOTTY)
 
-    # -- locks --------------------------------------------------------------------------------------
+    # -- locks -------------------------------------------------------------------------------------
 
     async def _getlk(self, request: Request) -> Reply:
         _, wish = _lock_wish(request)
@@ -428,7 +434,9 @@ def _lock_wish(request: Request) -> tuple[int, LockWish]:
 
 
 def _iflags_of(fsxattr: tuple[int, ...]) -> int:
-    """Return the inode flags that a struct fsxattr sets; raises FsError(NOT_SUPPORTED) for whatever else it says."""
+    """Return the inode flags that a struct fsxattr sets;
+    raises FsError(NOT_SUPPORTED) for whatever else it says.
+    """
     xflags, *others = fsxattr
     if xflags & ~p.FS_XFLAG_IMMUTABLE or any(others):
         raise FsError(Status.NOT_SUPPORTED, f"attributes {xflags:#x} {others} of FS_IOC_FSSETXATTR")

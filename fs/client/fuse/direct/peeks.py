@@ -1,10 +1,12 @@
 """Directories that a thread opens only to see whether anything is in them.
 
-`rm -r` opens each directory, reads once and closes it, and then opens it again to list it.  Of what the first reading
-brings it looks at one name.  A whole reply, with the attributes of each entry, costs as much as removing some of them.
-So when a thread has done so twice, its next first reading is expected to be for one name, too.
+`rm -r` opens each directory, reads once and closes it, and then opens it again to list it.  Of what
+the first reading brings it looks at one name.  A whole reply, with the attributes of each entry,
+costs as much as removing some of them.  So when a thread has done so twice, its next first reading
+is expected to be for one name, too.
 
-It is a guess.  Where it is wrong a listing takes a request of the kernel more, and shows the same.  Pure.
+It is a guess.  Where it is wrong a listing takes a request of the kernel
+more, and shows the same.  Pure.
 """
 
 from typing import Final
@@ -14,7 +16,9 @@ from ....schema.ids import InodeId
 THREAD_COUNT_MAX: Final = 1024
 """Threads remembered; the oldest go first."""
 EXPECTED_COUNT: Final = 2
-"""Who has looked into so many directories in a row, and listed them then, is expected to go on so."""
+"""Who has looked into so many directories in a row, and listed them then,
+is expected to go on so.
+"""
 PEEK_ENTRY_COUNT: Final = 1
 """What a reply shows to who is expected to look at no more."""
 
@@ -72,7 +76,9 @@ class Peeks:
         self._opened[handle_id] = thread.open(inode_id)
 
     def is_peek(self, handle_id: int) -> bool:
-        """Return whether the first reading of an open directory is expected to be the only one, and to come now."""
+        """Return whether the first reading of an open directory is expected to be the only one,
+        and to come now.
+        """
         opened = self._opened.get(handle_id)
         return opened is not None and opened.is_peek and not opened.read_count
 

@@ -1,7 +1,10 @@
-"""Words of the kernel's FUSE protocol: opcodes, flags, and the layout of requests and replies.  Pure.
+"""Words of the kernel's FUSE protocol: opcodes, flags, and the layout of requests and replies.
 
-Source: include/uapi/linux/fuse.h of the Linux kernel; names follow it without their prefix.  All numbers are in
-the byte order of the machine.  This side speaks minor version 39 of protocol 7; a newer kernel adapts to that.
+Pure.
+
+Source: include/uapi/linux/fuse.h of the Linux kernel; names follow it without their prefix.
+All numbers are in the byte order of the machine.  This side speaks minor version 39 of protocol
+7; a newer kernel adapts to that.
 
 Does not check what requests mean, and does no I/O.
 """
@@ -127,24 +130,30 @@ INIT_IN: Final = Struct("=IIII")
 """major, minor, max_readahead, flags; from INIT_EXT on a second word of flags follows."""
 INIT_IN_FLAGS2: Final = Struct("=I")
 INIT_OUT: Final = Struct("=IIIIHHIIHHII24x")
-"""major, minor, max_readahead, flags, max_background, congestion_threshold, max_write, time_gran, max_pages,
-map_alignment, flags2, max_stack_depth."""
+"""major, minor, max_readahead, flags, max_background, congestion_threshold, max_write, time_gran,
+max_pages, map_alignment, flags2, max_stack_depth.
+"""
 
 GETATTR_IN: Final = Struct("=IIQ")
 """flags, unused, fh."""
 STATX_IN: Final = Struct("=IIQII")
-"""flags, unused, fh, flags of statx(2), fields that are wanted.  It comes where a program asks when a file was made."""
+"""flags, unused, fh, flags of statx(2), fields that are wanted.
+
+It comes where a program asks when a file was made.
+"""
 STATX_OUT: Final = Struct("=QII16x")
 """attr_valid, attr_valid_nsec, unused; then STATX."""
 STATX: Final = Struct("=IIQIIIH2xQQQQqI4xqI4xqI4xqI4xIIII112x")
-"""mask, blksize, attributes, nlink, uid, gid, mode, ino, size, blocks, attributes that are known; seconds and nanoseconds of atime,
-btime, ctime and mtime; rdev and dev, major and minor each."""
+"""mask, blksize, attributes, nlink, uid, gid, mode, ino, size, blocks, attributes that are known;
+seconds and nanoseconds of atime, btime, ctime and mtime; rdev and dev, major and minor each.
+"""
 STATX_BASIC: Final = 0x7FF
 STATX_BTIME: Final = 0x800
 """Fields of the mask: what stat(2) has, and when the file was made."""
 SETATTR_IN: Final = Struct("=IIQQQQQQIIIIIIII")
-"""valid, unused, fh, size, lock_owner, atime, mtime, ctime, atimensec, mtimensec, ctimensec, mode, unused, uid,
-gid, unused."""
+"""valid, unused, fh, size, lock_owner, atime, mtime, ctime, atimensec, mtimensec, ctimensec, mode,
+unused, uid, gid, unused.
+"""
 MKNOD_IN: Final = Struct("=IIII")
 """mode, rdev, umask, unused."""
 MKDIR_IN: Final = Struct("=II")
@@ -168,9 +177,14 @@ READ_IN: Final = Struct("=QQIIQII")
 WRITE_IN: Final = Struct("=QQIIQII")
 """fh, offset, size, write flags, lock owner, flags, unused; then the bytes."""
 WRITE_CACHE: Final = 1
-"""Write flag: pages that programs have changed through maps; the open file is any one by which the inode is mapped."""
+"""Write flag: pages that programs have changed through maps;
+the open file is any one by which the inode is mapped.
+"""
 WRITE_KILL_SUIDGID: Final = 4
-"""Write flag: set-id bits are to go first.  Set only for what passes the page cache; elsewhere the kernel does it itself."""
+"""Write flag: set-id bits are to go first.
+
+Set only for what passes the page cache; elsewhere the kernel does it itself.
+"""
 FSYNC_IN: Final = Struct("=QII")
 """fh, flags (1: data only), unused."""
 SETXATTR_IN: Final = Struct("=IIII")
@@ -195,7 +209,9 @@ IOCTL_OUT: Final = Struct("=iIII")
 """result, flags, two counts that stay 0; then the bytes wanted back."""
 IOC_GETFLAGS: Final = 0x80086601
 IOC_SETFLAGS: Final = 0x40086602
-"""What lsattr(1) and chattr(1) send, as on 64-bit machines; their argument is 4 bytes all the same."""
+"""What lsattr(1) and chattr(1) send, as on 64-bit machines;
+their argument is 4 bytes all the same.
+"""
 IOC_FLAGS: Final = Struct("=I")
 IOC_FSGETXATTR: Final = 0x801C581F
 IOC_FSSETXATTR: Final = 0x401C5820
@@ -221,8 +237,9 @@ FORGET_ONE: Final = Struct("=QQ")
 """node, count of lookups."""
 
 ATTR: Final = Struct("=QQQQQQIIIIIIIIII")
-"""ino, size, blocks, atime, mtime, ctime, atimensec, mtimensec, ctimensec, mode, nlink, uid, gid, rdev, blksize,
-flags."""
+"""ino, size, blocks, atime, mtime, ctime, atimensec, mtimensec, ctimensec, mode, nlink, uid, gid,
+rdev, blksize, flags.
+"""
 ENTRY_OUT: Final = Struct("=QQQQII")
 """node, generation, entry_valid, attr_valid, entry_valid_nsec, attr_valid_nsec; then ATTR."""
 ATTR_OUT: Final = Struct("=QII")

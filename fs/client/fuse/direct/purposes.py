@@ -1,8 +1,8 @@
 """What look-ups of names are for: whether a thread removes or moves next what it looks up now.
 
-The kernel does not say.  It asks before a removal as before anything else, though it needs less of the answer then: no
-attributes.  Threads do the same thing many times, or the same two things in turn.  So what followed the last two
-look-ups of a kind tells what follows this one.
+The kernel does not say.  It asks before a removal as before anything else, though it needs less of
+the answer then: no attributes.  Threads do the same thing many times, or the same two things in
+turn.  So what followed the last two look-ups of a kind tells what follows this one.
 
 It is a guess.  Who goes by it must be right also where it is wrong.  Pure.
 """
@@ -30,7 +30,9 @@ class _Thread:
         self.last = True
         """Whether what was looked up before those was removed then."""
         self.counts = counts
-        """How often in a row a removal has followed, after a look-up for something else and after one for a removal."""
+        """How often in a row a removal has followed,
+        after a look-up for something else and after one for a removal.
+        """
 
     def end_first(self, *, is_removal: bool) -> None:
         self.counts[self.last] = self.counts[self.last] + 1 if is_removal else 0
@@ -44,10 +46,14 @@ class Purposes:
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
         self._counts = [0, 0]
-        """Of the thread that had its last look-up ended last: others may do as it did, such as the next process of a script."""
+        """Of the thread that had its last look-up ended last:
+        others may do as it did, such as the next process of a script.
+        """
 
     def is_removal(self, thread_id: int, place: Place) -> bool:
-        """Note that a thread looks up what may be there, and return whether to remove or move it, as far as one can guess."""
+        """Note that a thread looks up what may be there, and return whether to remove or move it,
+        as far as one can guess.
+        """
         thread = self._threads.get(thread_id)
         if thread is None:
             thread = self._threads[thread_id] = _Thread([*self._counts])
@@ -61,7 +67,9 @@ class Purposes:
         return thread.counts[thread.last] >= EXPECTED_COUNT
 
     def note_removal(self, thread_id: int, *places: Place) -> None:
-        """Note that a thread removes names, or moves something from them or to them, in the order in which it looked them up."""
+        """Note that a thread removes names, or moves something from them or to them,
+        in the order in which it looked them up.
+        """
         thread = self._threads.get(thread_id)
         if thread is not None:
             for place in places:

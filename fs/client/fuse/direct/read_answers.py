@@ -31,7 +31,9 @@ class ReadAnswers:
         self._times = times
 
     def is_ahead(self, row: Row) -> bool:
-        """Answer a READ, if all of it was read ahead; only then look at what to read ahead next, while the reader works."""
+        """Answer a READ, if all of it was read ahead;
+        only then look at what to read ahead next, while the reader works.
+        """
         began_s = trio.current_time()
         try:
             data = self._operations.ahead_now(row)
@@ -49,7 +51,9 @@ class ReadAnswers:
         return True
 
     def is_added(self, row: Row, reads: ReadsTogether) -> bool:
-        """Add a READ to others, if it has only to be asked of storage; else return False, with nothing done."""
+        """Add a READ to others, if it has only to be asked of storage;
+        else return False, with nothing done.
+        """
         try:
             return self._operations.begin_read(row, reads)
         except Exception as error:  # noqa: BLE001 - the usual way, which comes next, meets and tells it
@@ -59,7 +63,9 @@ class ReadAnswers:
     def reply(
         self, reads: ReadsTogether, table: ReadTable, is_killed: Callable[[Request], bool]
     ) -> None:
-        """Answer reads that have become a table, and are read; `is_killed` is asked of callers that got a signal."""
+        """Answer reads that have become a table, and are read;
+        `is_killed` is asked of callers that got a signal.
+        """
         answers = reads.answers(is_killed)
         for position, number in self._device.answer(answers, table.view):
             request = request_of(reads.rows[position])

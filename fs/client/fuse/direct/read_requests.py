@@ -1,9 +1,10 @@
-"""READs whose bytes come from storage: begun without a task, done together by one task, or each by itself in its own.
+"""READs whose bytes come from storage: begun without a task, done together by one task,
+or each by itself in its own.
 
 Invariants:
     - Every READ is answered once, or let go where nobody waits for an answer any more.
-    - What could not be done together is done again, each by itself.  READs of what lies behind wait for all of these,
-      from before the first of them is answered (`_hold`).
+    - What could not be done together is done again, each by itself.  READs of what lies behind wait
+      for all of these, from before the first of them is answered (`_hold`).
 
 Does not choose which reads go together, see `together`, nor receive any.
 """
@@ -82,7 +83,7 @@ class ReadRequests:
         """End all that were begun, without an answer."""
         self._begun.abandon()
 
-    # -- begun without a task -----------------------------------------------------------------------
+    # -- begun without a task ----------------------------------------------------------------------
 
     def are_begun(self, reads: ReadsTogether) -> bool:
         """Begin reads for which no task has to wait; False: nothing is done."""
@@ -134,10 +135,12 @@ class ReadRequests:
         finally:
             self._interrupts.let_go(reads)
 
-    # -- done by a task -----------------------------------------------------------------------------
+    # -- done by a task ----------------------------------------------------------------------------
 
     async def serve(self, reads: ReadsTogether, scope: trio.CancelScope) -> None:
-        """Do reads that arrived together; of one alone, `scope` is what a signal to its caller cancels."""
+        """Do reads that arrived together; of one alone,
+        `scope` is what a signal to its caller cancels.
+        """
         self._working_count += 1
         try:
             if len(reads) == 1:
@@ -157,7 +160,9 @@ class ReadRequests:
         await self._serving.serve(request_of(reads.rows[0]), scope, handler)
 
     async def _serve_together(self, reads: ReadsTogether) -> None:
-        """Do more than one; those that are given up meanwhile learn of it when the others are done."""
+        """Do more than one; those that are given up meanwhile learn
+        of it when the others are done.
+        """
         span = None
         try:
             self._interrupts.hold(reads)
@@ -178,10 +183,12 @@ class ReadRequests:
                 span.end()
             self._interrupts.let_go(reads)
 
-    # -- each by itself -----------------------------------------------------------------------------
+    # -- each by itself ----------------------------------------------------------------------------
 
     def _hold(self, reads: ReadsTogether) -> list[Held]:
-        """Have what lies behind these reads wait for each: all of them at once, before the first is answered."""
+        """Have what lies behind these reads wait for each:
+        all of them at once, before the first is answered.
+        """
         requests = () if self.is_gone else reads.requests()
         held: list[Held] = []
         try:

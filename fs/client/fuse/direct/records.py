@@ -1,4 +1,6 @@
-"""Inodes and directory entries in the layout of the kernel's replies, and SETATTR requests as the vfs takes them.  Pure."""
+"""Inodes and directory entries in the layout of the kernel's replies,
+and SETATTR requests as the vfs takes them.  Pure.
+"""
 
 import os
 from typing import NamedTuple
@@ -60,7 +62,9 @@ class ListedTimes(NamedTuple):
 
 
 class Replies:
-    """Makes replies with the cache times of one mount, and the times of access that its reads have given."""
+    """Makes replies with the cache times of one mount,
+    and the times of access that its reads have given.
+    """
 
     def __init__(self, section: ClientSection, reads: NotedReads) -> None:
         self._section, self._reads = section, reads
@@ -88,7 +92,9 @@ class Replies:
         return self._entry(inode, self._directory if inode.is_dir else self._name, self._attr)
 
     def entry_shown(self, shown: Shown) -> bytes:
-        """Return the reply to LOOKUP with what the kernel shows already, to be used for nothing else."""
+        """Return the reply to LOOKUP with what the kernel shows already,
+        to be used for nothing else.
+        """
         time_s, time_ns = divmod(shown.mtime_ns, _S)
         return p.ENTRY_OUT.pack(shown.inode_id, 0, 0, 0, 0, 0) + p.ATTR.pack(
             shown.inode_id,
@@ -205,7 +211,9 @@ def dirent(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
 def direntplus(
     inode: Inode, cookie: int, name: bytes, times: ListedTimes, *, may_use: bool
 ) -> bytes:
-    """Return an entry of a READDIRPLUS reply; `may_use`: the name may be used for as long as its attributes, if it is of no directory."""
+    """Return an entry of a READDIRPLUS reply; `may_use`:
+    the name may be used for as long as its attributes, if it is of no directory.
+    """
     if inode.is_dir:
         valid_s, valid_ns = times.directory
     else:
@@ -289,7 +297,9 @@ def direntplus_of_file(
 
 
 def dot_direntplus(node_id: int, cookie: int, name: bytes, st_mode: int) -> bytes:
-    """Return "." or ".." for READDIRPLUS: without attributes, which the kernel does not take for these."""
+    """Return "." or ".." for READDIRPLUS: without attributes,
+    which the kernel does not take for these.
+    """
     return _ABSENT + bytes(p.ATTR.size) + dirent(node_id, cookie, name, st_mode)
 
 

@@ -1,8 +1,8 @@
 """The loop between the kernel and the handlers of one mount.
 
-Leader and followers: one worker, the leader, receives, and works on what it received by itself.  When that first has to wait
-it makes a follower the leader; what need not wait wakes nobody.  Small reads that it receives together it does together
-(`together`).
+Leader and followers: one worker, the leader, receives, and works on what it received by itself.
+When that first has to wait it makes a follower the leader; what need not wait wakes nobody.  Small
+reads that it receives together it does together (`together`).
 
 Who waits may get a signal, and what he waits for is given up: `interrupts.py`.
 """
@@ -109,7 +109,8 @@ class Server:
         self.initialised = trio.Event()
 
     async def run(self) -> None:
-        """Serve until the mount is gone and what has effects is done; cancelled instead, it is cut off.
+        """Serve until the mount is gone and what has effects is done;
+        cancelled instead, it is cut off.
 
         Raises:
             FsError: FUSE_MISSING: the kernel is too old.
@@ -132,13 +133,13 @@ class Server:
                 begun.abandon()
             self._reads.abandon()
 
-    # -- workers ------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         """Lead, then follow and lead in turn, until there are enough others or the mount is gone.
 
-        One cancel scope serves for many requests, because opening and closing one costs some 5 us of processor time.
-        It is used up when the request that its worker waits for is given up.
+        One cancel scope serves for many requests, because opening and closing one costs some 5 us
+        of processor time. It is used up when the request that its worker waits for is given up.
         """
         if tracing.live.count:
             tracing.leave()  # of the request that had to wait
@@ -156,7 +157,9 @@ class Server:
             is_leading = False
 
     async def _work_within(self, scope: trio.CancelScope, *, is_leading: bool) -> bool:
-        """Work until this worker is to end; return True when it is to go on, as a follower, in another scope."""
+        """Work until this worker is to end; return True when it is to go on, as a follower,
+        in another scope.
+        """
         while True:
             if not is_leading:
                 await self._followers.wait()
@@ -169,7 +172,8 @@ class Server:
                 return False
             is_leading = not await self._serve_leading(received, scope)
             if is_leading:
-                # Programs may ask without an end for what is never waited for: everybody else has a turn in between.
+                # Programs may ask without an end for what is never waited for: everybody
+                # else has a turn in between.
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 continue
             if scope.cancel_called:  # too late: its request was answered in the same moment
@@ -181,7 +185,9 @@ class Server:
     async def _serve_leading(
         self, received: Request | ReadsTogether, scope: trio.CancelScope
     ) -> bool:
-        """Serve what was received; return whether that had to wait, so that another worker leads now."""
+        """Serve what was received; return whether that had to wait,
+        so that another worker leads now.
+        """
         has_waited = False
 
         def hand_over() -> None:
@@ -228,7 +234,8 @@ class Server:
         self._nursery.start_soon(function, *args)
 
     def _look(self) -> Request | ReadsTogether | None:
-        """Take in what there is, do or begin what needs no task, and return the first that does; None: there is nothing more, for now.
+        """Take in what there is, do or begin what needs no task, and return the first that does;
+        None: there is nothing more, for now.
 
         Raises:
             EOFError: the mount is gone.
@@ -307,7 +314,8 @@ class Server:
     def _take_in(self, reads: ReadsTogether) -> int | None:
         """Receive what there is, and return how many were answered; None: there was nothing.
 
-        Large READs of what was read ahead are answered, small ones that storage alone can answer are added to `reads`, others left.
+        Large READs of what was read ahead are answered, small ones that storage alone can answer
+        are added to `reads`, others left.
         """
         rows, request = self._device.receive_now(self._enough_reads() - len(reads))
         return self._sort(rows, request, reads) if rows or request is not None else None
@@ -386,7 +394,9 @@ class Server:
             self._interrupts.add(begun.request, begun, current_time() - begun.began_s)
 
     def _end_begun(self, begun: BegunRequest, reply: Reply, error: Exception | None) -> None:
-        """Answer what was begun, or have a task do it; what fails in that is answered, too: the kernel waits."""
+        """Answer what was begun, or have a task do it;
+        what fails in that is answered, too: the kernel waits.
+        """
         try:
             self._answer_begun(begun, reply, error)
         except Exception as failure:  # noqa: BLE001 - an edge, see errno_of; of what is answered already the kernel takes no second one
@@ -435,7 +445,7 @@ class Server:
         self._interrupts.hear(request)
         self._reads.hear_of_signals()
 
-    # -- what the loop itself answers -----------------------------------------------------------------
+    # -- what the loop itself answers --------------------------------------------------------------
 
     def _init(self, request: Request) -> None:
         try:

@@ -1,6 +1,8 @@
-"""One request, done in a task that may wait: asked of its handler, answered once, timed, and traced if it is due.
+"""One request, done in a task that may wait:
+asked of its handler, answered once, timed, and traced if it is due.
 
-What may be given up for a signal is told of to `interrupts` for as long as it waits.  Does not choose what is done in a task, nor begin any.
+What may be given up for a signal is told of to `interrupts` for as long as it waits.  Does not
+choose what is done in a task, nor begin any.
 """
 
 import errno
@@ -52,7 +54,9 @@ class Serving:
     async def serve(
         self, request: Request, scope: trio.CancelScope, handler: Handler | None = None
     ) -> None:
-        """Do a request by its handler, and answer it; `scope` is what a signal to its caller cancels."""
+        """Do a request by its handler, and answer it;
+        `scope` is what a signal to its caller cancels.
+        """
         handler = handler or self._handlers.get(request.opcode)
         if handler is None:
             self._reply_error(request, errno.ENOSYS)
@@ -79,7 +83,9 @@ class Serving:
                 span.end()
 
     def span(self, request: Request) -> tracing.Span | None:
-        """Begin the span of a request if it is one of those that are traced; its ending is the caller's."""
+        """Begin the span of a request if it is one of those that are traced;
+        its ending is the caller's.
+        """
         if not (self._tracer.sample_rate and self._tracer.is_due()):
             return None
         span = self._tracer.root(name_of(request.opcode))

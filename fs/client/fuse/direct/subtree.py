@@ -1,11 +1,13 @@
-"""The connection to the kernel of a mount whose root is a directory of the file system, not its root.
+"""The connection to the kernel of a mount whose root is a directory
+of the file system, not its root.
 
-The kernel calls the root of every mount 1, which is also how the file system calls its own.  Both names of the directory are exchanged
-here, so that nothing above knows of it.
+The kernel calls the root of every mount 1, which is also how the file system calls its own.  Both
+names of the directory are exchanged here, so that nothing above knows of it.
 
 Invariants:
-    - The kernel knows the directory as 1 only.  Nothing lies below itself, so of all replies only that to a LOOKUP of `..` names it
-      as an entry: who opens something by its handle makes the kernel ask for that.
+    - The kernel knows the directory as 1 only.  Nothing lies below itself, so of all replies
+      only that to a LOOKUP of `..` names it as an entry: who opens something by its handle
+      makes the kernel ask for that.
     - Of all requests only renames name a second directory in what follows their header.
 """
 

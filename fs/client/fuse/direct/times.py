@@ -1,4 +1,6 @@
-"""How long the requests of the kernel took, and which failed: counted by the loop that serves them."""
+"""How long the requests of the kernel took, and which failed:
+counted by the loop that serves them.
+"""
 
 import errno
 from bisect import bisect_left
@@ -47,7 +49,9 @@ class OperationTimes:
             self._profile.note(request.pid, name_of(opcode), request.node_id, moved, took_s)
 
     def note_reads(self, rows: Sequence[tuple[int, ...]], byte_count: int, began_s: float) -> None:
-        """READs that began at this trio time, as `READ_REQUEST` has them, have just been answered well, with so many bytes in all."""
+        """READs that began at this trio time, as `READ_REQUEST` has them,
+        have just been answered well, with so many bytes in all.
+        """
         self.read_bytes += byte_count
         duration = self._durations.get(Opcode.READ)
         if duration is None:

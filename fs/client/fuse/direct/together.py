@@ -1,13 +1,16 @@
-"""Small reads of the kernel that arrive together are asked of storage together, as rows of one table.
+"""Small reads of the kernel that arrive together are asked of storage together,
+as rows of one table.
 
-Most of what a small read costs does not depend on how many there are: a task that waits, a plan, a request to a storage
-node and its reply.  The loop takes in what the kernel has ready anyway; the reads among it share all that, and the busier
-the mount is, the more there are.  One that is alone waits for nobody.
+Most of what a small read costs does not depend on how many there are: a task that waits, a
+plan, a request to a storage node and its reply.  The loop takes in what the kernel has ready
+anyway; the reads among it share all that, and the busier the mount is, the more there are.  One
+that is alone waits for nobody.
 
 Invariants:
     - Every read is answered once: with its bytes, its own error, or EINTR when it is given up.
-    - A read waits for those of others for ALONE_AFTER_S at the most, and never fails because of them: if they are not done
-      together by then, or one of them failed, each is done again by itself.
+    - A read waits for those of others for ALONE_AFTER_S at the most, and never fails
+      because of them: if they are not done together by then, or one of them failed,
+      each is done again by itself.
     - No more than REQUEST_COUNT_MAX other requests are taken in while reads wait to be sent.
 
 Does not: keep what was read, or look at offsets; readahead is the vfs's.
@@ -34,10 +37,14 @@ from .protocol import READ_IN
 ALONE_AFTER_S: Final = 0.5
 REQUEST_COUNT_MAX: Final = 32
 BEGUN_BYTES_MAX: Final = 128 * 1024
-"""Of reads that are begun without a task: so much of a reply comes into a receive buffer, and is copied once more."""
+"""Of reads that are begun without a task: so much of a reply comes into a receive buffer,
+and is copied once more.
+"""
 
 FIRST_READ_COUNT: Final = 8
-"""So many are asked of storage at once when it has no others to do: it and this side then work at the same time, instead of in turn."""
+"""So many are asked of storage at once when it has no others to do:
+it and this side then work at the same time, instead of in turn.
+"""
 
 Row = tuple[int, ...]
 """A READ as `READ_REQUEST` has it."""
@@ -115,7 +122,8 @@ class ReadsTogether:
         return any(row[UNIQUE] == unique for row in self.rows)
 
     def answers(self, given_up: Callable[[Request], bool]) -> bytes:
-        """Return what to tell the kernel of all, `ANSWER` by `ANSWER`: where in the table's memory their bytes lie.
+        """Return what to tell the kernel of all, `ANSWER` by `ANSWER`:
+        where in the table's memory their bytes lie.
 
         Args:
             given_up: asked of those whose callers got a signal; True: it is answered by EINTR.

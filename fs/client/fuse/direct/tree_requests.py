@@ -1,6 +1,8 @@
-"""Requests of the kernel about the directory `3fs-virt`, where a mount offers it (`vfs.hf3fs_tree`); all others go the usual way.
+"""Requests of the kernel about the directory `3fs-virt`,
+where a mount offers it (`vfs.hf3fs_tree`); all others go the usual way.
 
-The kernel is told to keep nothing of it: what a link shows depends on who asks, and some do not stay.
+The kernel is told to keep nothing of it: what a link shows depends on
+who asks, and some do not stay.
 """
 
 import errno
@@ -128,7 +130,7 @@ class TreeOperations(Operations):
             raise FsError(Status.NOT_PERMITTED, "of 3fs-virt")
         return await work(request)
 
-    # -- requests about the tree ----------------------------------------------------------------------
+    # -- requests about the tree -------------------------------------------------------------------
 
     def _lookup_there(self, request: Request) -> Reply:
         (name,) = names_in(request.body, 0, 1)

@@ -1,6 +1,7 @@
 """A call that a thread of its own makes: `begin`.
 
-No executor: those take nothing any more while the interpreter ends, when what is to be kept may still be saved.
+No executor: those take nothing any more while the interpreter ends, when what is
+to be kept may still be saved.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,9 @@ def begin(call: Callable[[], T], done: "Future[T]") -> None:
 
     Args:
         call: what it returns or raises becomes that of `done`.
-        done: is held by the caller before anything begins, so that no interrupt leaves it with a call that it does not know of; it always
-            ends, also where this raises, since the caller waits for all that it holds.
+        done: is held by the caller before anything begins, so that no interrupt leaves it with a
+            call that it does not know of; it always ends, also where this raises, since the caller
+            waits for all that it holds.
     """
     claim = Lock()
     try:

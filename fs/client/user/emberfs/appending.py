@@ -5,15 +5,18 @@
         stream.append(tensor_bytes)
         stream.finish()
 
-Purpose: what is written once, from many buffers of any size.  Each of them by itself would be an update of its own, and every update costs
-storage about the same, whatever its size.
+Purpose: what is written once, from many buffers of any size.  Each of them by itself would be an
+update of its own, and every update costs storage about the same, whatever its size.
 
 Invariants:
-    - What goes out are whole steps of the file, but for the last: no chunk is written in two parts unless it is larger.
-    - Bytes are the caller's again when `append` returns; they are written some time later, until `finish` returns.
+    - What goes out are whole steps of the file, but for the last: no chunk is written in
+      two parts unless it is larger.
+    - Bytes are the caller's again when `append` returns; they are written some time
+      later, until `finish` returns.
     - No write is under way any more at the end of the block, however that ends.
 
-Concurrency: one caller at a time; writes are waited for in threads of its own, while the next step is filled.
+Concurrency: one caller at a time; writes are waited for in threads of its own,
+while the next step is filled.
 """
 
 from collections.abc import Callable
@@ -29,8 +32,9 @@ from .batch import BatchClient, BatchFile, Transfer
 STEP_BYTES: Final = 8 << 20
 """Of the file, written at a time."""
 STEP_COUNT: Final = 4
-"""One that is filled, and others that are written, to several chains; not more, since memory that is used for the first time costs more
-than copying into it."""
+"""One that is filled, and others that are written, to several chains;
+not more, since memory that is used for the first time costs more than copying into it.
+"""
 _PIECE_BYTES: Final = 1 << 20
 """Copied at a time, and then looked at while the processor still has it at hand."""
 

@@ -1,11 +1,15 @@
-"""The batch interface: many reads or writes of files in one call, right into and out of the caller's memory.
+"""The batch interface: many reads or writes of files in one call,
+right into and out of the caller's memory.
 
-Purpose: one interface for everything that moves many pieces at once (data loaders, checkpoints, KV caches), with
-several ways below it: the mount daemon's rings in shared memory, a client inside the process, plain system calls.
+Purpose: one interface for everything that moves many pieces at once (data loaders, checkpoints,
+KV caches), with several ways below it: the mount daemon's rings in shared memory, a client inside
+the process, plain system calls.
 
 Invariants every implementation keeps:
-    - A call returns when all its transfers have ended; until then the caller leaves their buffers alone.
-    - A transfer that failed does not keep the others from being done; the first failure is raised at the end.
+    - A call returns when all its transfers have ended; until then the
+      caller leaves their buffers alone.
+    - A transfer that failed does not keep the others from being done; the first
+      failure is raised at the end.
     - A client made before a fork opens itself anew in the child at its first use there.
     - Calls come from any number of threads.
 
@@ -40,7 +44,9 @@ def need_size(size: SupportsIndex) -> None:
 
 
 def need_offset(path: str, offset: SupportsIndex) -> None:
-    """Raise for a place that no file has: TypeError: no integer; ValueError: before the beginning, or beyond `OFFSET_MAX`."""
+    """Raise for a place that no file has: TypeError: no integer;
+    ValueError: before the beginning, or beyond `OFFSET_MAX`.
+    """
     if not 0 <= operator.index(offset) <= OFFSET_MAX:
         raise ValueError(f"offset {offset} of {path!r}")
 
@@ -55,7 +61,9 @@ def need_view(path: str, buffer: object) -> None:
 
 
 def need_bytes(path: str, view: memoryview) -> None:
-    """Raise ValueError for a view of anything but bytes that lie one after the other, and say what helps."""
+    """Raise ValueError for a view of anything but bytes that lie one after the other,
+    and say what helps.
+    """
     if view.itemsize == 1 and view.ndim == 1 and view.contiguous:
         return
     if not view.c_contiguous:
@@ -117,11 +125,16 @@ class BatchFile(Protocol):
 
 
 class Iov(Protocol):
-    """Memory that transfers reach without a copy.  Freed by `close`, or when nothing refers to it or its views."""
+    """Memory that transfers reach without a copy.
+
+    Freed by `close`, or when nothing refers to it or its views.
+    """
 
     @property
     def view(self) -> memoryview:
-        """The whole of it: writable, contiguous bytes; numpy.frombuffer and torch.frombuffer take slices of it."""
+        """The whole of it: writable, contiguous bytes;
+        numpy.frombuffer and torch.frombuffer take slices of it.
+        """
         ...
 
     def close(self) -> None:
@@ -140,8 +153,8 @@ class Iov(Protocol):
 class Transfer(NamedTuple):
     """One read or write: `len(buffer)` bytes at `offset` of a file.
 
-    `buffer` is a contiguous view of bytes, writable for reads.  Slices of an `Iov` of the same client are moved without
-    a copy; other memory works too, with one.
+    `buffer` is a contiguous view of bytes, writable for reads.  Slices of an `Iov` of the same
+    client are moved without a copy; other memory works too, with one.
     """
 
     file: BatchFile
@@ -170,16 +183,21 @@ class BatchClient(Protocol):
         ...
 
     def read(self, transfers: Sequence[Transfer]) -> list[int]:
-        """Fill the buffers; return for each how many bytes were read: fewer than asked for only at the end of the file.
+        """Fill the buffers; return for each how many bytes were read:
+        fewer than asked for only at the end of the file.
 
         Raises:
-            OSError: the first failure by position, with errno and the file's path; all others have been done.
-            TypeError, ValueError: no transfer, a file of another client, a buffer or an offset that cannot be; nothing was done.
+            OSError: the first failure by position, with errno and the file's path;
+                all others have been done.
+            TypeError, ValueError: no transfer, a file of another client, a buffer or an offset that
+                cannot be; nothing was done.
         """
         ...
 
     def write(self, transfers: Sequence[Transfer]) -> None:
-        """Write the buffers; durable after `BatchFile.fsync` or `close`.  Overlapping writes of one call: any order.
+        """Write the buffers; durable after `BatchFile.fsync` or `close`.
+
+        Overlapping writes of one call: any order.
 
         Raises:
             OSError: as `read`.

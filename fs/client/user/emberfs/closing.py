@@ -1,11 +1,15 @@
-"""What all that has `close` has besides: `with`, and a line in place of an address where it is shown."""
+"""What all that has `close` has besides: `with`,
+and a line in place of an address where it is shown.
+"""
 
 from abc import ABC, abstractmethod
 from typing import NoReturn, Self
 
 
 def shown(thing: object, what: str, *, is_closed: bool) -> str:
-    """Return what `repr` says of a thing: its kind, what tells it from others of its kind, and whether it is of any use still."""
+    """Return what `repr` says of a thing: its kind, what tells it from others of its kind,
+    and whether it is of any use still.
+    """
     said = f"{type(thing).__name__} {what}".rstrip()
     return f"<{said}, closed>" if is_closed else f"<{said}>"
 
@@ -33,11 +37,15 @@ class Closing(ABC):
 
 
 class OfOneProcess(Closing):
-    """Has what other processes do not: descriptors, memory, places at the mount daemon.  Says so to who pickles it."""
+    """Has what other processes do not: descriptors, memory, places at the mount daemon.
+
+    Says so to who pickles it.
+    """
 
     __slots__ = ()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} is of this process alone: give another one the client, or a path, and make it anew there"
+            f"{self!r} is of this process alone: give another one the client, or a path, and make "
+            "it anew there"
         )

@@ -1,9 +1,11 @@
-"""Which cluster a URL or a folder means, and this process's connections, one for each cluster and user.
+"""Which cluster a URL or a folder means, and this process's connections,
+one for each cluster and user.
 
 Needs `fs`, the file system's own package.
 
 Invariants:
-    - A connection is shared by all threads of a process, opened at its first use and closed when the process ends.
+    - A connection is shared by all threads of a process, opened at its first use and
+      closed when the process ends.
     - The child of a fork opens connections of its own.
     - Before connections are closed, every file that is still open for writing is closed.
     - Credentials come from arguments or the environment, never from a URL, and are in no message.
@@ -57,14 +59,16 @@ class Place:
 
 
 def split_url(url: str) -> tuple[str, str, str]:
-    """Return (cluster id, hosts, path) of `ember://[CLUSTER_ID@][HOST:PORT,...]/PATH`, or of just a path.
+    """Return (cluster id, hosts, path) of `ember://[CLUSTER_ID@][HOST:PORT,...]/PATH`,
+    or of just a path.
 
     Without hosts a cluster of this machine is meant: the one of that id, or the only one.
 
     The path begins with a slash, and ends with none.
 
     Raises:
-        ValueError: what stands before the path is no list of hosts with ports; the URL holds a password or token.
+        ValueError: what stands before the path is no list of hosts with ports; the
+            URL holds a password or token.
     """
     authority, path = _authority_and_path(url)
     cluster_id, _, hosts = authority.rpartition("@")
@@ -77,10 +81,12 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def split_short_url(url: str) -> tuple[str, str]:
-    """Return (name, path) of a URL whose third slash may be missing; name: the path's first, if it stands where hosts would.
+    """Return (name, path) of a URL whose third slash may be missing;
+    name: the path's first, if it stands where hosts would.
 
-    Some programs take URLs for paths and clean those: of `ember:///data/f` they leave `ember://data/f`.  Only who knows the
-    cluster by other means can tell that from hosts without ports.
+    Some programs take URLs for paths and clean those: of `ember:///data/f` they
+    leave `ember://data/f`.  Only who knows the cluster by other means can tell
+    that from hosts without ports.
 
     Raises:
         ValueError: as of `split_url`.
@@ -106,7 +112,8 @@ def _authority_and_path(url: str) -> tuple[str, str]:
             rest = url[len(protocol) + 3 :]
             if _SECRET_IN_URL.search(rest):
                 raise ValueError(
-                    "this URL holds a password or token, and URLs end in logs: give token= or token_file="
+                    "this URL holds a password or token, and URLs end in logs: give token= or "
+                    "token_file="
                     f" as a storage option, or name the token's file in {TOKEN_FILE_VARIABLE}"
                 )
             authority, _, path = rest.partition("/")
@@ -126,12 +133,14 @@ def find_place(
 
     Args:
         cluster: folder of a cluster that `ember up` started.
-        hosts: addresses of managers, `HOST:PORT` or `unix:/PATH`, as a list or separated by commas.  Without these
-            two: the cluster that `ember` commands would find on this machine.
-        cluster_id: of the cluster that is expected there; without hosts and folder, of one that runs on this machine.
+        hosts: addresses of managers, `HOST:PORT` or `unix:/PATH`, as a list or separated by commas.
+            Without these two: the cluster that `ember` commands would find on this machine.
+        cluster_id: of the cluster that is expected there; without hosts and folder, of
+            one that runs on this machine.
         identity: on whose behalf; default: the token's user, without a token this process's.
         token: what lets a user into a closed cluster.
-        token_file: where it stands; default: what EMBERFS_TOKEN_FILE says.  Without both: what the environment says.
+        token_file: where it stands; default: what EMBERFS_TOKEN_FILE says.  Without
+            both: what the environment says.
 
     Raises:
         OSError: there is no such cluster, or no such file of a token.
@@ -139,7 +148,8 @@ def find_place(
     """
     if cluster is not None and is_url(cluster):
         raise ValueError(
-            f"cluster={os.fspath(cluster)!r}: is a URL, not the folder of a cluster: open_client(URL) of emberfs.opening,"
+            f"cluster={os.fspath(cluster)!r}: is a URL, not the folder of a cluster: "
+            "open_client(URL) of emberfs.opening,"
             " or cluster_id=... and hosts=..."
         )
     given = _given_token(token, token_file)
@@ -173,7 +183,9 @@ def _given_token(token: str, token_file: str) -> Token | None:
 def _managers(
     cluster: str | os.PathLike[str] | None, hosts: str | Sequence[str], cluster_id: str
 ) -> tuple[tuple[str, ...], str, str]:
-    """Return the addresses of managers, the id of their cluster and its key file; raises as `find_place`."""
+    """Return the addresses of managers, the id of their cluster and its key file;
+    raises as `find_place`.
+    """
     if hosts:
         listed = hosts.split(",") if isinstance(hosts, str) else hosts
         if cluster is not None or not cluster_id:
@@ -203,7 +215,7 @@ def _directory_of(cluster_id: str) -> ClusterDir:
     return directory
 
 
-# ---- connections of this process ------------------------------------------------------------------
+# ---- connections of this process -----------------------------------------------------------------
 
 
 class Closable(Protocol):
@@ -257,7 +269,9 @@ def close_at_exit(file: Closable) -> None:
 
 @atexit.register
 def disconnect() -> None:
-    """Close all files that are open for writing, and all connections of this process.  They are opened again on use.
+    """Close all files that are open for writing, and all connections of this process.
+
+    They are opened again on use.
 
     Raises:
         OSError: the first failure of closing a file; everything is closed all the same.
@@ -285,11 +299,13 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-# ---- errors ---------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def os_error(error: FsError, path: str, second_path: str | None = None) -> OSError:
-    """Return what a mount would have shown, of the class that its errno has (FileNotFoundError ...)."""
+    """Return what a mount would have shown, of the class
+    that its errno has (FileNotFoundError ...).
+    """
     names = (path, None, second_path) if second_path is not None else (path,)
     return OSError(error.errno, str(error), *names)
 

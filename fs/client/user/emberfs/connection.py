@@ -1,10 +1,12 @@
 """A program's connection to the mount daemon: finding it, requests and answers.
 
 Invariants:
-    - Any number of threads may call at once; whoever waits for an answer receives for the others, too.
+    - Any number of threads may call at once; whoever waits for an answer
+      receives for the others, too.
     - A connection that has ended stays ended: every call then raises ENOTCONN.
 
-After a fork the child must drop its copy (`abandon`), or the daemon could take the parent for alive.
+After a fork the child must drop its copy (`abandon`), or the daemon
+could take the parent for alive.
 """
 
 import errno
@@ -19,7 +21,10 @@ from .mounted import require_mounted
 from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
 
 _FDS_MAX = 2
-_GONE = "the mount daemon has ended this connection: files are to be opened again, once the mount is served"
+_GONE = (
+    "the mount daemon has ended this connection: files are to be opened again, once the mount is "
+    "served"
+)
 
 
 class Answer(NamedTuple):
@@ -36,8 +41,8 @@ def socket_address(path: str) -> str | bytes:
     """Return where the daemon of the mount that `path` is on listens.
 
     Raises:
-        OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted where it should be; ENOENT and
-            others: as of stat(2).
+        OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted
+            where it should be; ENOENT and others: as of stat(2).
     """
     try:
         name = os.getxattr(path, SOCKET_ATTRIBUTE)
@@ -47,7 +52,10 @@ def socket_address(path: str) -> str | bytes:
         name = b""
     if not name:
         require_mounted(path)
-        what = "not on an EmberFS mount that serves batches (emberfs.opening.open_client takes any path)"
+        what = (
+            "not on an EmberFS mount that serves batches (emberfs.opening.open_client takes any "
+            "path)"
+        )
         raise OSError(errno.EOPNOTSUPP, what, path)
     return b"\0" + name[1:] if name.startswith(b"@") else os.fsdecode(name)
 

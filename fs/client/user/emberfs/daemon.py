@@ -1,12 +1,13 @@
 """The mount daemon as one client knows it: whichever serves the mount now.
 
 Invariants:
-    - A daemon that has gone fails the calls of that time; the next ones look for another that serves the mount, and fail with
-      ENOTCONN while there is none: the mount point may be bare then, and what is missing there is not missing in the file
-      system.
-    - What was registered with one daemon means nothing to the next: `generation` grows, and `on_other` is called, before anybody
-      reaches that one.
-    - A child of a fork reaches nothing by its copy of the parent's connection; it connects at its first use.
+    - A daemon that has gone fails the calls of that time; the next ones look for another that
+      serves the mount, and fail with ENOTCONN while there is none: the mount point may be bare
+      then, and what is missing there is not missing in the file system.
+    - What was registered with one daemon means nothing to the next: `generation` grows, and
+      `on_other` is called, before anybody reaches that one.
+    - A child of a fork reaches nothing by its copy of the parent's connection;
+      it connects at its first use.
 """
 
 import errno
@@ -41,7 +42,8 @@ class Daemon:
         """Connect to the mount that a path is on.
 
         Raises:
-            OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOENT, ECONNREFUSED and others.
+            OSError: EOPNOTSUPP: it is on no mount that serves batches;
+                ENOENT, ECONNREFUSED and others.
         """
         self.mount_path = mount_path
         """By which the mount was found; named in errors."""
@@ -67,7 +69,8 @@ class Daemon:
         """Return the connection to the daemon, made where there is none in this process.
 
         Raises:
-            OSError: EBADF: the client is closed; ENOTCONN: nobody serves the mount now; EMFILE and others of this process's own.
+            OSError: EBADF: the client is closed; ENOTCONN: nobody serves the mount now; EMFILE and
+                others of this process's own.
         """
         connection = self._connection
         if connection is not None and not connection.has_ended:
@@ -99,7 +102,9 @@ class Daemon:
         self.on_other()
 
     def ask(self, ask: Callable[[Connection], T]) -> T:
-        """Ask the daemon for what it can do twice: another one if this one turns out to have gone; raises OSError."""
+        """Ask the daemon for what it can do twice: another one if this one turns out to have gone;
+        raises OSError.
+        """
         connection = self.connection()
         try:
             return ask(connection)
@@ -109,7 +114,9 @@ class Daemon:
         return ask(self.connection())
 
     def end(self) -> Connection | None:
-        """Let nobody reach it any more; return the connection that is to be closed, if there is one."""
+        """Let nobody reach it any more; return the connection that is to be closed,
+        if there is one.
+        """
         with self.lock:
             self.is_closed = True
             connection, self._connection = self._connection, None

@@ -1,21 +1,26 @@
 """FFRecord files: many samples in one file, read at random, checked by CRC-32.
 
-Purpose: reader and writer of the public format, so that existing data sets can be used and ours by others.  All numbers
-are little-endian:
+Purpose: reader and writer of the public format, so that existing data sets can be used and ours by
+others.  All numbers are little-endian:
 
     bytes                   content
-    0 .. 4                  u32, CRC-32 (zlib) of the rest of the header; 0 in files of old writers: not known
+    0 .. 4                  u32, CRC-32 (zlib) of the rest of the header; 0 in files of
+                            old writers: not known
     4 .. 12                 i64, N: number of samples
     12 .. 12+4N             u32 each, CRC-32 of each sample
-    12+4N .. 12+12N         i64 each, where each sample begins in the file; each ends where the next begins
+    12+4N .. 12+12N         i64 each, where each sample begins in the file; each
+                            ends where the next begins
     12+12N .. end of file   the samples
 
-A data set is one file, several, or a directory with files `*.ffr` (by name); its samples are numbered through.
+A data set is one file, several, or a directory with files `*.ffr` (by name);
+its samples are numbered through.
 
 Invariants:
-    - A reader checks a header when it opens the file, and each sample whenever it reads it, unless told not to.
+    - A reader checks a header when it opens the file, and each sample whenever it
+      reads it, unless told not to.
     - A writer's file appears under its name when it is complete and durable, or never.
-    - A reader that was inherited by a fork, or pickled to another process, opens its files anew there.
+    - A reader that was inherited by a fork, or pickled to another
+      process, opens its files anew there.
 
 What this module does not do: say what is in a sample; `pack` does for folders.
 """
@@ -53,7 +58,9 @@ BUFFER_BYTES = 8 << 20
 
 
 class DamagedRecordError(ValueError):
-    """A file is not FFRecord, or its bytes are not those that were written; says which file and sample."""
+    """A file is not FFRecord, or its bytes are not those that were written;
+    says which file and sample.
+    """
 
 
 class Place(NamedTuple):
@@ -158,7 +165,8 @@ class RecordReader(Closing):
 
     Args:
         source: a file, several, or a directory.
-        connect: makes the client to read through, once per process; default: `connect_for` the files.
+        connect: makes the client to read through, once per process;
+            default: `connect_for` the files.
         check: compare each sample with its CRC-32.
 
     Raises:
@@ -224,7 +232,8 @@ class RecordReader(Closing):
         return Samples([0] * len(wanted), offsets, sizes, [checksums[index] for index in wanted])
 
     def read(self, indices: Iterable[int]) -> list[memoryview]:
-        """Return the samples in the order asked for: read in one batch, all of them views of one buffer.
+        """Return the samples in the order asked for:
+        read in one batch, all of them views of one buffer.
 
         Raises:
             IndexError: there is no such sample.
@@ -244,7 +253,9 @@ class RecordReader(Closing):
     def read_into(
         self, samples: Samples, begins: Sequence[int], buffer: memoryview
     ) -> list[memoryview]:
-        """Read samples in one batch, each to where it is to begin in the buffer; return its views, errors as of `read`."""
+        """Read samples in one batch, each to where it is to begin in the buffer;
+        return its views, errors as of `read`.
+        """
         files = [self._files[number] for number in samples.files]
         rows = Rows(files, samples.offsets, samples.sizes, begins)
         counts = self._rereader.read(rows, buffer)
@@ -381,7 +392,9 @@ class RecordWriter:
             self._stack.__exit__(kind, error, trace)  # leaves nothing behind
 
     def _flush(self) -> None:
-        """Write what waits: neighbours, so that it is one transfer however small the samples are."""
+        """Write what waits: neighbours, so that it is one transfer however small
+        the samples are.
+        """
         content = memoryview(b"".join(self._waiting))
         begin = self._end - len(content)
         self._waiting, self._waiting_bytes = [], 0

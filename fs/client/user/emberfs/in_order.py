@@ -1,16 +1,20 @@
-"""Large reads by several calls at a time, handed over part by part in the order in which they were asked for: `read_in_order`.
+"""Large reads by several calls at a time, handed over part by part in the order
+in which they were asked for: `read_in_order`.
 
     with closing(read_in_order(client, transfers)) as parts:
         for part in parts:
             digest.update(part.buffer)  # while what lies behind it is on its way
 
-Purpose: a call ends when its last byte is there, and the next one begins with none, so between two calls of one thread the disk rests.  Two
-at a time get out of step and leave no such gap; and whoever looks at the bytes does so while others come.
+Purpose: a call ends when its last byte is there, and the next one begins with none, so between two
+calls of one thread the disk rests.  Two at a time get out of step and leave no such gap; and
+whoever looks at the bytes does so while others come.
 
 Invariants:
-    - Transfers are taken one by one, in the caller's thread, when they are about to be read: what the caller makes for them is bounded by what is
-      under way, some batches of BATCH_BYTES and one transfer more.
-    - No read is under way any more when the iteration has ended, however it did; who leaves it early closes it (`contextlib.closing`).
+    - Transfers are taken one by one, in the caller's thread, when they are about to be read:
+      what the caller makes for them is bounded by what is under way, some batches of
+      BATCH_BYTES and one transfer more.
+    - No read is under way any more when the iteration has ended, however it did; who leaves it
+      early closes it (`contextlib.closing`).
 
 What this module does not do: retry; know what the bytes should be.
 """
@@ -25,7 +29,10 @@ from .apart import begin
 from .batch import BatchClient, Transfer
 
 BATCH_BYTES: Final = 16 << 20
-"""Read by one call: as much as the stage of a ring holds.  Larger transfers are cut where their file has a multiple of it."""
+"""Read by one call: as much as the stage of a ring holds.
+
+Larger transfers are cut where their file has a multiple of it.
+"""
 AT_ONCE: Final = 2
 """Calls under way while the caller looks at what another one has read."""
 
@@ -49,7 +56,8 @@ def read_in_order(
         transfers: their buffers are left alone until they have been yielded.
 
     Raises:
-        OSError, TypeError, ValueError: as `BatchClient.read`, in place of the parts that were read by the same call; nothing is yielded after.
+        OSError, TypeError, ValueError: as `BatchClient.read`, in place of the parts that were read
+            by the same call; nothing is yielded after.
     """
     under_way: deque[tuple[list[_Cut], Future[list[int]]]] = deque()
     try:

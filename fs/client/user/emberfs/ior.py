@@ -76,7 +76,8 @@ class Ior(OfOneProcess):
             connection: to the mount daemon.
             daemon: of which the files and memory are that entries may name.
             entry_count: entries that may be under way at once, 1..65536.
-            depth: what the daemon does at once; n > 0: exactly n entries; 0: what is there; -n: at most n.
+            depth: what the daemon does at once; n > 0: exactly n entries; 0:
+                what is there; -n: at most n.
             timeout_s: with a negative depth: how long fewer than n may wait for more.
             priority: among all rings of the mount.
 
@@ -149,8 +150,8 @@ class Ior(OfOneProcess):
 
         Raises:
             BlockingIOError: the ring is full: wait first.
-            OSError: EBADF: it was closed, or is of the process that this one was forked from; ENOTCONN: it is full, and the
-                mount daemon has gone.
+            OSError: EBADF: it was closed, or is of the process that this one was forked from;
+                ENOTCONN: it is full, and the mount daemon has gone.
             TypeError: file or memory of another client, whose ids mean others here.
             ValueError: a number that no entry has.
         """
@@ -159,7 +160,10 @@ class Ior(OfOneProcess):
         try:
             self.put(user_data, offset, iov_offset, length, file.id, iov.id, op, flags)
         except struct.error as error:
-            said = f"{op!r} of {length!r} bytes at {offset!r}, memory at {iov_offset!r}, user data {user_data!r}"
+            said = (
+                f"{op!r} of {length!r} bytes at {offset!r}, memory at {iov_offset!r}, user data "
+                f"{user_data!r}"
+            )
             raise ValueError(f"no entry for {file.path!r}: {said}: {error}") from None
 
     def put(self, *fields: int) -> None:
@@ -175,7 +179,8 @@ class Ior(OfOneProcess):
         self._prepared += 1
 
     def move_one(self, *fields: int) -> int:
-        """Hand in a single entry, wait for it, and return its result; for a ring on which nothing is under way.
+        """Hand in a single entry, wait for it, and return its result;
+        for a ring on which nothing is under way.
 
         Args:
             fields: as for `put`.
@@ -205,10 +210,11 @@ class Ior(OfOneProcess):
         return result
 
     def put_columns(self, columns: Sequence["array[int]"]) -> None:
-        """Put many entries into the ring: a column of 64-bit numbers for each eight bytes of `ENTRY`.
+        """Put many entries into the ring: a column of 64-bit numbers
+        for each eight bytes of `ENTRY`.
 
-        Two fields of 32 bits are one number, the first in its lower half.  Columns that are left out at the end keep
-        what older entries had there: nobody reads those.
+        Two fields of 32 bits are one number, the first in its lower half.  Columns that are left
+        out at the end keep what older entries had there: nobody reads those.
 
         Raises:
             BlockingIOError: they do not all fit: wait first.
@@ -257,7 +263,8 @@ class Ior(OfOneProcess):
         max_results: int | None = None,
         timeout_s: float | None = None,
     ) -> list[Result]:
-        """Return completions, in the order in which they came; fewer than wanted if then the daemon goes.
+        """Return completions, in the order in which they came;
+        fewer than wanted if then the daemon goes.
 
         Args:
             min_results: wait for so many.
@@ -266,7 +273,8 @@ class Ior(OfOneProcess):
 
         Raises:
             ValueError: more are waited for than are under way.
-            OSError: ENOTCONN: the mount daemon has gone; what was under way may be done or not.  EBADF: as of `prepare`.
+            OSError: ENOTCONN: the mount daemon has gone; what was under way may be done or
+                not.  EBADF: as of `prepare`.
         """
         if self._memory.closed:
             raise self._closed()
@@ -304,7 +312,9 @@ class Ior(OfOneProcess):
         return f"{what}; {waiting} are prepared: submit() hands them in" if waiting else what
 
     async def wait_async(self, min_results: int = 1) -> list[Result]:
-        """Do what `wait` does in a coroutine of asyncio or trio; where fewer are under way, wait for those."""
+        """Do what `wait` does in a coroutine of asyncio or trio;
+        where fewer are under way, wait for those.
+        """
         return list(map(Result._make, await self.collect_async(min_results)))
 
     async def collect_async(self, min_results: int = 1) -> list[tuple[int, int]]:
@@ -350,7 +360,10 @@ class Ior(OfOneProcess):
         return found
 
     def close(self) -> None:
-        """Give the ring up; reads that are under way reach no memory any more.  Twice is harmless."""
+        """Give the ring up; reads that are under way reach no memory any more.
+
+        Twice is harmless.
+        """
         if self._bell.fileno() < 0:
             return
         try:
@@ -370,7 +383,9 @@ class Ior(OfOneProcess):
         self._memory.close()
 
     def _refuse_if_closed(self, error: Exception) -> None:
-        """Say why the memory could not be reached, if it is because it was closed, maybe by another thread."""
+        """Say why the memory could not be reached, if it is because it was closed,
+        maybe by another thread.
+        """
         if self._memory.closed:
             raise self._closed() from error
 
@@ -387,7 +402,10 @@ class Ior(OfOneProcess):
 
     def _gone(self) -> OSError:
         self._has_ended = True
-        what = "the mount daemon has ended this ring: files are to be opened again, once the mount is served"
+        what = (
+            "the mount daemon has ended this ring: files are to be opened again, once the mount "
+            "is served"
+        )
         return OSError(errno.ENOTCONN, what, self.connection.path)
 
 

@@ -1,7 +1,8 @@
-"""Memory that a program has together with the mount daemon (see specs/batch.md): one piece, and all that a client has.
+"""Memory that a program has together with the mount daemon (see specs/batch.md):
+one piece, and all that a client has.
 
-Memory stays readable as long as it is referred to, also when its daemon has gone; it is registered with the next one at its first
-use there.
+Memory stays readable as long as it is referred to, also when its daemon has gone; it is registered
+with the next one at its first use there.
 """
 
 import errno

@@ -1,19 +1,26 @@
-"""`KVCache`: blocks of one size by key, kept in large files that many processes share; for the KV caches of inference engines.
+"""`KVCache`: blocks of one size by key, kept in large files that many processes share;
+for the KV caches of inference engines.
 
     cache = KVCache("/mnt/ember/kv", block_bytes=2 << 20, capacity_bytes=1 << 40, ttl_s=86_400)
-    iov = cache.allocate(32)                                   # memory that blocks reach without a copy
+    iov = cache.allocate(32)  # memory that blocks reach without a copy
     found = cache.get_into(keys, [iov.view[i * size :][:size] for i in range(32)])
     cache.put([(key, block) for key, block in made])
 
-Purpose: what one process has computed for a key, any other has for one batch of reads.  specs/kvcache.md tells how it lies on disk.
+Purpose: what one process has computed for a key, any other has for one batch of reads.
+specs/kvcache.md tells how it lies on disk.
 
 Invariants:
-    - What `get` says it found are bytes that were put under that key, all of them: a block that was torn, cut off, overwritten or
-      removed is a miss.  Who can write to the folder can put anything: its permissions are the guard.
-    - A process that dies leaves what it had put; of what it was just putting some blocks may be missing.
-    - A key names its content: the first block that was put stays until it is deleted, expires, or makes room.
-    - Calls come from any number of threads and processes; the child of a fork goes on with a segment of its own.
-    - A mount daemon that dies fails the calls of that time (ENOTCONN); once the mount is served again the next ones go on.
+    - What `get` says it found are bytes that were put under that key, all of them: a block that was
+      torn, cut off, overwritten or removed is a miss.  Who can write to the folder can put
+      anything: its permissions are the guard.
+    - A process that dies leaves what it had put; of what it was just
+      putting some blocks may be missing.
+    - A key names its content: the first block that was put stays until it is
+      deleted, expires, or makes room.
+    - Calls come from any number of threads and processes; the child of a fork goes
+      on with a segment of its own.
+    - A mount daemon that dies fails the calls of that time (ENOTCONN); once the mount is
+      served again the next ones go on.
 
 What this module does not do: say what a key is, compress, keep blocks in memory.
 """
@@ -84,14 +91,16 @@ class KVCache(Closing):
     """See module head.
 
     Args:
-        folder: on a mount, on a local disk, or `ember://.../FOLDER`; made if it is not there.  Of a path none above it is:
-            a misspelt one would fill another disk.
+        folder: on a mount, on a local disk, or `ember://.../FOLDER`; made if it is not there.  Of a
+            path none above it is: a misspelt one would fill another disk.
         block_bytes: of every block; all who use a folder say the same.
-        capacity_bytes: what all blocks together may take, at least two.  It may be exceeded by a segment for each
-            process that writes: this many bytes / 256, but 64 MiB if that is more and a quarter if that is less.
+        capacity_bytes: what all blocks together may take, at least two.  It may be exceeded by a
+            segment for each process that writes: this many bytes / 256, but 64 MiB if that is more
+            and a quarter if that is less.
         ttl_s: a block cannot be had when so long has passed since it was put; None: always.
         connect: makes the batch client; default: what fits the folder (`emberfs.opening`).
-        refresh_s: how soon at the latest what others have put or deleted is seen, by calls that miss something.
+        refresh_s: how soon at the latest what others have put or deleted is seen,
+            by calls that miss something.
         touch_s: how exactly it is known when a segment was last used.
         clock: seconds since 1970.
 
@@ -166,7 +175,8 @@ class KVCache(Closing):
         if sizes - {self._geometry.block_bytes} and not segments.opened:
             segments.close()
             raise ValueError(
-                f"{self._path}: has blocks of {min(sizes)} bytes, not {self._geometry.block_bytes}: "
+                f"{self._path}: has blocks of {min(sizes)} bytes, not "
+                f"{self._geometry.block_bytes}: "
                 "use another folder, or remove its segments"
             )
 
@@ -179,8 +189,8 @@ class KVCache(Closing):
         if self._is_closed:
             raise OSError(errno.EBADF, "the cache is closed", self._path)
         if self._pid != os.getpid():
-            # The parent goes on filling its segment, and its locks may be held by threads that are not here: so its
-            # files are not closed, either, before the client is.
+            # The parent goes on filling its segment, and its locks may be held by threads that are
+            # not here: so its files are not closed, either, before the client is.
             self._begin()
         return self._opened
 
@@ -247,7 +257,8 @@ class KVCache(Closing):
             return [segments.index.find(digest, after_ms) for digest in digests]
 
     def contains(self, keys: Iterable[bytes]) -> list[bool]:
-        """Return for each key whether its block can probably be had; nothing is read but what is new.
+        """Return for each key whether its block can probably be had;
+        nothing is read but what is new.
 
         Raises:
             OSError: the folder cannot be read.
@@ -264,7 +275,8 @@ class KVCache(Closing):
             buffers: for each key `block_bytes` of writable memory, best of `allocate`.
 
         Returns:
-            For each key whether its buffer has the block; if not, what the buffer has means nothing.
+            For each key whether its buffer has the block; if not, what
+            the buffer has means nothing.
 
         Raises:
             OSError: a segment that is there cannot be read.
@@ -302,8 +314,9 @@ class KVCache(Closing):
     def put(self, items: Iterable[tuple[bytes, memoryview]]) -> int:
         """Write the blocks of keys that have none, in one batch; return how many those were.
 
-        All processes on this mount, or machine, find them when it returns, others when the bytes' own way is through: at once by rings and
-        native clients.  Durable after `sync`.  What fills a segment waits until that is durable, and for `collect`.
+        All processes on this mount, or machine, find them when it returns, others when the bytes'
+        own way is through: at once by rings and native clients.  Durable after `sync`.  What fills
+        a segment waits until that is durable, and for `collect`.
 
         Args:
             items: key and `block_bytes` of memory, best of `allocate`.
@@ -336,18 +349,23 @@ class KVCache(Closing):
             start += count
 
     def _block(self, given: memoryview) -> memoryview:
-        """Return memory of a block as the bytes that it is, whatever the caller keeps there; raises TypeError, ValueError."""
+        """Return memory of a block as the bytes that it is, whatever the caller keeps there;
+        raises TypeError, ValueError.
+        """
         need_view(self._path, given)
         if given.nbytes != self.block_bytes:
             raise ValueError(
-                f"a buffer for {self._path!r} has {given.nbytes} bytes, a block has {self.block_bytes}"
+                f"a buffer for {self._path!r} has {given.nbytes} bytes, a block has "
+                f"{self.block_bytes}"
             )
         block = given.cast("B") if given.c_contiguous else given
         need_bytes(self._path, block)
         return block
 
     def _reserve(self, segments: Segments, count: int) -> tuple[Own, int, int]:
-        """Return the own segment, held, and so many of its slots as there are: (it, first, count)."""
+        """Return the own segment, held, and so many of its slots as there are:
+        (it, first, count).
+        """
         while True:
             with self._put_lock:
                 with segments.lock:
@@ -363,7 +381,9 @@ class KVCache(Closing):
                 self._make(segments)
 
     def _make(self, segments: Segments) -> None:
-        """Begin a segment; one that others drop before anything lies in it, because the cache is full, is made again."""
+        """Begin a segment; one that others drop before anything lies in it,
+        because the cache is full, is made again.
+        """
         for attempt in range(_ROUNDS):
             try:
                 segments.make(_wall_ms(self._clock))
@@ -402,9 +422,11 @@ class KVCache(Closing):
         self._touch([own.segment])
 
     def _gathered(self, blocks: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Return the bytes of neighbouring slots in few pieces: each piece is one change of a chunk on all replicas.
+        """Return the bytes of neighbouring slots in few pieces:
+        each piece is one change of a chunk on all replicas.
 
-        A change costs as much as copying megabytes, so small blocks are copied together; large ones are pieces of their own.
+        A change costs as much as copying megabytes, so small blocks are copied together; large
+        ones are pieces of their own.
         """
         each = _GATHERED_BYTES // self.block_bytes
         if each <= 1 or len(blocks) == 1:
@@ -431,8 +453,8 @@ class KVCache(Closing):
     def delete(self, keys: Iterable[bytes]) -> int:
         """Let the blocks of keys not be found; return how many there were.
 
-        Other processes may find them until they `refresh`, or one that puts the same key meanwhile may keep it.  Space comes back
-        with the segment; bytes are not erased.
+        Other processes may find them until they `refresh`, or one that puts the same key meanwhile
+        may keep it.  Space comes back with the segment; bytes are not erased.
 
         Raises:
             OSError: a segment cannot be written.
@@ -442,9 +464,11 @@ class KVCache(Closing):
         return self._enter().do(lambda segments: delete_blocks(segments, self._folder, digests))
 
     def collect(self) -> Collected:
-        """Drop segments that nobody can use, and the least recently used ones beyond the limits; return what was dropped.
+        """Drop segments that nobody can use, and the least recently used ones beyond the limits;
+        return what was dropped.
 
-        Any process may do it at any time, also several at once; `put` does, before it begins a segment.
+        Any process may do it at any time, also several at once; `put`
+        does, before it begins a segment.
 
         Raises:
             OSError: the folder cannot be read, or a segment not removed.

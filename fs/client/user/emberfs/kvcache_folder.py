@@ -1,4 +1,5 @@
-"""The names of a KV cache's segments, on a mount or a local disk (`OsFolder`) or inside the process (`NativeFolder`).
+"""The names of a KV cache's segments, on a mount or a local disk (`OsFolder`)
+or inside the process (`NativeFolder`).
 
 A segment is an ordinary file with the right name; what else lies in the folder is left alone.
 
@@ -48,7 +49,9 @@ class Folder(Protocol):
         ...
 
     def require_same(self) -> None:
-        """Raise OSError when something else lies there than when it was opened: nothing is to be made in it."""
+        """Raise OSError when something else lies there than when it was opened:
+        nothing is to be made in it.
+        """
         ...
 
     def segments(self) -> list[Listed]:
@@ -68,8 +71,8 @@ def make_folder(path: str) -> None:
     """Make a folder, which may be there already, but none above it.
 
     Raises:
-        OSError: it cannot be made; ENOENT: none is above it; ENOTCONN: it is on, or below, the mount point of a file
-            system that is not mounted.
+        OSError: it cannot be made; ENOENT: none is above it; ENOTCONN: it is on, or below, the
+            mount point of a file system that is not mounted.
     """
     folder = Path(path).absolute()
     require_mounted(folder)
@@ -83,7 +86,8 @@ def make_folder(path: str) -> None:
 class OsFolder:
     """See `Folder`; makes the folder if it is not there.
 
-    Invariant: no segment is made where the folder lay when the file system that it is on is mounted no more.
+    Invariant: no segment is made where the folder lay when the file system
+    that it is on is mounted no more.
     """
 
     def __init__(self, path: str) -> None:
@@ -93,7 +97,9 @@ class OsFolder:
 
     @contextmanager
     def _missing_only_if_mounted(self) -> Iterator[None]:
-        """Say of a folder that is missing because its file system is not mounted now that it is this."""
+        """Say of a folder that is missing because its file system is not mounted now
+        that it is this.
+        """
         try:
             yield
         except FileNotFoundError:

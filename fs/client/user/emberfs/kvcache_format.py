@@ -1,13 +1,17 @@
-"""The bytes of a KV cache's segment, and nothing but them; pure.  All numbers are little-endian; specs/kvcache.md says why.
+"""The bytes of a KV cache's segment, and nothing but them; pure.
+
+All numbers are little-endian; specs/kvcache.md says why.
 
     bytes                        content
-    0 .. 56                      header: magic, id of the segment, bytes of a block, number of slots, when it was made, seal
+    0 .. 56                      header: magic, id of the segment, bytes of a block, number of
+                                 slots, when it was made, seal
     64 .. 72                     stamp: any other number after something has been deleted
     4096 .. 4096 + 40 * slots    entry n says what lies in slot n
     from a multiple of 1 MiB     the slots, one block each, to the end of the file
 
-An entry is the digest of a key, the XXH3-64 of its block, when it was put, and a seal over all this, the id of the segment and the
-number of the slot: an entry that was torn, moved, or copied from elsewhere is none.  Deleted: an entry of zeros with its seal.
+An entry is the digest of a key, the XXH3-64 of its block, when it was put, and a seal over all
+this, the id of the segment and the number of the slot: an entry that was torn, moved, or copied
+from elsewhere is none.  Deleted: an entry of zeros with its seal.
 
 What this module does not do: files (`kvcache`), which block is found where (`kvcache_index`).
 """
@@ -37,13 +41,17 @@ _SEALED: Final = struct.Struct("<16sQ")
 """What a seal covers besides the record: the segment's id and a number."""
 _INDEX_OFFSET: Final = 4096
 _ALIGNMENT: Final = 1 << 20
-"""A chunk of a file by default: entries and blocks share none, and blocks of powers of two cross none."""
+"""A chunk of a file by default: entries and blocks share none,
+and blocks of powers of two cross none.
+"""
 _HEADER_NUMBER: Final = (1 << 64) - 1
 """Stands in the header's seal where entries have their slot."""
 
 
 def key_digest(key: bytes) -> bytes:
-    """Return what stands for a key of any length; raises ValueError for an empty one, TypeError for what is no bytes."""
+    """Return what stands for a key of any length;
+    raises ValueError for an empty one, TypeError for what is no bytes.
+    """
     if not key:
         raise ValueError("an empty key")
     try:

@@ -5,8 +5,9 @@ Invariants of `Index`:
     - What is dropped, forgotten or deleted is never found again, unless its entry is added anew.
     - `SegmentIndex.known` slots from the first one on are known.
 
-Invariants of `choose`: the choice depends on its arguments alone, so that several processes that collect at the same time choose the same;
-it takes no segment of which `is_own` says that somebody here writes it, and as few others as the limits allow.
+Invariants of `choose`: the choice depends on its arguments alone, so that several processes that
+collect at the same time choose the same; it takes no segment of which `is_own` says that somebody
+here writes it, and as few others as the limits allow.
 """
 
 from array import array
@@ -160,7 +161,9 @@ class Limits:
 
 
 def choose(segments: Sequence[SegmentFacts], limits: Limits, now_ms: int) -> list[str]:
-    """Return the segments to drop: what nobody can use; then the least recently used, until the limits are kept."""
+    """Return the segments to drop: what nobody can use;
+    then the least recently used, until the limits are kept.
+    """
     gone: list[SegmentFacts] = []
     left: list[SegmentFacts] = []
     for one in segments:

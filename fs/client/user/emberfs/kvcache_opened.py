@@ -1,10 +1,13 @@
-"""The segments that a `KVCache` has open: opened anew once their mount daemon has died and the mount is served again.
+"""The segments that a `KVCache` has open: opened anew once their mount daemon has died
+and the mount is served again.
 
 Invariants:
-    - Whoever has put something that was not synced before its daemon died is told so once, by `sync` or `close`; once more only of
-      what was still being put when that was told.
-    - What was open at a daemon that died is closed when the last thread has left it: no other thread finds it half forgotten.
-    - Nothing is opened in a folder of another file system (`Folder.require_same`), such as the bare mount point.
+    - Whoever has put something that was not synced before its daemon died is told so once, by
+      `sync` or `close`; once more only of what was still being put when that was told.
+    - What was open at a daemon that died is closed when the last thread has left it: no other
+      thread finds it half forgotten.
+    - Nothing is opened in a folder of another file system (`Folder.require_same`),
+      such as the bare mount point.
 
 What this module does not do: forks (`kvcache`), waiting for a mount.
 """
@@ -41,16 +44,20 @@ class OpenedSegments:
         """Why what was put may not be durable, until somebody is told."""
         self._count_lock = threading.Lock()
         self._user_counts: Counter[Segments] = Counter()
-        """How many threads are in which segments: the present ones, and those lost that somebody has yet to leave."""
+        """How many threads are in which segments: the present ones,
+        and those lost that somebody has yet to leave.
+        """
         self._noted: set[Segments] = set()
         """Of those lost: what was put there is known to be."""
         self.segments = make()
         self.segments.refresh()
 
     def do(self, act: Callable[[Segments], T], *, puts: bool = False) -> T:
-        """Return what `act` makes of the segments; if they turn out to have gone with their mount daemon, of those opened anew.
+        """Return what `act` makes of the segments;
+        if they turn out to have gone with their mount daemon, of those opened anew.
 
-        `act` may have done part of its work before it is called again; with `puts` it may have put something.
+        `act` may have done part of its work before it is called again; with
+        `puts` it may have put something.
 
         Raises:
             OSError: what `act` raises; ENOTCONN: the mount is not served now.
@@ -98,7 +105,9 @@ class OpenedSegments:
             self._unsynced = OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), self._path)
 
     def _open_anew(self, lost: Segments, why: OSError) -> None:
-        """Find what is there now, for who comes next; raises `why` where the mount is not served."""
+        """Find what is there now, for who comes next;
+        raises `why` where the mount is not served.
+        """
         with self._lock:
             if self.segments is not lost:  # another thread has done it
                 return
@@ -110,7 +119,8 @@ class OpenedSegments:
                 with suppress(OSError):  # the first failure is the one to tell
                     found.close()
                 raise why from error
-            # If there is nothing to note, again at its end: others may be about to give up what they fill.
+            # If there is nothing to note, again at its end: others may be about
+            # to give up what they fill.
             self._note_unsynced(lost)
             with self._count_lock:
                 self.segments = found

@@ -1,7 +1,7 @@
 """How blocks of a `KVCache` go: the deletion of single ones, and the collection of whole segments.
 
-kvcache.py says what its callers may expect; kvcache_index.py which segments go first.  Other processes may do the same at the
-same time: what is gone already is as it should be.
+kvcache.py says what its callers may expect; kvcache_index.py which segments go first.  Other
+processes may do the same at the same time: what is gone already is as it should be.
 """
 
 import os
@@ -25,7 +25,8 @@ class Collected:
 
 
 def delete_blocks(segments: Segments, folder: Folder, digests: Sequence[bytes]) -> int:
-    """Let the blocks of keys with these digests not be found, as far as is known here; return how many keys had any.
+    """Let the blocks of keys with these digests not be found, as far as is known here;
+    return how many keys had any.
 
     Raises:
         OSError: a segment cannot be written.
@@ -71,7 +72,8 @@ def _delete_in(segments: Segments, folder: Folder, segment: Segment, slots: Sequ
 def collect_segments(
     segments: Segments, folder: Folder, listed: Sequence[Listed], limits: Limits, now_ms: int
 ) -> Collected:
-    """Drop, of the segments that were just listed, those that nobody can use, and those beyond the limits.
+    """Drop, of the segments that were just listed, those that nobody can use,
+    and those beyond the limits.
 
     Raises:
         OSError: a segment cannot be removed.

@@ -1,4 +1,6 @@
-"""One look for the blocks of many keys of a `KVCache`: what is wanted where, what was found, and which copies were bad."""
+"""One look for the blocks of many keys of a `KVCache`:
+what is wanted where, what was found, and which copies were bad.
+"""
 
 from collections.abc import Sequence
 
@@ -30,10 +32,12 @@ class Search:
         """Segments that blocks were found in, by name."""
 
     def read_round(self, segments: Segments, after_ms: int) -> int:
-        """Read, in one batch, what is missing and known to lie somewhere, put after `after_ms` (since 1970).
+        """Read, in one batch, what is missing and known to lie somewhere,
+        put after `after_ms` (since 1970).
 
         Returns:
-            How many blocks were bad: those copies are forgotten, so that another round may try others.
+            How many blocks were bad: those copies are forgotten, so that
+            another round may try others.
 
         Raises:
             OSError: a segment that is there cannot be read.

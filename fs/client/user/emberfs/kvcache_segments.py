@@ -1,11 +1,14 @@
 """The files of a KV cache: finding, reading and making segments, and knowing what lies in them.
 
 Invariants:
-    - A stamp is read before the entries that it stands for: whoever deletes changes the entry, then the stamp.
-    - A file is closed only when nobody reads or writes it, so no block goes to a descriptor that means something else by now.
+    - A stamp is read before the entries that it stands for: whoever deletes
+      changes the entry, then the stamp.
+    - A file is closed only when nobody reads or writes it, so no block goes to a descriptor
+      that means something else by now.
     - All that several threads share changes under `lock`, and never while a file is waited for.
 
-What this module does not do: keys, checksums of blocks, the choice of what goes (`kvcache`, `kvcache_index`).
+What this module does not do: keys, checksums of blocks, the choice of what
+goes (`kvcache`, `kvcache_index`).
 """
 
 import errno
@@ -43,7 +46,10 @@ _ENTRIES_PER_READ: Final = 8192
 
 
 class SharedFile:
-    """An open file, closed when it has been given up and nobody uses it any more.  `hold`, `give_up`: under the lock."""
+    """An open file, closed when it has been given up and nobody uses it any more.
+
+    `hold`, `give_up`: under the lock.
+    """
 
     def __init__(self, file: BatchFile, lock: threading.Lock) -> None:
         self.file = file
@@ -57,7 +63,9 @@ class SharedFile:
         self._user_count += 1
 
     def release(self) -> None:
-        """End one `hold`; the last one after `give_up` closes the file, and raises what that raises."""
+        """End one `hold`; the last one after `give_up` closes the file,
+        and raises what that raises.
+        """
         with self._lock:
             self._user_count -= 1
             is_last = self._is_given_up and self._user_count == 0
@@ -159,7 +167,8 @@ class Segments:
         """Learn what others have put, deleted and dropped; return all names.
 
         Args:
-            wait: if another thread refreshes just now: wait for it and do it again; else return nothing at once.
+            wait: if another thread refreshes just now: wait for it and do it again;
+                else return nothing at once.
 
         Raises:
             OSError: the folder or a segment cannot be read.
@@ -284,7 +293,9 @@ class Segments:
         return again
 
     def _take_in(self, segment: Segment, first: int, content: bytes) -> bool:
-        """Add entries that were read, under the lock; return whether all were entries and there are more."""
+        """Add entries that were read, under the lock;
+        return whether all were entries and there are more.
+        """
         known = self.index.segments.get(segment.name)
         if known is None:  # dropped meanwhile
             return False
@@ -327,7 +338,8 @@ class Segments:
         """Make a segment and have it be the own one.
 
         Raises:
-            OSError: FileNotFoundError: another process has dropped it at once; ENOTCONN: the folder's file system is not mounted.
+            OSError: FileNotFoundError: another process has dropped it at once; ENOTCONN: the
+                folder's file system is not mounted.
         """
         self.folder.require_same()
         header = Header(os.urandom(ID_BYTES), self.geometry, now_ms)
@@ -370,7 +382,9 @@ class Segments:
             raise
 
     def write_entries(self, own: Own, first_slot: int, entries: Sequence[Entry]) -> None:
-        """Say what lies in neighbouring slots of the own segment, whose writer is held; raises OSError."""
+        """Say what lies in neighbouring slots of the own segment, whose writer is held;
+        raises OSError.
+        """
         header = own.segment.header
         content = bytearray().join(
             pack_entry(header.id, slot, entry) for slot, entry in enumerate(entries, first_slot)

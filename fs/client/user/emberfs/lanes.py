@@ -1,10 +1,12 @@
-"""Lanes: rings that calls of a client take, and give back; each with a stage for bytes that lie in no shared memory.
+"""Lanes: rings that calls of a client take, and give back;
+each with a stage for bytes that lie in no shared memory.
 
 Invariants:
-    - A lane is given back only when nothing is under way on it; after an exception it is given up, and only then
-      does the call end, so that no read reaches a buffer later.
-    - Of one client never more lanes are under way than its program may have rings; further calls wait for one.  Calls of threads
-      and of coroutines wait apart: a thread that runs coroutines must not block for what they hold.
+    - A lane is given back only when nothing is under way on it; after an exception it is given up,
+      and only then does the call end, so that no read reaches a buffer later.
+    - Of one client never more lanes are under way than its program may have rings; further calls
+      wait for one.  Calls of threads and of coroutines wait apart: a thread that runs coroutines
+      must not block for what they hold.
 """
 
 from array import array
@@ -30,7 +32,9 @@ LANES_OF_COROUTINES: Final = 24
 
 
 class Room:
-    """Where the pieces on a stage lie: one behind the other, round and round, so that some are filled while others are moved."""
+    """Where the pieces on a stage lie: one behind the other, round and round,
+    so that some are filled while others are moved.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -45,7 +49,9 @@ class Room:
         return not self._taken
 
     def take(self, count: int) -> int | None:
-        """Return where so many bytes may lie, at least 1; None: nowhere before others have ended."""
+        """Return where so many bytes may lie, at least 1;
+        None: nowhere before others have ended.
+        """
         if not self._taken:
             start = 0 if count <= self._size else None
         else:
@@ -78,7 +84,9 @@ class Lane:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is under way, nor left on the stage by a call that failed before it was handed in."""
+        """Whether nothing is under way, nor left on the stage by a call that failed
+        before it was handed in.
+        """
         return self.ring.free_count == self.ring.entry_count and self._room.is_empty
 
     def region_id(self, region: Region) -> int:
@@ -102,8 +110,8 @@ class Lane:
     def _start_some(self, plan: Plan) -> bool:
         """Hand in some pieces at once; True: there may be room for more.
 
-        Of the stage only a part at a time: what is handed in together ends together, and while one part is moved another is
-        filled, or emptied.
+        Of the stage only a part at a time: what is handed in together ends together, and while one
+        part is moved another is filled, or emptied.
         """
         waiting, room = plan.waiting, self.ring.free_count
         staged_bytes = 0
@@ -158,7 +166,9 @@ class Lane:
         return True
 
     def _staged_at(self, index: int, plan: Plan) -> tuple[int, int] | None:
-        """Return (memory id, offset) of room for a piece on the stage; None: there is none before others have ended."""
+        """Return (memory id, offset) of room for a piece on the stage;
+        None: there is none before others have ended.
+        """
         buffer = plan.buffer_of(index)
         if self._stage is None:
             self._stage = self._iovs.allocate(STAGE_BYTES)
@@ -172,9 +182,11 @@ class Lane:
         return self._stage.id, start
 
     def note(self, plan: Plan, results: Sequence[tuple[int, int]]) -> None:
-        """Take in completions; of many on the stage some at a time, each with what takes their room handed in before the next.
+        """Take in completions; of many on the stage some at a time,
+        each with what takes their room handed in before the next.
 
-        Parts that end together would be handed in together otherwise, and end together ever after: nothing would be moved while they are emptied.
+        Parts that end together would be handed in together otherwise, and end together ever after:
+        nothing would be moved while they are emptied.
         """
         if not self._staged:
             plan.note(results)
@@ -217,14 +229,18 @@ class Lanes:
             raise
 
     def give_back(self, lane: Lane) -> None:
-        """End what `take` began: also where something is under way, which then reaches no buffer any more."""
+        """End what `take` began: also where something is under way,
+        which then reaches no buffer any more.
+        """
         try:
             self._keep_or_close(lane)
         finally:
             self._for_threads.give_back()
 
     def keep(self, lane: Lane) -> None:
-        """As `give_back`, of a lane whose only call has ended well: nothing can be under way, nor left on its stage."""
+        """As `give_back`, of a lane whose only call has ended well:
+        nothing can be under way, nor left on its stage.
+        """
         if self._daemon.is_closed:
             self.give_back(lane)
             return

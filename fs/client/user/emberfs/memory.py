@@ -1,7 +1,8 @@
 """Memory that a program shares with the mount daemon, found again by address.
 
-A buffer belongs to shared memory when its bytes lie there, whatever object it is a view of: a memoryview, a numpy array, a
-tensor.  Memory lives as long as anything refers to it; what nothing refers to any more is dropped at the next call.
+A buffer belongs to shared memory when its bytes lie there, whatever object it is a view of: a
+memoryview, a numpy array, a tensor.  Memory lives as long as anything refers to it; what nothing
+refers to any more is dropped at the next call.
 
 Invariant: memory that has gone is never found, though other memory may have its address since.
 """
@@ -19,21 +20,26 @@ LONG_COPY_BYTES: Final = 256 << 10
 
 
 def address_of(buffer: memoryview) -> int | None:
-    """Return where the bytes of a buffer lie; None where that cannot be told (read-only or empty)."""
+    """Return where the bytes of a buffer lie; None where
+    that cannot be told (read-only or empty).
+    """
     if buffer.readonly or not buffer.nbytes:
         return None
     return addressof(c_char.from_buffer(buffer))
 
 
 def copy(source: memoryview, target: memoryview) -> None:
-    """Put the bytes of a writable buffer at the start of another one; others have the interpreter meanwhile if it takes long."""
+    """Put the bytes of a writable buffer at the start of another one;
+    others have the interpreter meanwhile if it takes long.
+    """
     count = source.nbytes
     if count < LONG_COPY_BYTES:
         target[:count] = source
         return
     if target.nbytes < count:
         raise ValueError(f"{count} bytes into {target.nbytes}")
-    # Assigned, nobody else would come to run while the kernel finds pages for `target`.  As long as these live nobody can let go of either.
+    # Assigned, nobody else would come to run while the kernel finds pages for `target`.  As long as
+    # these live nobody can let go of either.
     to, out_of = c_char.from_buffer(target), c_char.from_buffer(source)
     memmove(addressof(to), addressof(out_of), count)
 
@@ -62,7 +68,10 @@ class Region:
 
 
 class Regions:
-    """All shared memory of a client, by address.  Guarded by its owner's lock, but for `find_again` and the end of a mapping."""
+    """All shared memory of a client, by address.
+
+    Guarded by its owner's lock, but for `find_again` and the end of a mapping.
+    """
 
     def __init__(self) -> None:
         self._bases: list[int] = []
@@ -94,7 +103,8 @@ class Regions:
         return found
 
     def find_again(self, buffer: memoryview) -> tuple[Region, int] | None:
-        """Return what `find` does if it is the view that was found last, which lies where it lay; None: ask `find`.
+        """Return what `find` does if it is the view that was found last, which lies where it lay;
+        None: ask `find`.
 
         Needs no lock.
         """

@@ -1,7 +1,8 @@
-"""Whether a path lies where a file system should be mounted and is not: what is written there fills another disk.
+"""Whether a path lies where a file system should be mounted and is not:
+what is written there fills another disk.
 
-A mount daemon leaves a mark on the directory that it mounts on, which shows only while nothing is mounted there
-(specs/decisions/0144-mount-points-that-are-bare.md).
+A mount daemon leaves a mark on the directory that it mounts on, which shows only while nothing is
+mounted there (specs/decisions/0144-mount-points-that-are-bare.md).
 
 What this module does not do: find a directory on which EmberFS was never mounted.
 """
@@ -14,7 +15,9 @@ from .protocol import MOUNT_POINT_ATTRIBUTE
 
 
 def require_mounted(path: str | os.PathLike[str]) -> None:
-    """Raise OSError(ENOTCONN) where a path is, or lies below, the mount point of a file system that is not mounted."""
+    """Raise OSError(ENOTCONN) where a path is, or lies below,
+    the mount point of a file system that is not mounted.
+    """
     absolute = Path(path).absolute()
     for place in (absolute, *absolute.parents):
         if is_bare(place):
@@ -26,6 +29,8 @@ def is_bare(place: Path) -> bool:
     """Return whether a directory is a mount point on which nothing is mounted now."""
     try:
         os.getxattr(place, MOUNT_POINT_ATTRIBUTE)
-    except OSError:  # not there, without the mark, or a file system that has none: whoever uses it is told what is wrong
+    except OSError:
+        # not there, without the mark, or a file system that has none: whoever
+        # uses it is told what is wrong
         return False
     return True

@@ -1,11 +1,13 @@
-"""The batch interface inside the process: `NativeClient`, for where there is no mount (containers without FUSE).
+"""The batch interface inside the process: `NativeClient`,
+for where there is no mount (containers without FUSE).
 
-Needs `fs`, the file system's own package.  Connections belong to the process (`emberfs.clusters`): all clients of a cluster
-share one, and the child of a fork has its own.
+Needs `fs`, the file system's own package.  Connections belong to the process (`emberfs.clusters`):
+all clients of a cluster share one, and the child of a fork has its own.
 
 Invariants:
     - Bytes reach the callers' buffers, of any kind, straight from the connection.
-    - A file that the parent of a fork has opened is opened anew in the child, by its path, without being emptied.
+    - A file that the parent of a fork has opened is opened anew in the child, by
+      its path, without being emptied.
 """
 
 import errno
@@ -117,7 +119,9 @@ class NativeIov(OfOneProcess):
 
 
 class NativeClient(Closing):
-    """See `BatchClient`.  Paths are those of the file system, with or without `ember://.../` before them."""
+    """See `BatchClient`.  Paths are those of the file system,
+    with or without `ember://.../` before them.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""Which batch client fits where files lie: `open_client` for one path or URL, `connect_for` for those of a loader."""
+"""Which batch client fits where files lie:
+`open_client` for one path or URL, `connect_for` for those of a loader.
+"""
 
 import errno
 import os
@@ -24,13 +26,14 @@ def open_client(path_or_url: str | os.PathLike[str]) -> BatchClient:
     """Return a batch client for where files lie.
 
     Args:
-        path_or_url: `ember://...`, or the folder of a cluster that `ember up` started: a client inside the process, whose
-            paths are those of the file system.  A path on an EmberFS mount: one over rings of its daemon.  Any other
-            path: one by plain system calls.
+        path_or_url: `ember://...`, or the folder of a cluster that `ember up` started: a client
+            inside the process, whose paths are those of the file system.  A path on an EmberFS
+            mount: one over rings of its daemon.  Any other path: one by plain system calls.
 
     Raises:
         OSError: there is nothing by this name, or nobody answers.
-        ImportError: a cluster, and the file system's own package is not installed beside this library.
+        ImportError: a cluster, and the file system's own package is not
+            installed beside this library.
     """
     path = os.fspath(path_or_url)
     if is_url(path) or (Path(path) / _CLUSTER_FILE).exists():
@@ -51,8 +54,8 @@ def open_client(path_or_url: str | os.PathLike[str]) -> BatchClient:
 def connect_for(paths: Sequence[str | os.PathLike[str]]) -> Connect:
     """Return what makes the client for files, which need not exist yet.
 
-    Of `ember://` URLs one inside the process; on one EmberFS mount one over rings of its daemon; else, also where the
-    daemon is out of reach, one by plain system calls.
+    Of `ember://` URLs one inside the process; on one EmberFS mount one over rings of its daemon;
+    else, also where the daemon is out of reach, one by plain system calls.
 
     Raises:
         ValueError: URLs of several clusters, or URLs and paths.
@@ -79,6 +82,8 @@ def _client_of_paths(paths: Sequence[str]) -> BatchClient:
         folders = sorted({Path(path).resolve().parent for path in paths})
         if len({folder.stat().st_dev for folder in folders}) == 1:
             return RingClient(folders[0])
-    except OSError:  # no such folder, no such mount, or its daemon is out of reach: files tell when they are opened
+    except OSError:
+        # no such folder, no such mount, or its daemon is out of reach:
+        # files tell when they are opened
         return PosixClient()
     return PosixClient()

@@ -1,11 +1,14 @@
-"""In which order an epoch visits its samples: shuffled blocks, shared out evenly, from any position.
+"""In which order an epoch visits its samples:
+shuffled blocks, shared out evenly, from any position.
 
-Purpose: loaders that shuffle well and read large neighbouring pieces, and resume at exactly the next sample.  Samples
-are grouped into blocks of neighbours; the blocks are shuffled; the samples of every `window` blocks in a row are
-shuffled among themselves.  Blocks of one sample are a perfect shuffle.
+Purpose: loaders that shuffle well and read large neighbouring pieces, and resume at
+exactly the next sample.  Samples are grouped into blocks of neighbours; the blocks are
+shuffled; the samples of every `window` blocks in a row are shuffled among themselves.
+Blocks of one sample are a perfect shuffle.
 
-A permutation of n sorts 0 .. n-1 by 64-bit little-endian words of SHAKE-128 over a label of seed, epoch and purpose,
-so that every machine, every version of Python and every resumed run has the same one.
+A permutation of n sorts 0 .. n-1 by 64-bit little-endian words of SHAKE-128 over a
+label of seed, epoch and purpose, so that every machine, every version of Python and
+every resumed run has the same one.
 
 What this module does not do: read; count what has been consumed.
 """
@@ -26,7 +29,8 @@ def permutation(count: int, label: str) -> list[int]:
 
 
 def share(count: int, number: int, shares: int) -> tuple[int, int]:
-    """Return begin and end of one share of `count` positions: all are equally long, up to shares-1 positions belong to none.
+    """Return begin and end of one share of `count` positions:
+    all are equally long, up to shares-1 positions belong to none.
 
     Equal, so that all ranks do the same number of steps, and workers end at the same time.
     """

@@ -1,15 +1,16 @@
 """Folders of small files in one FFRecord file, read by name.
 
-Purpose: a million small files cost a million opens per epoch; packed, a batch of them is one batch of reads.
+Purpose: a million small files cost a million opens per epoch; packed, a batch
+of them is one batch of reads.
 
     python -m emberfs.pack FOLDER FILE.ffr          every regular file below FOLDER
     python -m emberfs.pack --list FILE.ffr
     python -m emberfs.pack --check FILE.ffr         read everything, compare all checksums
     python -m emberfs.pack --unpack FILE.ffr FOLDER
 
-The last sample is the index: `MAGIC` and a JSON list of the files' paths below the folder, in the order of their
-samples.  Folders packed by the original FFRecord tools hold a pickled index there, which runs code when it is
-opened: it is refused unless the caller trusts the file.
+The last sample is the index: `MAGIC` and a JSON list of the files' paths below the folder, in the
+order of their samples.  Folders packed by the original FFRecord tools hold a pickled index there,
+which runs code when it is opened: it is refused unless the caller trusts the file.
 
 What this module does not do: keep modes, times, links or empty directories.
 """
@@ -33,7 +34,9 @@ PICKLE_MAGIC = b"piouhjgbr"
 
 
 def files_below(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the paths of regular files below a folder, relative to it, sorted; links are not followed."""
+    """Return the paths of regular files below a folder, relative to it, sorted;
+    links are not followed.
+    """
     root = Path(folder)
     found = []
     for parent, _, names in os.walk(root, onerror=_raise):
@@ -73,7 +76,8 @@ class PackedFolder(Closing):
     Args:
         path: the file.
         connect: makes the client to read through.
-        allow_pickle: open an index of the original tools, which can run any code: only for files that you trust.
+        allow_pickle: open an index of the original tools, which can run any code:
+            only for files that you trust.
 
     Raises:
         DamagedRecordError: no packed folder, or damaged.
@@ -146,7 +150,8 @@ def _parse(index: bytes, path: str, count: int, allow_pickle: bool) -> dict[str,
         raise DamagedRecordError(f"{path}: last sample is no index: not a packed folder")
     if not allow_pickle:
         raise ValueError(
-            f"{path}: pickled index, which can run any code: allow_pickle=True if you trust the file"
+            f"{path}: pickled index, which can run any code: allow_pickle=True if you trust the "
+            "file"
         )
     tree = pickle.loads(index[len(PICKLE_MAGIC) :])  # noqa: S301 - the caller trusts it
     return dict(_leaves(tree, PurePosixPath()))

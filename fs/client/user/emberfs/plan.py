@@ -1,12 +1,16 @@
 """How a batch of transfers becomes entries of a ring, and their results become its result.  No I/O.
 
-A transfer is cut where an entry would be too long, or cross a block of its memory.  What lies in no shared memory goes through
-a stage, as much at a time as fits.  Writes that follow each other both in the file and in memory are one entry.
+A transfer is cut where an entry would be too long, or cross a block of its memory.  What lies in no
+shared memory goes through a stage, as much at a time as fits.  Writes that follow each other both
+in the file and in memory are one entry.
 
 Invariants:
-    - Every byte is asked for once; the rest of a short write is asked for again, until an error comes.
-    - When one fails that has several transfers in it, they are asked for again one by one, so that each fails for itself.
-    - The result of a read counts up to the first short piece: what lies behind the end of the file is nothing.
+    - Every byte is asked for once; the rest of a short write is asked
+      for again, until an error comes.
+    - When one fails that has several transfers in it, they are asked for again one by one,
+      so that each fails for itself.
+    - The result of a read counts up to the first short piece: what lies behind
+      the end of the file is nothing.
 """
 
 import errno
@@ -19,9 +23,13 @@ from .memory import Region
 from .protocol import LENGTH_MAX, EntryFlag, Op
 
 STAGED_BYTES_MAX: Final = 4 << 20
-"""Cut where the file has a multiple of it, so that no chunk is written, or read, in two steps that need not be."""
+"""Cut where the file has a multiple of it, so that no chunk is written, or read,
+in two steps that need not be.
+"""
 JOINED_BYTES_MAX: Final = 16 << 20
-"""Neighbouring writes become one, up to the next multiple of it in the file: chunks are written whole, in fewer steps."""
+"""Neighbouring writes become one, up to the next multiple of it in the file:
+chunks are written whole, in fewer steps.
+"""
 
 
 class Piece(NamedTuple):
@@ -47,7 +55,9 @@ class Plan:
         places: Iterable[tuple[Region, int] | None],
         flags: EntryFlag,
     ) -> None:
-        """`buffers`: those of the transfers, as bytes; `places`: the region that each lies in, and where in it; None: in none."""
+        """`buffers`: those of the transfers, as bytes;
+        `places`: the region that each lies in, and where in it; None: in none.
+        """
         self.op = op
         self.flags = flags
         self.transfers = transfers
@@ -81,7 +91,9 @@ class Plan:
             start += count
 
     def _can_join(self, piece: Piece) -> bool:
-        """Make a write part of the piece before it; False: they are no neighbours, or would be too long together."""
+        """Make a write part of the piece before it;
+        False: they are no neighbours, or would be too long together.
+        """
         if not self.pieces:
             return False
         last = self.pieces[-1]
@@ -127,7 +139,9 @@ class Plan:
                     self._errors.setdefault(self.pieces[index].transfer, errno.EIO)
 
     def _take_apart(self, index: int) -> None:
-        """Have the transfers of a piece that failed done each by itself; the piece counts for nothing."""
+        """Have the transfers of a piece that failed done each by itself;
+        the piece counts for nothing.
+        """
         parts = self._joined.pop(index)
         self.pieces[index] = self.pieces[index]._replace(length=0)
         self.moved[index] = 0

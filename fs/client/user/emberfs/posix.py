@@ -1,15 +1,18 @@
 """The batch interface by plain system calls: any path of a mount, or of a local disk.
 
-Purpose: programs run unchanged where there is no mount daemon to share memory with, and tests need no cluster.
+Purpose: programs run unchanged where there is no mount daemon to share memory
+with, and tests need no cluster.
 
-A batch is cut into pieces of at most `PIECE_BYTES`; transfers that touch each other in one file become one vectored
-system call.  The calling thread and a few helpers take pieces until none is left, so that a slow file system has
-several requests at a time, while a batch of one piece costs one system call.
+A batch is cut into pieces of at most `PIECE_BYTES`; transfers that touch each other in one
+file become one vectored system call.  The calling thread and a few helpers take pieces
+until none is left, so that a slow file system has several requests at a time, while a batch
+of one piece costs one system call.
 
-Invariants: those of `batch`.  Descriptors are positioned explicitly by every call, so a forked child may use those that
-it inherited; only the helper threads are made anew there.
+Invariants: those of `batch`.  Descriptors are positioned explicitly by every call, so a forked
+child may use those that it inherited; only the helper threads are made anew there.
 
-What this module does not do: share memory with another process, buffer, read ahead (the kernel does).
+What this module does not do: share memory with another process,
+buffer, read ahead (the kernel does).
 """
 
 import errno
@@ -38,7 +41,9 @@ from .closing import Closing, OfOneProcess, in_use, shown
 
 HELPERS_DEFAULT = 7
 PIECE_BYTES = 4 << 20
-"""Large enough to hide the cost of a call, small enough that one large transfer uses all threads."""
+"""Large enough to hide the cost of a call,
+small enough that one large transfer uses all threads.
+"""
 
 BUFFERS_PER_CALL = min(1024, os.sysconf("SC_IOV_MAX"))
 
@@ -59,7 +64,9 @@ def open_flags(mode: OpenMode) -> int:
 
 
 def close_descriptor(descriptor: int, path: str) -> None:
-    """Close a descriptor; a network file system may say only now that it could not write (ENOSPC, EDQUOT, EIO)."""
+    """Close a descriptor; a network file system may say only now
+    that it could not write (ENOSPC, EDQUOT, EIO).
+    """
     try:
         os.close(descriptor)
     except OSError as error:
@@ -162,7 +169,9 @@ class Piece:
 
 
 def cut(transfers: Sequence[Transfer]) -> list[Piece]:
-    """Return the pieces of a batch by file and offset; every byte of every transfer is in exactly one."""
+    """Return the pieces of a batch by file and offset;
+    every byte of every transfer is in exactly one.
+    """
     order = sorted(
         range(len(transfers)), key=lambda i: (id(transfers[i].file), transfers[i].offset)
     )
@@ -251,7 +260,10 @@ def _write_piece(piece: Piece) -> int:
 
 
 class _Run:
-    """One batch on its way: pieces waiting, pieces done, failures by transfer.  Any number of threads work on it."""
+    """One batch on its way: pieces waiting, pieces done, failures by transfer.
+
+    Any number of threads work on it.
+    """
 
     def __init__(self, act: Callable[[Piece], int], pieces: list[Piece]) -> None:
         self._act = act
@@ -324,7 +336,8 @@ class PosixClient(Closing):
         return PosixIov(size)
 
     def read(self, transfers: Sequence[Transfer]) -> list[int]:
-        """Fill the buffers; return for each how many bytes were read: fewer than asked for only at the end of the file.
+        """Fill the buffers; return for each how many bytes were read:
+        fewer than asked for only at the end of the file.
 
         Raises:
             OSError: the first failure by position, with errno and the file's path.
@@ -345,7 +358,9 @@ class PosixClient(Closing):
         return counts
 
     def write(self, transfers: Sequence[Transfer]) -> None:
-        """Write the buffers; durable after `BatchFile.fsync` or `close`.  Overlapping writes of one call: any order.
+        """Write the buffers; durable after `BatchFile.fsync` or `close`.
+
+        Overlapping writes of one call: any order.
 
         Raises:
             OSError: as `read`.

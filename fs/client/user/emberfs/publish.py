@@ -1,14 +1,16 @@
-"""Files and folders that appear complete, or not at all: written beside, made durable, renamed into place.
+"""Files and folders that appear complete, or not at all:
+written beside, made durable, renamed into place.
 
-Purpose: checkpoints.  A job can be killed at any moment; what bears a checkpoint's name is whole, and what was cut off
-bears a name with `.partial-` in it, which the next pruning removes.
+Purpose: checkpoints.  A job can be killed at any moment; what bears a checkpoint's name is whole,
+and what was cut off bears a name with `.partial-` in it, which the next pruning removes.
 
 Invariants:
-    - Nothing is renamed before it is durable, and a name counts as given only when its directory is durable, too.
-    - What is removed loses its name first, in one step: a writer that still believes in it fails, and does not publish
-      the half that is left.
-    - Nothing is made beneath a mount that is not there, on another disk, nor is a run without its mount one without
-      checkpoints: ENOTCONN.
+    - Nothing is renamed before it is durable, and a name counts as given only when
+      its directory is durable, too.
+    - What is removed loses its name first, in one step: a writer that still believes in it fails,
+      and does not publish the half that is left.
+    - Nothing is made beneath a mount that is not there, on another disk, nor is a run without its
+      mount one without checkpoints: ENOTCONN.
 
 What this module does not do: move bytes.
 """
@@ -30,7 +32,9 @@ from .urls import PROTOCOLS, is_url
 PARTIAL = ".partial-"
 REMOVED = ".removed-"
 CHUNK_BYTES = 4 << 20
-"""Of files in a folder that is published: written once, from end to end, by updates that cost nearly the same whatever their size."""
+"""Of files in a folder that is published: written once, from end to end,
+by updates that cost nearly the same whatever their size.
+"""
 
 _FOLDED_URLS = tuple(f"{protocol}:/" for protocol in PROTOCOLS)
 _AT_FDCWD = -100
@@ -44,7 +48,8 @@ def partial_name(path: str | os.PathLike[str]) -> str:
 
 
 def refuse_url(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for a URL, which must not be taken for a path: that would be one below the current folder.
+    """Raise ValueError for a URL, which must not be taken for a path:
+    that would be one below the current folder.
 
     Also for what `pathlib.Path` makes of a URL, with one slash.
     """
@@ -55,7 +60,9 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
 
 
 def _check_path(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for a URL, and OSError (ENOTCONN) for a path whose file system is not mounted."""
+    """Raise ValueError for a URL, and OSError (ENOTCONN) for a path whose file system
+    is not mounted.
+    """
     refuse_url(path)
     require_mounted(path)
 
@@ -75,7 +82,8 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a name to write a file under; at the end of the block, it replaces `path`; if the block fails, it is gone.
+    """Yield a name to write a file under; at the end of the block, it replaces `path`;
+    if the block fails, it is gone.
 
     The block makes the file's content durable.
 
@@ -107,7 +115,9 @@ def make_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and all below it, its name first; one that is gone already is none of our business."""
+    """Remove a folder and all below it, its name first;
+    one that is gone already is none of our business.
+    """
     removed = Path(_removed_name(path)) if REMOVED not in path.name else path
     try:
         path.rename(removed)
@@ -118,7 +128,8 @@ def remove_folder(path: Path) -> None:
 
 
 def make_partial_folder(path: str | os.PathLike[str]) -> str:
-    """Remove what earlier attempts at this folder have left, make a new one beside it, return its name.
+    """Remove what earlier attempts at this folder have left, make a new one beside it,
+    return its name.
 
     An earlier attempt that is still under way fails: one of the two writers is to be the only one.
 
@@ -139,7 +150,9 @@ def make_partial_folder(path: str | os.PathLike[str]) -> str:
 
 
 def _want_large_chunks(folder: str) -> None:
-    """Have files of a new folder cut into larger chunks, where it is on EmberFS and they are not larger already."""
+    """Have files of a new folder cut into larger chunks,
+    where it is on EmberFS and they are not larger already.
+    """
     with suppress(OSError):  # no such attribute: another file system, or an older mount
         if int(os.getxattr(folder, CHUNK_SIZE_ATTRIBUTE)) < CHUNK_BYTES:
             os.setxattr(folder, CHUNK_SIZE_ATTRIBUTE, b"%d" % CHUNK_BYTES)
@@ -165,12 +178,13 @@ def publish_folder(partial: str, path: str | os.PathLike[str], *, overwrite: boo
     Args:
         partial: from `make_partial_folder`; all in it is durable.
         path: its name to be.
-        overwrite: replace a folder of that name, by one exchange of names.  On file systems that cannot do that (some
-            network file systems), a kill between two renames leaves none of that name, and the old one under a name
-            with `.removed-`.
+        overwrite: replace a folder of that name, by one exchange of names.  On file systems that
+            cannot do that (some network file systems), a kill between two renames leaves none of
+            that name, and the old one under a name with `.removed-`.
 
     Raises:
-        FileExistsError: there is one, and `overwrite` is not set; or there is something else of that name.
+        FileExistsError: there is one, and `overwrite` is not set; or there is
+            something else of that name.
     """
     target = Path(path).absolute()
     sync_folder(partial)
@@ -191,7 +205,8 @@ def check_free(target: Path, *, overwrite: bool) -> bool:
     """Return whether there is a folder of that name, which may be replaced.
 
     Raises:
-        FileExistsError: there is one, and `overwrite` is not set; or there is something else of that name.
+        FileExistsError: there is one, and `overwrite` is not set; or there is
+            something else of that name.
     """
     if not os.path.lexists(target):
         return False
@@ -243,7 +258,8 @@ class CheckpointFolder:
         return self.base / f"step-{number:09d}"
 
     def steps(self) -> list[int]:
-        """Return the steps that have a complete checkpoint, oldest first; of a folder that is not made yet none.
+        """Return the steps that have a complete checkpoint, oldest first;
+        of a folder that is not made yet none.
 
         Raises:
             OSError: the folder cannot be read; ENOTCONN: its file system is not mounted.
@@ -258,14 +274,19 @@ class CheckpointFolder:
         return sorted(s for s, entry in steps if entry.name == self.path(s).name and entry.is_dir())
 
     def latest(self) -> int | None:
-        """Return the step of the newest complete checkpoint; None: there is none yet.  Errors as of `steps`."""
+        """Return the step of the newest complete checkpoint; None: there is none yet.
+
+        Errors as of `steps`.
+        """
         steps = self.steps()
         return steps[-1] if steps else None
 
     def prune(self) -> list[int]:
-        """Remove all but the newest `keep`, and what saves that were cut off before the newest have left; return the steps.
+        """Remove all but the newest `keep`, and what saves that were cut off
+        before the newest have left; return the steps.
 
-        Call it on one rank, when no save of an earlier step is under way.  What is being removed loses its name first.
+        Call it on one rank, when no save of an earlier step is under way.  What is being
+        removed loses its name first.
         """
         steps = self.steps()
         gone = steps[: -self.keep]

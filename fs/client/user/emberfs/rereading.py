@@ -1,18 +1,22 @@
-"""Rows of files that are read again and again, as data sets are, epoch after epoch: by rings first, then out of the kernel's page cache.
+"""Rows of files that are read again and again, as data sets are, epoch after epoch:
+by rings first, then out of the kernel's page cache.
 
     rereader = Rereader(client, files)
     counts = rereader.read(rows, buffer)
 
-Purpose: a ring is the cheapest way to bytes that this host does not have, and the page cache of the mount the cheapest to those that it
-has.  Rings leave nothing in that cache.  So a block of a file of which a share was read by rings is asked for as a whole, in the background, and what lies
-in it is read by system calls from then on.  The kernel drops pages as it needs memory.
+Purpose: a ring is the cheapest way to bytes that this host does not have, and the page cache of the
+mount the cheapest to those that it has.  Rings leave nothing in that cache.  So a block of a file
+of which a share was read by rings is asked for as a whole, in the background, and what lies in it
+is read by system calls from then on.  The kernel drops pages as it needs memory.
 
 Invariants:
     - Results and errors are those of `emberfs.rows.read_rows`.
-    - Nothing is shown that a `read` of an ordinary program on the mount might not show: a file opened after a change was closed
-      shows it, wherever that was made; to files that are open, changes by other hosts may come late.
-    - Files that would fill more than a part of the free memory are read by rings alone.  When reading out of the cache turns out slower than by
-      rings, because the kernel needed the memory, all is forgotten, and the share that asks for a block doubles.
+    - Nothing is shown that a `read` of an ordinary program on the mount might not show: a file
+      opened after a change was closed shows it, wherever that was made; to files that are open,
+      changes by other hosts may come late.
+    - Files that would fill more than a part of the free memory are read by rings alone.  When
+      reading out of the cache turns out slower than by rings, because the kernel needed the memory,
+      all is forgotten, and the share that asks for a block doubles.
 
 What this module does not do: keep bytes itself; read ahead of a program.
 """
@@ -32,18 +36,27 @@ from .rows import Rows, check_rows, read_rows
 
 BLOCK_BITS: Final = 20
 BLOCK_BYTES: Final = 1 << BLOCK_BITS
-"""A mount is asked for at most so much at once, which costs it about what as many bytes by rings do."""
+"""A mount is asked for at most so much at once,
+which costs it about what as many bytes by rings do.
+"""
 FIRST_SHARE: Final = 1 / 8
-"""This part of a block is read by rings before the whole is asked for: who reads few samples does not pay for many."""
+"""This part of a block is read by rings before the whole is asked for:
+who reads few samples does not pay for many.
+"""
 FREE_MEMORY_PART: Final = 2
 SETTLED_BATCHES: Final = 16
-"""So many after the last block was asked for, what was asked for has come, and its speed says something."""
+"""So many after the last block was asked for, what was asked for has come,
+and its speed says something.
+"""
 JUDGED_BATCHES: Final = 16
 """So many are looked at together."""
 
 
 class _Blocks:
-    """What is known of one file's blocks.  Wrong notes cost time, never bytes, so threads may change them side by side."""
+    """What is known of one file's blocks.
+
+    Wrong notes cost time, never bytes, so threads may change them side by side.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -58,7 +71,9 @@ class _Blocks:
         self._read_bytes = array("Q", bytes(8 * count))
 
     def has(self, offset: int, size: int) -> bool:
-        """Return whether all of a row has been asked for; False behind the end of the file as it was opened."""
+        """Return whether all of a row has been asked for;
+        False behind the end of the file as it was opened.
+        """
         end = offset + size
         if end > self.length:
             return False
@@ -156,7 +171,9 @@ class Rereader:
         return cached, rest
 
     def _are_of_whole_file(self, rows: Rows) -> bool:
-        """Return whether all rows are of one file that has been asked for: most batches are, and it is seen quickly."""
+        """Return whether all rows are of one file that has been asked for:
+        most batches are, and it is seen quickly.
+        """
         file = rows.files[0] if rows.files else None
         blocks = self._blocks.get(file) if file is not None else None
         if (

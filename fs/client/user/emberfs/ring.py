@@ -1,13 +1,14 @@
 """The batch interface through the mount daemon: `RingClient`.
 
-Each call takes a ring (emberfs/lanes.py), hands its transfers in, and waits for them on that ring's bell.  Buffers in
-memory of `allocate` (or `share`) are moved without a copy; others through a stage.
+Each call takes a ring (emberfs/lanes.py), hands its transfers in, and waits for
+them on that ring's bell.  Buffers in memory of `allocate` (or `share`) are moved
+without a copy; others through a stage.
 
 Invariants:
-    - After a fork the child drops its copies of connection and rings; it connects, and registers files and memory,
-      at the first use there.
-    - Where the daemon has gone and another serves the mount (emberfs/daemon.py), files that were open stay lost, as the kernel's
-      descriptors do; memory is good again.
+    - After a fork the child drops its copies of connection and rings; it connects, and registers
+      files and memory, at the first use there.
+    - Where the daemon has gone and another serves the mount (emberfs/daemon.py), files that were
+      open stay lost, as the kernel's descriptors do; memory is good again.
 """
 
 import errno
@@ -41,8 +42,8 @@ class RingClient(Closing):
         """Connect to the mount that a path is on.
 
         Raises:
-            OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted where it should be; ENOENT,
-                ECONNREFUSED and others.
+            OSError: EOPNOTSUPP: it is on no mount that serves batches; ENOTCONN: nothing is mounted
+                where it should be; ENOENT, ECONNREFUSED and others.
             ValueError: a URL.
         """
         if is_url(mount_path):
@@ -82,7 +83,8 @@ class RingClient(Closing):
         return self.adopt(path, os.open(path, flags, NEW_FILE_MODE))
 
     def adopt(self, path: str, fd: int) -> RingFile:
-        """Return a file for a descriptor that is open on the mount, which is taken over also if this fails.
+        """Return a file for a descriptor that is open on the mount,
+        which is taken over also if this fails.
 
         Raises:
             OSError: EOPNOTSUPP: it is of another file system.
@@ -104,15 +106,18 @@ class RingClient(Closing):
     def share(self, fd: int, size: int, *, block_size: int = 0) -> SharedIov:
         """Return memory of a memory file that others may have, too; `fd` stays the caller's.
 
-        Sealed against shrinking it is reached without a copy, otherwise (a file in /dev/shm) with one.
+        Sealed against shrinking it is reached without a copy, otherwise
+        (a file in /dev/shm) with one.
         """
         return self._iovs.share(fd, size, block_size=block_size)
 
     def segment(self, number: bytes) -> SharedIov:
-        """Return memory that a program of this user has registered by a link in `3fs-virt/iovs`, by the 16 bytes of its UUID.
+        """Return memory that a program of this user has registered by a link in `3fs-virt/iovs`,
+        by the 16 bytes of its UUID.
 
         Raises:
-            OSError: ENOENT: none has, or the mount offers no such directory; ENOSYS: its daemon is of an earlier release.
+            OSError: ENOENT: none has, or the mount offers no such directory; ENOSYS: its
+                daemon is of an earlier release.
         """
         return self._iovs.segment(number)
 
@@ -124,7 +129,10 @@ class RingClient(Closing):
         timeout_s: float = 0.0,
         priority: Priority = Priority.NORMAL,
     ) -> Ior:
-        """Return a ring of one's own, for one thread at a time; ends with the client.  See `Ior`."""
+        """Return a ring of one's own, for one thread at a time; ends with the client.
+
+        See `Ior`.
+        """
         return self._rings.new(entry_count, depth=depth, timeout_s=timeout_s, priority=priority)
 
     def read(self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS) -> list[int]:
@@ -142,7 +150,9 @@ class RingClient(Closing):
         return self._move(self._plan(Op.READ, transfers, flags))
 
     def _read_one(self, transfer: Transfer, flags: EntryFlag) -> int | None:
-        """Do a read that needs one entry, without a plan, which costs more than that; None: it needs one, and nothing is done."""
+        """Do a read that needs one entry, without a plan, which costs more than that;
+        None: it needs one, and nothing is done.
+        """
         file, offset, buffer = transfer
         if not isinstance(file, RingFile) or not is_plain_read(file, offset, buffer, self.daemon):
             return None
@@ -222,11 +232,15 @@ class RingClient(Closing):
     async def read_async(
         self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS
     ) -> list[int]:
-        """Do what `read` does, in a coroutine of asyncio or trio; cancelled, the buffers are not reached any more."""
+        """Do what `read` does, in a coroutine of asyncio or trio;
+        cancelled, the buffers are not reached any more.
+        """
         return await self._move_async(self._plan(Op.READ, transfers, flags))
 
     async def write_async(self, transfers: Sequence[Transfer]) -> None:
-        """Do what `write` does, in a coroutine of asyncio or trio; cancelled, any part may have been written."""
+        """Do what `write` does, in a coroutine of asyncio or trio;
+        cancelled, any part may have been written.
+        """
         await self._move_async(self._plan(Op.WRITE, transfers, _NO_FLAGS))
 
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:

@@ -84,7 +84,10 @@ class RingFile(OfOneProcess):
                 number = errno.EISDIR
                 raise OSError(number, os.strerror(number), self._path) from error
             if self._is_of_another_mount():
-                what = f"on another mount than {self.daemon.mount_path}: a client reaches the files of one"
+                what = (
+                    f"on another mount than {self.daemon.mount_path}: a client reaches the files "
+                    "of one"
+                )
                 raise OSError(errno.EXDEV, what, self._path) from error
             raise OSError(error.errno, error.strerror, self._path) from error
 
@@ -139,7 +142,9 @@ class RingFile(OfOneProcess):
 
 
 def own_file(file: BatchFile, daemon: Daemon) -> RingFile:
-    """Return a file as what it is; raises TypeError: another client has opened it, whose ids mean other files."""
+    """Return a file as what it is; raises TypeError:
+    another client has opened it, whose ids mean other files.
+    """
     if not isinstance(file, RingFile) or file.daemon is not daemon:
         raise TypeError(f"{file!r} was not opened by this client")
     return file
@@ -170,7 +175,9 @@ def checked_buffers(op: Op, transfers: Sequence[Transfer], daemon: Daemon) -> li
 
 
 def is_plain_read(file: RingFile, offset: int, buffer: memoryview, daemon: Daemon) -> bool:
-    """Tell whether a read is one that `checked_buffers` lets through as it is, without saying what is wrong with another."""
+    """Tell whether a read is one that `checked_buffers` lets through as it is,
+    without saying what is wrong with another.
+    """
     return (
         file.daemon is daemon
         and type(buffer) is memoryview

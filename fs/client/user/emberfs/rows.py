@@ -3,13 +3,14 @@
     buffer = new_buffer(client, sum(sizes))
     counts = read_rows(client, Rows(files, offsets, sizes, places), buffer)
 
-Purpose: a batch costs the program a few operations on whole columns and next to nothing for each piece, where
-`BatchClient.read` makes an object for each.  Any client will do; `RingClient` takes the columns as they are.
+Purpose: a batch costs the program a few operations on whole columns and next to nothing for
+each piece, where `BatchClient.read` makes an object for each.  Any client will do; `RingClient`
+takes the columns as they are.
 
 Invariants:
     - Results and errors are those of `BatchClient.read`.
-    - Memory of `new_buffer` is used again only when nothing refers to it any more, and never after a fork that came
-      while it was in use: the child has it as it was.
+    - Memory of `new_buffer` is used again only when nothing refers to it any more, and never after
+      a fork that came while it was in use: the child has it as it was.
 
 What this module does not do: write; say where pieces lie.
 """
@@ -34,13 +35,17 @@ from .protocol import LENGTH_MAX, EntryFlag, Op
 from .ring_file import RingFile
 
 STEP_BYTES: Final = 1 << 20
-"""Sizes of memory that is kept are multiples of it, so that batches of about one size can use the same."""
+"""Sizes of memory that is kept are multiples of it,
+so that batches of about one size can use the same.
+"""
 KEPT_BYTES_MAX: Final = 64 << 20
 """Of one process; more is given back."""
 SHARED_BYTES_MIN: Final = 64 << 10
 """Less is not worth a piece of memory of its own."""
 HELD_COUNT_MAX: Final = 32
-"""How many buffers of one client may be shared memory at a time, each of which takes two descriptors: who keeps more gets plain memory."""
+"""How many buffers of one client may be shared memory at a time,
+each of which takes two descriptors: who keeps more gets plain memory.
+"""
 _NO_FLAGS: Final = EntryFlag(0)
 _address_of: Final = ctypes.addressof
 _first_byte_of: Final = ctypes.c_char.from_buffer
@@ -77,17 +82,21 @@ class RowClient(Protocol):
 
 
 def new_buffer(client: BatchClient, size: int) -> memoryview:
-    """Return `size` writable bytes, which need not be zero: of a kind that reads of this client reach without a copy."""
+    """Return `size` writable bytes, which need not be zero:
+    of a kind that reads of this client reach without a copy.
+    """
     if isinstance(client, RowClient):
         return client.new_buffer(size)
     return memoryview(bytearray(size))
 
 
 def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
-    """Fill the buffer; return for each row how many bytes were read: fewer than its size only at the end of the file.
+    """Fill the buffer; return for each row how many bytes were read:
+    fewer than its size only at the end of the file.
 
     Raises:
-        OSError: the first failure by position, with errno and the file's path; all others have been done.
+        OSError: the first failure by position, with errno and the file's
+            path; all others have been done.
         ValueError: rows that reach beyond the buffer.
     """
     check_rows(rows, buffer)
@@ -133,7 +142,9 @@ class Buffers:
         return size >= SHARED_BYTES_MIN and len(self._held) < HELD_COUNT_MAX
 
     def take(self, size: int) -> memoryview:
-        """Return `size` (>= 1) bytes; raises OSError where the daemon has no more memory to give."""
+        """Return `size` (>= 1) bytes; raises OSError
+        where the daemon has no more memory to give.
+        """
         whole = max(1, -(-size // STEP_BYTES)) * STEP_BYTES
         iov = self._kept(whole)
         if iov is None:
@@ -144,7 +155,9 @@ class Buffers:
         return memoryview(lease).cast("B")
 
     def _kept(self, whole: int) -> SharedIov | None:
-        """Return memory of this size that has come back; what was kept too long goes, the oldest first."""
+        """Return memory of this size that has come back;
+        what was kept too long goes, the oldest first.
+        """
         found: SharedIov | None = None
         kept: list[SharedIov] = []
         with suppress(IndexError):  # others come back at any time
@@ -213,7 +226,9 @@ class RingRows:
         self._kind = array("Q", [int(Op.READ) | int(flags) << 32]) * len(kept)
 
     def move(self, lane: Lane) -> list[int]:
-        """Do it, as many rows at once as the ring has room for; raises OSError for the first that failed."""
+        """Do it, as many rows at once as the ring has room for;
+        raises OSError for the first that failed.
+        """
         ring, results, begun, total = lane.ring, self._results, 0, len(self._kind)
         columns = [*self._columns, self._ids(lane), self._kind]
         while begun < total or ring.outstanding:
@@ -232,8 +247,8 @@ class RingRows:
     def _ids(self, lane: Lane) -> "array[int]":
         """Return which file and which memory each row is of, as the daemon of this lane knows them.
 
-        Only with a lane at hand: ids that were found out before it was made can be those of a daemon that has gone, and
-        mean other files now.
+        Only with a lane at hand: ids that were found out before it was made can be those of a
+        daemon that has gone, and mean other files now.
         """
         memory = lane.region_id(self._region) << 32
         ids = {file: cast(RingFile, file).id | memory for file in set(self._files)}
@@ -243,7 +258,8 @@ class RingRows:
 def shared_columns(
     transfers: Sequence[Transfer], regions: Regions, daemon: Daemon
 ) -> tuple[Rows, Region] | None:
-    """Return reads by columns, and the memory that all of their buffers lie in; None: they are not so plain.
+    """Return reads by columns, and the memory that all of their buffers lie in;
+    None: they are not so plain.
 
     What is wrong with them, if anything, is for others to say.
     """

@@ -1,4 +1,7 @@
-"""Waiting in whatever the caller runs: a plain thread, asyncio or trio.  Imports neither library of others."""
+"""Waiting in whatever the caller runs: a plain thread, asyncio or trio.
+
+Imports neither library of others.
+"""
 
 import asyncio
 import os
@@ -38,18 +41,21 @@ async def readable(fd: int) -> None:
 
 
 LOOK_S = 0.0005
-"""For how long a program that asks one thing after the other looks for an answer before it sleeps.  A small read that need not wait
-for a disk takes half of that."""
+"""For how long a program that asks one thing after the other looks for an answer before it sleeps.
+
+A small read that need not wait for a disk takes half of that.
+"""
 
 
 class QuickEar:
     """Receives the answer to one question, without sleeping where question follows answer at once.
 
-    To sleep and be woken takes longer than much of what is asked for, above all since a core that ran something else meanwhile
-    has to fetch the interpreter's code again.  So who has asked within `LOOK_S` of the answer before, which took no longer than that either,
-    looks for the next one for as long, and lets whoever wants the core have it after each look.  A program that
-    pauses, or waits for disks, sleeps at once, and so does one with several threads: each look would ask for the interpreter's
-    lock anew.
+    To sleep and be woken takes longer than much of what is asked for, above all since a core that
+    ran something else meanwhile has to fetch the interpreter's code again.  So who has asked
+    within `LOOK_S` of the answer before, which took no longer than that either, looks for the
+    next one for as long, and lets whoever wants the core have it after each look.  A program that
+    pauses, or waits for disks, sleeps at once, and so does one with several threads: each look
+    would ask for the interpreter's lock anew.
     """
 
     def __init__(self, bell: socket.socket, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -93,7 +99,9 @@ Wake = Callable[[], object]
 
 
 class Permits:
-    """A semaphore that threads, asyncio and trio may wait for at the same time, first come first served."""
+    """A semaphore that threads, asyncio and trio may wait for at the same time,
+    first come first served.
+    """
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()

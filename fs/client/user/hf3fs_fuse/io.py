@@ -5,13 +5,15 @@
     register_fd(fd)
     done = ring.prepare(iov[0:4096], True, fd, 0).submit().wait(min_results=1)
 
-What differs: a segment of `SharedMemory` can be cut shorter by anybody, so the mount daemon copies its bytes once, where
-memory of `emberfs.ring` is reached without a copy.  `numa` is accepted and not acted upon.
+What differs: a segment of `SharedMemory` can be cut shorter by anybody, so the mount
+daemon copies its bytes once, where memory of `emberfs.ring` is reached without a copy.
+`numa` is accepted and not acted upon.
 
-Rings are not thread safe; registering is.  After a fork the child has a ring of its own, on which nothing is under way.  So it
-is when the mount daemon has ended one (a crash, an unmount): `submit` or `wait` says so once (ENOTCONN), and the next `prepare` makes
-another, if the mount is served then.  Memory is good again by itself; files that were open stay lost, register those that are
-opened afterwards.
+Rings are not thread safe; registering is.  After a fork the child has a ring of its own, on
+which nothing is under way.  So it is when the mount daemon has ended one (a crash, an
+unmount): `submit` or `wait` says so once (ENOTCONN), and the next `prepare` makes another, if
+the mount is served then.  Memory is good again by itself; files that were open stay lost,
+register those that are opened afterwards.
 """
 
 import ctypes
@@ -61,7 +63,9 @@ class Segment(Protocol):
 
 
 class iovec:  # noqa: N801 - the name that programs know
-    """Memory for transfers, or a slice of it; made by `make_iovec`.  Its bytes are those of the array that it is mixed with.
+    """Memory for transfers, or a slice of it; made by `make_iovec`.
+
+    Its bytes are those of the array that it is mixed with.
 
     The daemon lets go of it when nothing refers to it or its slices any more.
     """
@@ -160,7 +164,9 @@ class ioring:  # noqa: N801 - the name that programs know
         self._number = 0
 
     def _begin_again_if_needed(self) -> None:
-        """Have another ring in a child, and where the daemon ended this one: not before its loss was told, if anything was on it."""
+        """Have another ring in a child, and where the daemon ended this one:
+        not before its loss was told, if anything was on it.
+        """
         ring = self._ring
         if self._pid != os.getpid():
             self._begin()
@@ -194,9 +200,10 @@ class ioring:  # noqa: N801 - the name that programs know
         """Add one transfer between an iovec, or a slice of one, and a registered descriptor.
 
         Raises:
-            OSError: EINVAL: no iovec, across a block, the wrong kind of ring, or of another mount; EBADF: not registered;
-                EACCES: opened for something else; EAGAIN: the ring is full; ENOTCONN: nobody serves the mount now, or the
-                descriptor was open when its daemon went.
+            OSError: EINVAL: no iovec, across a block, the wrong kind of ring, or of another
+                mount; EBADF: not registered; EACCES: opened for something else; EAGAIN: the
+                ring is full; ENOTCONN: nobody serves the mount now, or the descriptor was
+                open when its daemon went.
         """
         self._begin_again_if_needed()
         if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
@@ -222,7 +229,9 @@ class ioring:  # noqa: N801 - the name that programs know
         return self
 
     def submit(self) -> Self:
-        """Hand in what was prepared; raises OSError: ENOTCONN: the daemon has gone, and what was prepared is dropped."""
+        """Hand in what was prepared; raises OSError: ENOTCONN:
+        the daemon has gone, and what was prepared is dropped.
+        """
         if self._pid == os.getpid():  # what was prepared before a fork is the parent's to hand in
             try:
                 self._ring.submit()
@@ -237,12 +246,14 @@ class ioring:  # noqa: N801 - the name that programs know
         """Return iovecs that are done, with `result` and `userdata`.
 
         Args:
-            max_results: return no more; less than `min_results`, as by default: no more than those, but one at least.
+            max_results: return no more; less than `min_results`, as by default: no more
+                than those, but one at least.
             min_results: wait for so many of those that are under way; 0: for none.
             timeout: then return what there is.
 
         Raises:
-            OSError: ENOTCONN: the daemon has gone; what was under way may be done or not, and is forgotten.
+            OSError: ENOTCONN: the daemon has gone; what was under way may be
+                done or not, and is forgotten.
         """
         if self._pid != os.getpid():
             return []
@@ -284,7 +295,7 @@ class ioring:  # noqa: N801 - the name that programs know
             ring.abandon()  # waits for nothing, wherever this runs; the daemon hears it
 
 
-# ---- registering ------------------------------------------------------------------------------------
+# ---- registering ---------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _clients: dict[str, RingClient] = {}
@@ -348,7 +359,8 @@ def make_iovec(
 
 
 def find_iovec(number: str | UUID, hf3fs_mount_point: str | os.PathLike[str]) -> Any:
-    """Return a segment as an iovec that a program of this user has registered by a link in `3fs-virt/iovs`; the segment may be unlinked by then.
+    """Return a segment as an iovec that a program of this user has registered by a link
+    in `3fs-virt/iovs`; the segment may be unlinked by then.
 
     Args:
         number: the UUID that the link is called by.
@@ -399,7 +411,9 @@ def make_ioring(  # noqa: PLR0917 - the signature that programs know
 
 
 def register_fd(fd: int, flags: int = 0) -> None:
-    """Let rings use an open descriptor (`flags` mean nothing); raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount."""
+    """Let rings use an open descriptor (`flags` mean nothing);
+    raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount.
+    """
     del flags
     try:
         path = str(Path(f"/proc/self/fd/{fd}").readlink())
@@ -419,7 +433,10 @@ def register_fd(fd: int, flags: int = 0) -> None:
 
 
 def deregister_fd(fd: int) -> None:
-    """Let rings use a descriptor no more; to be done before it is closed.  Raises OSError for a write that failed."""
+    """Let rings use a descriptor no more; to be done before it is closed.
+
+    Raises OSError for a write that failed.
+    """
     with _lock:
         file = _files.pop(fd, None)
     if file is not None:
@@ -440,7 +457,9 @@ def hardlink(target: str | os.PathLike[str], link_name: str | os.PathLike[str]) 
 def punch_hole(
     file: int | str | os.PathLike[str], start: Sequence[int], end: Sequence[int], flags: int = 0
 ) -> None:
-    """Make the bytes of each [start, end) of a descriptor's file, or of one by path, read as zeros; whole chunks take no space."""
+    """Make the bytes of each [start, end) of a descriptor's file, or of one by path, read as zeros;
+    whole chunks take no space.
+    """
     del flags
     if not isinstance(file, int):
         fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
@@ -473,8 +492,9 @@ def read_file(  # noqa: PLR0917 - the signature that programs know
         block_size: read at once, at the most.
         off: where to begin.
         priority: accepted; the rings behind have the normal one.
-        cb: called with each block, good until it returns, and its offset; then nothing is returned.  An integer that it returns
-            is the offset to go on at, anything else that is true ends it.
+        cb: called with each block, good until it returns, and its offset; then
+            nothing is returned.  An integer that it returns is the offset to go on
+            at, anything else that is true ends it.
     """
     del priority
     client = client_of(hf3fs_mount_point or get_mount_point(path))

@@ -1,9 +1,11 @@
-"""What 3FS's own `hf3fs_fuse` stands on, by the names of its C++ module: for programs that bring a copy of that, or import this by itself.
+"""What 3FS's own `hf3fs_fuse` stands on, by the names of its C++ module:
+for programs that bring a copy of that, or import this by itself.
 
     os.symlink(f"/dev/shm/{shm.name}", f"{mount}/3fs-virt/iovs/{number}")
     iov, ring = iovec(shm.buf, number, mount), ioring(mount, 128, True, 0, None, None, -1, 0)
 
-The mount has to offer `3fs-virt` (`client.hf3fs_tree`).  Programs that import `hf3fs_fuse` have EmberFS's own, which needs none.
+The mount has to offer `3fs-virt` (`client.hf3fs_tree`).  Programs that import `hf3fs_fuse` have
+EmberFS's own, which needs none.
 
 Not here: `slice_by`; 3FS's C structures.
 """
@@ -55,7 +57,8 @@ def iovec(
         numa: accepted, not acted upon.
 
     Raises:
-        OSError: ENOENT: nothing is registered; EINVAL: it has fewer bytes than `base`, or the link says another block size.
+        OSError: ENOENT: nothing is registered; EINVAL: it has fewer bytes than `base`, or the
+            link says another block size.
     """
     del numa
     found, count = find_iovec(id, mount), memoryview(base).nbytes

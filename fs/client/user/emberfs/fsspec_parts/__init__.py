@@ -1,1 +1,3 @@
-"""The parts of `emberfs.fsspec`, each built on the one before: base, listing, names, content; files: what is open."""
+"""The parts of `emberfs.fsspec`, each built on the one before: base, listing, names, content;
+files: what is open.
+"""

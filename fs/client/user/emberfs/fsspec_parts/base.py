@@ -52,18 +52,23 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         """Connect at the first use.
 
         Args:
-            cluster: folder of a cluster that `ember up` started; default: the one that `ember` commands would find.
+            cluster: folder of a cluster that `ember up` started; default: the one that
+                `ember` commands would find.
             hosts: addresses of managers instead, as in a URL.
             cluster_id: of the cluster at the hosts.
-            uid: on whose behalf, with gid and groups; default: the token's user, without a token this process's.
+            uid: on whose behalf, with gid and groups; default: the token's user,
+                without a token this process's.
             gid: of that user.
             groups: other groups of that user.
             token: what lets a user into a closed cluster, as `ember user token new` shows it.
-            token_file: the file that it stands in; default: that of the environment, EMBERFS_TOKEN_FILE.
-            auto_mkdir: make the directories that are missing above what is written, as programs expect that were
-                written for object stores; False: refuse with FileNotFoundError, as a mount does.
+            token_file: the file that it stands in; default: that of the
+                environment, EMBERFS_TOKEN_FILE.
+            auto_mkdir: make the directories that are missing above what is written, as programs
+                expect that were written for object stores; False: refuse with
+                FileNotFoundError, as a mount does.
             use_listings_cache: keep listings; also listings_expiry_time (seconds) and max_paths.
-            for_hosts: what a URL has in place of hosts; the first name of its path, if cluster or hosts are given.
+            for_hosts: what a URL has in place of hosts; the first name of its path, if
+                cluster or hosts are given.
             storage_options: fsspec's own.
 
         Raises:
@@ -90,7 +95,8 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
 
     @property
     def connection(self) -> BlockingFs:
-        """The native client, shared by all instances of this process that mean the same cluster and user.
+        """The native client, shared by all instances of this process
+        that mean the same cluster and user.
 
         Raises:
             OSError: there is no such cluster, or it does not answer.

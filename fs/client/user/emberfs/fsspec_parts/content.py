@@ -30,7 +30,9 @@ class Content(Names):
     """See module head."""
 
     def touch(self, path: Any, truncate: bool = True, **_kwargs: Any) -> None:
-        """Make an empty file, or empty one; with truncate=False set the times of one that exists."""
+        """Make an empty file, or empty one; with truncate=False set the times
+        of one that exists.
+        """
         path = self._strip_protocol(path)
         if truncate or not self.exists(path):
             with self.open(path, "wb" if truncate else "ab"):
@@ -51,7 +53,9 @@ class Content(Names):
         permissions: int = 0o644,
         **_kwargs: Any,
     ) -> Any:
-        """Open a file; `cache_type` and `cache_options`: one of fsspec's caches instead of our own readahead."""
+        """Open a file; `cache_type` and `cache_options`:
+        one of fsspec's caches instead of our own readahead.
+        """
         mode = mode if "b" in mode else f"{mode}b"
         mode = mode.replace("b+", "+b")
         if mode not in _MODES:
@@ -155,7 +159,9 @@ class Content(Names):
         return dict(zip(paths, _judge(found, on_error), strict=True))
 
     def _without_directories(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths that lead to no directory, asked for in one request; what fails, fails when it is read."""
+        """Return the paths that lead to no directory, asked for in one request;
+        what fails, fails when it is read.
+        """
         with os_errors(paths[0] if paths else ""):
             found = self.connection.stat_many(paths)
         pairs = zip(paths, found, strict=True)
@@ -256,7 +262,9 @@ class Content(Names):
 
 
 def _beside(name: str) -> str:
-    """Return a name that nobody else uses and that is none too long, for what is to have `name` later."""
+    """Return a name that nobody else uses and that is none too long,
+    for what is to have `name` later.
+    """
     start = os.fsencode(name)[:NAME_START_BYTES].decode(errors="ignore")
     return f".{start}.{secrets.token_hex(8)}"
 

@@ -1,11 +1,15 @@
 """The open files of `emberfs.fsspec`: Python's own buffered files over the native client.
 
-Purpose: everything that takes a binary file works with them: text wrappers, pickle, numpy, pyarrow, zipfile ...
+Purpose: everything that takes a binary file works with them: text wrappers,
+pickle, numpy, pyarrow, zipfile ...
 
 Invariants:
-    - `flush` sends everything to storage; `fsync` and `close` make it durable, and visible to who opens it then.
-    - A file that is written in a transaction has another name until `commit`, and no trace of it is left by `discard`.
-    - In the child of a fork, a file that was open for reading is opened again; one that was open for writing refuses.
+    - `flush` sends everything to storage; `fsync` and `close` make it durable, and
+      visible to who opens it then.
+    - A file that is written in a transaction has another name until `commit`, and no
+      trace of it is left by `discard`.
+    - In the child of a fork, a file that was open for reading is opened again; one that
+      was open for writing refuses.
 
 Concurrency: as other Python files; one thread at a time.
 """
@@ -297,7 +301,9 @@ class EmberReader(_FsspecFile, io.BufferedReader):  # type: ignore[misc]  # `raw
 
     @property
     def cache(self) -> Any:
-        """What reads are served from instead of the readahead: one of fsspec's caches; None: nothing."""
+        """What reads are served from instead of the readahead:
+        one of fsspec's caches; None: nothing.
+        """
         return self._cache
 
     @cache.setter

@@ -84,7 +84,9 @@ class Listing(EmberBase):
         detail: bool = False,
         **_kwargs: Any,
     ) -> Any:
-        """Return everything below a path, by path; of a file, itself; of what is not there, nothing."""
+        """Return everything below a path, by path; of a file, itself;
+        of what is not there, nothing.
+        """
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -114,7 +116,9 @@ class Listing(EmberBase):
         detail: bool = False,
         **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yield (path, directories, files) of each directory; links to directories are named, not walked into."""
+        """Yield (path, directories, files) of each directory;
+        links to directories are named, not walked into.
+        """
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -154,7 +158,9 @@ class Listing(EmberBase):
         withdirs: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Return the bytes below a path, from one request when the total of all is asked for, or those of each file."""
+        """Return the bytes below a path, from one request when the total of all is asked for,
+        or those of each file.
+        """
         path = self._strip_protocol(path)
         if total and maxdepth is None:
             with os_errors(path):

@@ -122,7 +122,9 @@ class Names(Listing):
             self.dircache.clear()  # of all that lay below, too
 
     def cp_file(self, path1: Any, path2: Any, **_kwargs: Any) -> None:
-        """Copy a file through this client, in large pieces; make a directory; copy a link to a directory as a link."""
+        """Copy a file through this client, in large pieces; make a directory;
+        copy a link to a directory as a link.
+        """
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         own = self.connection
         with os_errors(path1, path2):
@@ -160,7 +162,8 @@ class Names(Listing):
         self._changed(path)
 
     def _below_directories(self, path: str, make: Callable[[], T]) -> T:
-        """Make something at a path; again with the directories above it when these are missing and wanted.
+        """Make something at a path; again with the directories above it when these
+        are missing and wanted.
 
         Raises:
             FsError: of making it.

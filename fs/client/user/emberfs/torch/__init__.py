@@ -1,1 +1,3 @@
-"""EmberFS for PyTorch (`pip install emberfs[torch]`): data sets, a resumable loader, checkpoints."""
+"""EmberFS for PyTorch (`pip install emberfs[torch]`):
+data sets, a resumable loader, checkpoints.
+"""

@@ -1,23 +1,27 @@
-"""Distributed checkpoints: what torch.distributed.checkpoint writes and reads through, over the batch interface.
+"""Distributed checkpoints: what torch.distributed.checkpoint writes and reads through,
+over the batch interface.
 
     import torch.distributed.checkpoint as dcp
 
     dcp.save(state, storage_writer=CheckpointWriter("/mnt/run/step-000000100"))
     dcp.load(state, storage_reader=CheckpointReader("/mnt/run/step-000000100"))
 
-`dcp.async_save` works, too.  `CheckpointFolder` (emberfs.publish) names, finds and prunes the checkpoints of a run.
+`dcp.async_save` works, too.  `CheckpointFolder` (emberfs.publish) names, finds and
+prunes the checkpoints of a run.
 
-A checkpoint is a folder: one file per rank with the raw bytes of its tensors and other items one after the other, each
-at a multiple of `ALIGNMENT`; and `.metadata`, the planner's description and for each item file, offset, size and XXH3.
+A checkpoint is a folder: one file per rank with the raw bytes of its tensors and other items one
+after the other, each at a multiple of `ALIGNMENT`; and `.metadata`, the planner's description and
+for each item file, offset, size and XXH3.
 
 Invariants:
-    - The folder gets its name last, by one rename, after every file in it is durable: when any rank dies before, there
-      is no checkpoint, and the next attempt removes what is left.
-    - What is loaded has been compared with its checksum; what differs raises `DamagedCheckpointError`.
+    - The folder gets its name last, by one rename, after every file in it is durable: when any rank
+      dies before, there is no checkpoint, and the next attempt removes what is left.
+    - What is loaded has been compared with its checksum; what differs
+      raises `DamagedCheckpointError`.
     - A tensor that is loaded whole into contiguous memory of the processor is read right into it.
 
-What this module does not do: speak to a cluster without a mount (the folder is made and renamed by system calls); save
-without collectives.
+What this module does not do: speak to a cluster without a mount (the folder is made and renamed by
+system calls); save without collectives.
 """
 
 import errno
@@ -66,7 +70,9 @@ class DamagedCheckpointError(RuntimeError):
 
 
 class StoredItem(NamedTuple):
-    """Where an item of a checkpoint lies: file in the folder, byte offset, bytes, XXH3 in hexadecimal."""
+    """Where an item of a checkpoint lies: file in the folder, byte offset, bytes,
+    XXH3 in hexadecimal.
+    """
 
     file: str
     offset: int
@@ -152,7 +158,8 @@ class CheckpointWriter(StorageWriter):
         """Write this rank's items; they are durable when it returns.
 
         Raises:
-            OSError: ENOSPC, EDQUOT, EIO ...; the space is free again.  ENOENT: another save has removed what this one began.
+            OSError: ENOSPC, EDQUOT, EIO ...; the space is free again.  ENOENT: another save has
+                removed what this one began.
         """
         destination: _Destination = plan.storage_data
         results: list[WriteResult] = []
@@ -165,7 +172,8 @@ class CheckpointWriter(StorageWriter):
                     with file, Appender(client, file) as stream:
                         results = _write_items(stream, path.name, plan.items, planner)
                 except BaseException:
-                    # The folder goes with the next save of that name; what filled the disk must not stay until then.
+                    # The folder goes with the next save of that name; what filled the disk
+                    # must not stay until then.
                     with suppress(OSError):  # the first failure is the one to tell
                         path.unlink(missing_ok=True)
                     raise
@@ -179,7 +187,8 @@ class CheckpointWriter(StorageWriter):
             return client.open(path, "x")  # one that is there is another rank's, and stays
         except FileNotFoundError as error:
             what = (
-                "the folder of this save is gone: another one of the same checkpoint has begun since,"
+                "the folder of this save is gone: another one of the same checkpoint has begun "
+                "since,"
                 " or not all ranks see the same file system"
             )
             raise FileNotFoundError(errno.ENOENT, what, str(path.parent)) from error
@@ -215,7 +224,9 @@ class CheckpointWriter(StorageWriter):
 
 
 def _check_files(folder: Path, results: Iterable[Iterable[WriteResult]]) -> None:
-    """See that every rank has written where the coordinator sees it, before that is given a name."""
+    """See that every rank has written where the coordinator sees it,
+    before that is given a name.
+    """
     ends: dict[str, int] = {}
     for written in results:
         for result in written:
@@ -227,14 +238,17 @@ def _check_files(folder: Path, results: Iterable[Iterable[WriteResult]]) -> None
         if found < end:
             what = "is not there" if found < 0 else f"has {found} bytes, not {end}"
             raise RuntimeError(
-                f"{path}: {what}: do all ranks see the same file system, and does nobody else save here?"
+                f"{path}: {what}: do all ranks see the same file system, and does nobody else "
+                "save here?"
             )
 
 
 def _write_items(
     stream: Appender, name: str, items: Iterable[WriteItem], planner: SavePlanner
 ) -> list[WriteResult]:
-    """Append items one after the other, and say where; the checksum of each is of what was copied."""
+    """Append items one after the other, and say where;
+    the checksum of each is of what was copied.
+    """
     results: list[WriteResult] = []
     for item in items:
         stream.append(memoryview(bytes(-stream.offset % ALIGNMENT)))
@@ -344,7 +358,8 @@ class CheckpointReader(StorageReader):
         """Read what the plan asks for, each stored item once.
 
         Raises:
-            DamagedCheckpointError: a checksum differs; tensors already read are overwritten all the same.
+            DamagedCheckpointError: a checksum differs; tensors already read
+                are overwritten all the same.
         """
         connect = self._connect or connect_for([Path(self._path or "", METADATA_NAME)])
         with connect() as client:
@@ -397,7 +412,9 @@ class CheckpointReader(StorageReader):
     def _prepare(
         self, stored: StoredItem, requests: list[ReadItem], planner: LoadPlanner
     ) -> _Reading:
-        """Decide where the bytes land: in the tensor that wants them, if it is alone and wants all of them."""
+        """Decide where the bytes land: in the tensor that wants them,
+        if it is alone and wants all of them.
+        """
         first = requests[0]
         if first.type == LoadItemType.BYTE_IO:
             plain = bytearray(stored.size)

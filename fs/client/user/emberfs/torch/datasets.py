@@ -4,15 +4,18 @@
     PackedDataset   files of a folder that was packed into one FFRecord file
     FilesDataset    one file is one sample
     ArrayDataset    equal pieces of one flat file, such as tokens
-    RecordStream    samples of FFRecord files as they come, in shuffled blocks, shared out over ranks and workers
+    RecordStream    samples of FFRecord files as they come, in shuffled blocks, shared
+                    out over ranks and workers
 
-DataLoader asks map-style data sets for a batch by `__getitems__`: the bytes of all its samples land in one buffer by
-one batch of reads.  A sample is a tensor of bytes, a view of that buffer, or what `decode` makes of it.
+DataLoader asks map-style data sets for a batch by `__getitems__`: the bytes of all its
+samples land in one buffer by one batch of reads.  A sample is a tensor of bytes, a view of
+that buffer, or what `decode` makes of it.
 
-Invariants: every data set can be used by workers of any start method; a forked worker uses the parent's client, which
-opens itself anew there; a spawned one gets a copy that opens its own.
+Invariants: every data set can be used by workers of any start method; a forked worker uses the
+parent's client, which opens itself anew there; a spawned one gets a copy that opens its own.
 
-What this module does not do: count what was consumed (`emberfs.torch.loader`), keep files in memory.
+What this module does not do: count what was consumed
+(`emberfs.torch.loader`), keep files in memory.
 """
 
 import os
@@ -55,12 +58,14 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def _lay_out(sizes: Sequence[int], *, is_even: bool) -> tuple[torch.Tensor, list[int]]:
-    """Return memory for a batch and where in it samples begin: aligned, or without gaps, to be one tensor.
+    """Return memory for a batch and where in it samples begin:
+    aligned, or without gaps, to be one tensor.
 
     Args:
         sizes: of the samples.
-        is_even: all samples of the whole data set have one size.  Those that happen to have it in one batch are aligned as
-            in any other, or what `decode` does with a part of them would fail then and only then.
+        is_even: all samples of the whole data set have one size.  Those that happen to have it
+            in one batch are aligned as in any other, or what `decode` does with a part of them
+            would fail then and only then.
     """
     steps = sizes if is_even else [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     begins = list(accumulate(steps, initial=0))
@@ -128,7 +133,8 @@ class RecordDataset(_Samples):
 
 
 class PackedDataset(_Samples):
-    """Files of a packed folder (`emberfs.pack`): one is one sample, its path below the folder that was packed is in `names`.
+    """Files of a packed folder (`emberfs.pack`):
+    one is one sample, its path below the folder that was packed is in `names`.
 
     Args:
         path: the FFRecord file.
@@ -288,9 +294,11 @@ class ArrayDataset(_Samples):
 
 
 class RecordStream(IterableDataset[Any]):
-    """Samples of FFRecord files in shuffled blocks; every rank and worker gets an equal share of each epoch.
+    """Samples of FFRecord files in shuffled blocks;
+    every rank and worker gets an equal share of each epoch.
 
-    Neighbouring samples are read together, up to `READ_BYTES` ahead.  `ResumableLoader` tells it epoch and position.
+    Neighbouring samples are read together, up to `READ_BYTES` ahead.
+    `ResumableLoader` tells it epoch and position.
 
     Args:
         source: a file, several, or a directory of `*.ffr`.
@@ -326,7 +334,9 @@ class RecordStream(IterableDataset[Any]):
         self._position = torch.zeros(3, dtype=torch.int64).share_memory_()  # workers see it change
 
     def __len__(self) -> int:
-        """Return the samples of this rank per epoch with one worker; with more, up to workers-1 fewer."""
+        """Return the samples of this rank per epoch with one worker;
+        with more, up to workers-1 fewer.
+        """
         return len(self.reader) // int(self.world)
 
     def __repr__(self) -> str:
@@ -338,7 +348,9 @@ class RecordStream(IterableDataset[Any]):
         return {"samples": len(self.reader), **order, "world": self.world}
 
     def set_position(self, epoch: int, batches: int, batch_size: int) -> None:
-        """Let the next iteration begin after this rank's loader has delivered `batches` batches of an epoch."""
+        """Let the next iteration begin after this rank's loader has delivered `batches`
+        batches of an epoch.
+        """
         self._position[:] = torch.tensor([epoch, batches, batch_size])
 
     def __iter__(self) -> Iterator[Any]:

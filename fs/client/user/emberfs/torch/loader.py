@@ -1,9 +1,10 @@
 """A DataLoader that can stop at any batch and go on with the next one, in another process, exactly.
 
-Purpose: a training job that is killed resumes with the data that it would have seen.  The state is small: epoch, and
-batches handed out; everything else follows from the seed (`emberfs.order`).
+Purpose: a training job that is killed resumes with the data that it would have seen.  The state is
+small: epoch, and batches handed out; everything else follows from the seed (`emberfs.order`).
 
-What this module does not do: restore random transformations of samples: derive their seeds from the sample.
+What this module does not do: restore random transformations of samples:
+derive their seeds from the sample.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from .datasets import RecordStream, rank_and_world
 
 
 class BlockSampler(Sampler[list[int]]):
-    """Batches of sample numbers in shuffled blocks, an equal share for each rank; pass it as `batch_sampler`.
+    """Batches of sample numbers in shuffled blocks, an equal share for each rank;
+    pass it as `batch_sampler`.
 
     Args:
         count: samples in the data set.
@@ -83,11 +85,13 @@ class BlockSampler(Sampler[list[int]]):
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A DataLoader over a `RecordStream`, or with a `BlockSampler`, that remembers what it has handed out.
+    """A DataLoader over a `RecordStream`, or with a `BlockSampler`,
+    that remembers what it has handed out.
 
-    `state_dict()` between two batches describes the next one; epochs are counted, each has an order of its own.  With a
-    `BlockSampler` a state may be loaded with another number of workers; a `RecordStream` shares data out over them, so
-    there it must be the same.  Ranks, batch size, number of samples and how they are shuffled must be the same with both.
+    `state_dict()` between two batches describes the next one; epochs are counted, each has an order
+    of its own.  With a `BlockSampler` a state may be loaded with another number of workers; a
+    `RecordStream` shares data out over them, so there it must be the same.  Ranks, batch size,
+    number of samples and how they are shuffled must be the same with both.
 
     Args:
         dataset: see above.
@@ -112,7 +116,8 @@ class ResumableLoader(DataLoader[Any]):
         """Let the next iteration go on there.
 
         Raises:
-            ValueError: the state is of other data, or of a loader that orders or shares it out in another way.
+            ValueError: the state is of other data, or of a loader that orders or
+                shares it out in another way.
         """
         mine = self._shape()
         theirs = {name: state.get(name) for name in mine}

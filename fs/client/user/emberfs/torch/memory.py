@@ -9,7 +9,9 @@ import torch
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the processor, writable; the caller keeps the tensor alive."""
+    """Return the memory of a contiguous tensor on the processor, writable;
+    the caller keeps the tensor alive.
+    """
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return memoryview(bytearray())
@@ -26,12 +28,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the processor whose bytes in memory are its values; without a copy where it is one."""
+    """Return a tensor on the processor whose bytes in memory are its values;
+    without a copy where it is one.
+    """
     return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def landing(size: int) -> torch.Tensor:
-    """Return `size` uninitialised bytes for a batch: in a loader's worker, of the memory that it shares with its parent.
+    """Return `size` uninitialised bytes for a batch:
+    in a loader's worker, of the memory that it shares with its parent.
 
     A batch that is read there is not copied again on its way to the training process.
     """
@@ -42,10 +47,11 @@ def landing(size: int) -> torch.Tensor:
 
 
 def stack_neighbours(samples: list[torch.Tensor]) -> torch.Tensor:
-    """Collate function: return the samples as one tensor, without a copy if they lie one after the other in memory.
+    """Collate function: return the samples as one tensor,
+    without a copy if they lie one after the other in memory.
 
-    Samples of the data sets of `emberfs.torch.datasets` do, if they are of one size and decoded by views
-    (`sample.view(torch.float32)`).
+    Samples of the data sets of `emberfs.torch.datasets` do, if they are of one size and decoded by
+    views (`sample.view(torch.float32)`).
 
     Raises:
         RuntimeError: they differ in shape.

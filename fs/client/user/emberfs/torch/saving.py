@@ -1,8 +1,10 @@
-"""Single files of tensors: torch.save and safetensors, by batches of writes and reads, with a checksum inside.
+"""Single files of tensors: torch.save and safetensors, by batches of writes and reads,
+with a checksum inside.
 
-`save` and `load` are torch.save and torch.load; `save_tensors` and `load_tensors` are for dictionaries of tensors in the
-safetensors format.  The files are ordinary ones, which torch.load and safetensors read, too: the checksum of the first
-kind stands in the comment of the zip archive, of the second in `__metadata__`.
+`save` and `load` are torch.save and torch.load; `save_tensors` and `load_tensors` are for
+dictionaries of tensors in the safetensors format.  The files are ordinary ones, which torch.load
+and safetensors read, too: the checksum of the first kind stands in the comment of the zip archive,
+of the second in `__metadata__`.
 
 Invariants:
     - A file appears under its name when it is complete and durable, or never.
@@ -42,7 +44,9 @@ COMMENT_BYTES = len(COMMENT) + 16
 METADATA = "__metadata__"
 METADATA_KEY = "emberfs-xxh3"
 NO_SUM = "0" * 16
-"""Stands in the header in the place of the checksum while it is computed over header and tensors."""
+"""Stands in the header in the place of the checksum
+while it is computed over header and tensors.
+"""
 
 TAR_HEAD_BYTES = 262
 """Up to the end of what says that it is one."""
@@ -61,7 +65,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Summed(io.RawIOBase):
-    """What torch.save writes to: appends it, but for the last bytes until they are known to be the last, and sums up."""
+    """What torch.save writes to: appends it, but for the last bytes until they are known
+    to be the last, and sums up.
+    """
 
     def __init__(self, stream: Appender) -> None:
         super().__init__()
@@ -169,7 +175,8 @@ def load(
         weights_only: as of torch.load; False lets the file run code.
 
     Raises:
-        DamagedCheckpointError: the bytes are not those that were written, or nothing that torch.save writes.
+        DamagedCheckpointError: the bytes are not those that were written, or
+            nothing that torch.save writes.
     """
     connect = connect or connect_for([path])
     with connect() as client, client.open(os.fspath(path)) as file:
@@ -196,7 +203,9 @@ _NO_FILE = "no file of torch.save, or damaged"
 
 
 def _check_kind(content: memoryview, path: str | os.PathLike[str]) -> None:
-    """Raise DamagedCheckpointError for what torch.save has not written: torch.load advises to try it with weights_only=False."""
+    """Raise DamagedCheckpointError for what torch.save has not written:
+    torch.load advises to try it with weights_only=False.
+    """
     head = bytes(content[:TAR_HEAD_BYTES])
     if head.startswith(b"PK\3\4"):
         if not zipfile.is_zipfile(_Bytes(content)):
@@ -256,7 +265,9 @@ def save_tensors(
 
 
 def _largest_items_first(named: tuple[str, Any]) -> tuple[int, str]:
-    """Return by what tensors are ordered, so that all are aligned; what is none comes as it may, and is refused."""
+    """Return by what tensors are ordered, so that all are aligned;
+    what is none comes as it may, and is refused.
+    """
     name, tensor = named
     return -tensor.element_size() if isinstance(tensor, torch.Tensor) else 0, name
 
@@ -264,7 +275,8 @@ def _largest_items_first(named: tuple[str, Any]) -> tuple[int, str]:
 def load_tensors(
     path: str | os.PathLike[str], connect: Connect | None = None
 ) -> dict[str, torch.Tensor]:
-    """Load all tensors of a safetensors file: its header first, then the rest right into their memory.
+    """Load all tensors of a safetensors file: its header first,
+    then the rest right into their memory.
 
     Raises:
         DamagedCheckpointError: no safetensors file, or the bytes are not those that were written.
@@ -321,7 +333,9 @@ def _stored_sum(metadata: Any, path: str) -> str | None:
 
 
 def _empty(name: str, entry: Any, room: int, path: str) -> torch.Tensor:
-    """Return memory for a tensor that an entry of the header describes; `room`: bytes behind the header."""
+    """Return memory for a tensor that an entry of the header describes;
+    `room`: bytes behind the header.
+    """
     try:
         dtype, shape = _DTYPES[entry["dtype"]], [*map(index, entry["shape"])]
         begin, end = map(index, entry["data_offsets"])
