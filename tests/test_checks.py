@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fs.app.develop import c_files
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
 THIS_TREE = {"PYTHONPATH": f"{ROOT}:{ROOT / 'fs/client/user'}"}
@@ -24,8 +26,9 @@ pytestmark = pytest.mark.timeout(1800)  # mypy without its cache on a loaded mac
         ["ruff", "format", "--check"],
         ["mypy"],
         ["lint-imports"],
+        ["clang-format", "--dry-run", "--Werror", *c_files(ROOT)],
     ],
-    ids=["ruff", "format", "mypy", "imports"],
+    ids=["ruff", "format", "mypy", "imports", "format-c"],
 )
 def test_check(command):
     done = subprocess.run(

@@ -86,7 +86,7 @@ def program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def run(command: Sequence[str], root: Path, *, text: str | None = None) -> int:
+def run(command: Sequence[str | Path], root: Path, *, text: str | None = None) -> int:
     """Run a program in the checkout with our output as its output; return its exit code."""
     return subprocess.run(command, cwd=root, input=text, text=True, check=False).returncode  # noqa: S603
 
@@ -161,8 +161,15 @@ def run_fix() -> int:
         run_generate(),
         run([program("ruff"), "check", "--fix", "--quiet"], root),
         run([program("ruff"), "format", "--quiet"], root),
+        run([program("clang-format"), "-i", *c_files(root)], root),
     ]
     return max(codes)
+
+
+def c_files(root: Path) -> list[Path]:
+    """Return all sources and headers in C of a checkout."""
+    found = [path for name in ("fs", "tests") for path in (root / name).rglob("*.[ch]")]
+    return sorted(path for path in found if "build" not in path.relative_to(root).parts)
 
 
 def run_lock() -> int:

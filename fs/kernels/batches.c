@@ -1,7 +1,9 @@
-/* What a mount daemon does to the rows of a batch of reads; batches_twin.py says what each function promises.
+/* What a mount daemon does to the rows of a batch of reads; batches_twin.py says what each function
+ * promises.
  *
- * Nothing here believes its caller: sizes are checked before memory is touched, and a buffer is held while it is.  Rows are copied
- * out of the memory of a program before they come here, so nobody rewrites them meanwhile. */
+ * Nothing here believes its caller: sizes are checked before memory is touched, and a buffer is
+ * held while it is.  Rows are copied out of the memory of a program before they come here, so
+ * nobody rewrites them meanwhile. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
@@ -16,22 +18,44 @@
 #define REPLY_COLUMNS 3
 #define PIECES_MAX (1 << 16)
 
-/* Layouts of what comes in packed, each in the order of its struct in batches_twin.py; all little-endian. */
-typedef struct { uint64_t user_data, offset, place, length; uint8_t key[KEY_BYTES], unused[16]; } Entry;
-typedef struct { uint8_t key[KEY_BYTES]; uint64_t end; } FileEnd;
-typedef struct { uint8_t key[KEY_BYTES]; uint64_t inode_id, chunk_bytes; uint32_t stripe_size, first_slot; } FileLayout;
-typedef struct { uint64_t chain_id, version; uint32_t count, nodes[REPLICAS_MAX]; } ChainNodes;
-typedef struct { uint64_t place; uint32_t length, index; } Row;
-typedef struct { int64_t user_data, result; } Completion;
+/* Layouts of what comes in packed, each in the order of its struct in batches_twin.py; all
+ * little-endian. */
+typedef struct {
+    uint64_t user_data, offset, place, length;
+    uint8_t key[KEY_BYTES], unused[16];
+} Entry;
+typedef struct {
+    uint8_t key[KEY_BYTES];
+    uint64_t end;
+} FileEnd;
+typedef struct {
+    uint8_t key[KEY_BYTES];
+    uint64_t inode_id, chunk_bytes;
+    uint32_t stripe_size, first_slot;
+} FileLayout;
+typedef struct {
+    uint64_t chain_id, version;
+    uint32_t count, nodes[REPLICAS_MAX];
+} ChainNodes;
+typedef struct {
+    uint64_t place;
+    uint32_t length, index;
+} Row;
+typedef struct {
+    int64_t user_data, result;
+} Completion;
 
-_Static_assert(sizeof(Entry) == 64 && sizeof(FileEnd) == 24 && sizeof(FileLayout) == 40 && sizeof(ChainNodes) == 48, "packed");
+_Static_assert(sizeof(Entry) == 64 && sizeof(FileEnd) == 24 && sizeof(FileLayout) == 40
+                   && sizeof(ChainNodes) == 48,
+               "packed");
 _Static_assert(sizeof(Row) == 16 && sizeof(Completion) == 16, "packed");
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the rows are little-endian; on this machine the twin serves"
 #endif
 
 /* Copies the n-th of some packed records: they may lie anywhere. */
-#define RECORD(buffer, type, n) (*(type *)memcpy(&(type){0}, (const char *)(buffer).buf + (n) * sizeof(type), sizeof(type)))
+#define RECORD(buffer, type, n) \
+    (*(type *)memcpy(&(type){0}, (const char *)(buffer).buf + (n) * sizeof(type), sizeof(type)))
 
 static Py_ssize_t record_count(const Py_buffer *buffer, size_t size, const char *name) {
     if (buffer->len % (Py_ssize_t)size == 0) return buffer->len / (Py_ssize_t)size;
@@ -39,19 +63,24 @@ static Py_ssize_t record_count(const Py_buffer *buffer, size_t size, const char 
     return -1;
 }
 
-/* Returns the position of a key among `count` records that begin with one, or -1; `guess` is tried first. */
-static Py_ssize_t find_key(const Py_buffer *records, size_t size, Py_ssize_t count, const uint8_t *key, Py_ssize_t guess) {
-    if (guess < count && memcmp((char *)records->buf + guess * size, key, KEY_BYTES) == 0) return guess;
+/* Returns the position of a key among `count` records that begin with one, or -1; `guess` is tried
+ * first. */
+static Py_ssize_t find_key(const Py_buffer *records, size_t size, Py_ssize_t count,
+                           const uint8_t *key, Py_ssize_t guess) {
+    if (guess < count && memcmp((char *)records->buf + guess * size, key, KEY_BYTES) == 0)
+        return guess;
     for (Py_ssize_t n = 0; n < count; n++)
         if (memcmp((char *)records->buf + n * size, key, KEY_BYTES) == 0) return n;
     return -1;
 }
 
-static int is_good_entry(const Entry *entry, uint64_t size, uint64_t block_size, uint64_t length_max, uint64_t end_max) {
+static int is_good_entry(const Entry *entry, uint64_t size, uint64_t block_size,
+                         uint64_t length_max, uint64_t end_max) {
     uint64_t length = entry->length;
     if (length == 0 || length > length_max || length > end_max || length > size) return 0;
     if (entry->offset > end_max - length || entry->place > size - length) return 0;
-    return block_size == 0 || (length <= block_size && entry->place % block_size <= block_size - length);
+    return block_size == 0
+           || (length <= block_size && entry->place % block_size <= block_size - length);
 }
 
 static PyObject *kinds_of(PyObject *module, PyObject *args) {
@@ -60,7 +89,9 @@ static PyObject *kinds_of(PyObject *module, PyObject *args) {
     unsigned int memory_id;
     unsigned long long size, block_size, length_max, end_max;
     Py_ssize_t kinds_max;
-    if (!PyArg_ParseTuple(args, "y*IKKKKn", &entries, &memory_id, &size, &block_size, &length_max, &end_max, &kinds_max)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*IKKKKn", &entries, &memory_id, &size, &block_size, &length_max,
+                          &end_max, &kinds_max))
+        return NULL;
     PyObject *kinds = NULL;
     Py_ssize_t count = record_count(&entries, sizeof(Entry), "entries");
     if (count >= 0) kinds = PyList_New(0);
@@ -70,7 +101,8 @@ static PyObject *kinds_of(PyObject *module, PyObject *args) {
         Entry entry = RECORD(entries, Entry, n);
         uint32_t of_memory;
         memcpy(&of_memory, entry.key + 4, sizeof of_memory);
-        is_plain = of_memory == memory_id && is_good_entry(&entry, size, block_size, length_max, end_max);
+        is_plain =
+            of_memory == memory_id && is_good_entry(&entry, size, block_size, length_max, end_max);
         if (!is_plain || (last != NULL && memcmp(last, entry.key, KEY_BYTES) == 0)) continue;
         Py_ssize_t known = PyList_Size(kinds), at = 0;
         for (; at < known; at++) {
@@ -81,8 +113,10 @@ static PyObject *kinds_of(PyObject *module, PyObject *args) {
         is_plain = known < kinds_max;
         if (!is_plain) continue;
         PyObject *key = PyBytes_FromStringAndSize((char *)entry.key, KEY_BYTES);
-        if (key == NULL || PyList_Append(kinds, key) < 0) Py_CLEAR(kinds);
-        else last = PyBytes_AsString(key); /* the list holds it, too */
+        if (key == NULL || PyList_Append(kinds, key) < 0)
+            Py_CLEAR(kinds);
+        else
+            last = PyBytes_AsString(key); /* the list holds it, too */
         Py_XDECREF(key);
     }
     PyBuffer_Release(&entries);
@@ -112,23 +146,28 @@ static PyObject *are_within(PyObject *module, PyObject *args) {
     return PyBool_FromLong(is_within);
 }
 
-/* ---- planning ------------------------------------------------------------------------------------------------------------- */
+/* ---- planning ---- */
 
 typedef struct {
     uint64_t columns[COLUMNS]; /* what its request says of it */
     uint64_t place;            /* in the memory */
-    uint32_t entry, next;      /* the first entry that it is of, and the next piece of its request; of the last one, anything */
+    uint32_t entry, next; /* the first entry that it is of, and the next piece of its request; of
+                             the last one, anything */
 } Piece;
 
 typedef struct {
     Py_buffer entries, layouts, slots, chains, tags;
     Py_ssize_t entry_count, layout_count, slot_count, chain_count, node_count;
     unsigned long long start, together, joined_max, count_max, bytes_max;
-    Piece *pieces;    /* each within one chunk, in the order of entries and offsets; joined where one continues the other */
-    uint64_t *load;   /* of each node, the bytes given to it */
-    uint32_t *open;   /* of each node, 1 + the number of the request that takes more */
+    Piece *pieces;  /* each within one chunk, in the order of entries and offsets; joined where one
+                       continues the other */
+    uint64_t *load; /* of each node, the bytes given to it */
+    uint32_t *open; /* of each node, 1 + the number of the request that takes more */
     uint32_t *chosen; /* of each chain, 1 + the node that has had its last read */
-    struct { uint32_t node, rows, first, last; uint64_t bytes; } *requests;
+    struct {
+        uint32_t node, rows, first, last;
+        uint64_t bytes;
+    } *requests;
     uint32_t piece_count, request_count, last_request; /* which the last piece is of */
 } Plan;
 
@@ -139,7 +178,10 @@ static uint32_t choose(const Plan *plan, const ChainNodes *chain) {
         uint32_t node = chain->nodes[(plan->start % chain->count + k) % chain->count];
         uint64_t given = plan->load[node];
         if (given > 0 && given < plan->together) return node;
-        if (given < least) { best = node; least = given; }
+        if (given < least) {
+            best = node;
+            least = given;
+        }
     }
     return best;
 }
@@ -151,11 +193,13 @@ static int is_good_chain(const Plan *plan, const ChainNodes *chain) {
     return 1;
 }
 
-/* Returns the layout that an entry goes by, and its kind; chunk_bytes are 0 with an exception set. */
+/* Returns the layout that an entry goes by, and its kind; chunk_bytes are 0 with an exception set.
+ */
 static FileLayout layout_of(const Plan *plan, const Entry *entry, Py_ssize_t *kind) {
     FileLayout none = {0};
     *kind = find_key(&plan->layouts, sizeof(FileLayout), plan->layout_count, entry->key, *kind);
-    if (*kind < 0) return PyErr_SetString(PyExc_ValueError, "an entry of a kind that is not told of"), none;
+    if (*kind < 0)
+        return PyErr_SetString(PyExc_ValueError, "an entry of a kind that is not told of"), none;
     FileLayout file = RECORD(plan->layouts, FileLayout, *kind);
     if (file.chunk_bytes == 0 || file.chunk_bytes > UINT32_MAX || file.stripe_size == 0
         || (uint64_t)file.first_slot + file.stripe_size > (uint64_t)plan->slot_count)
@@ -163,7 +207,8 @@ static FileLayout layout_of(const Plan *plan, const Entry *entry, Py_ssize_t *ki
     return file;
 }
 
-/* Returns how many pieces there will be; -1: too many, or of a chunk that no file has; -2: with an exception set. */
+/* Returns how many pieces there will be; -1: too many, or of a chunk that no file has; -2: with an
+ * exception set. */
 static int64_t count_pieces(const Plan *plan) {
     Py_ssize_t kind = 0;
     uint64_t count = 0;
@@ -171,8 +216,11 @@ static int64_t count_pieces(const Plan *plan) {
         Entry entry = RECORD(plan->entries, Entry, n);
         FileLayout file = layout_of(plan, &entry, &kind);
         if (file.chunk_bytes == 0) return -2;
-        if (entry.length == 0 || entry.length - 1 > UINT64_MAX - entry.offset || entry.length - 1 > UINT64_MAX - entry.place) return -1;
-        uint64_t first = entry.offset / file.chunk_bytes, last = (entry.offset + (entry.length - 1)) / file.chunk_bytes;
+        if (entry.length == 0 || entry.length - 1 > UINT64_MAX - entry.offset
+            || entry.length - 1 > UINT64_MAX - entry.place)
+            return -1;
+        uint64_t first = entry.offset / file.chunk_bytes,
+                 last = (entry.offset + (entry.length - 1)) / file.chunk_bytes;
         if (last > UINT32_MAX || last - first >= PIECES_MAX) return -1;
         count += last - first + 1;
         if (count > PIECES_MAX) return -1;
@@ -180,13 +228,18 @@ static int64_t count_pieces(const Plan *plan) {
     return (int64_t)count;
 }
 
-/* Makes the last piece longer by one that continues it, in its chunk and in the memory; returns 0 where that one is a piece of its own. */
+/* Makes the last piece longer by one that continues it, in its chunk and in the memory; returns 0
+ * where that one is a piece of its own. */
 static int join_piece(Plan *plan, const Piece *piece) {
     if (plan->piece_count == 0) return 0;
     Piece *last = &plan->pieces[plan->piece_count - 1];
     uint64_t done = last->columns[5], length = piece->columns[5];
-    if (memcmp(last->columns, piece->columns, 4 * sizeof(uint64_t)) != 0 || last->columns[4] + done != piece->columns[4]) return 0;
-    if (piece->place < done || piece->place - done != last->place || done + length > plan->joined_max) return 0;
+    if (memcmp(last->columns, piece->columns, 4 * sizeof(uint64_t)) != 0
+        || last->columns[4] + done != piece->columns[4])
+        return 0;
+    if (piece->place < done || piece->place - done != last->place
+        || done + length > plan->joined_max)
+        return 0;
     if (plan->requests[plan->last_request].bytes + length > plan->bytes_max) return 0;
     last->columns[5] += length;
     plan->requests[plan->last_request].bytes += length;
@@ -194,15 +247,23 @@ static int join_piece(Plan *plan, const Piece *piece) {
     return 1;
 }
 
-/* Puts a piece into the request of a node that can be asked for it; returns 0 with an exception set. */
-static int plan_piece(Plan *plan, const FileLayout *file, uint32_t entry, uint64_t place, uint64_t offset, uint64_t length) {
+/* Puts a piece into the request of a node that can be asked for it; returns 0 with an exception
+ * set. */
+static int plan_piece(Plan *plan, const FileLayout *file, uint32_t entry, uint64_t place,
+                      uint64_t offset, uint64_t length) {
     uint64_t chunk = offset / file->chunk_bytes;
     uint32_t number = RECORD(plan->slots, uint32_t, file->first_slot + chunk % file->stripe_size);
-    if (number >= plan->chain_count) return PyErr_SetString(PyExc_ValueError, "a slot without a chain"), 0;
+    if (number >= plan->chain_count)
+        return PyErr_SetString(PyExc_ValueError, "a slot without a chain"), 0;
     ChainNodes chain = RECORD(plan->chains, ChainNodes, number);
-    if (!is_good_chain(plan, &chain)) return PyErr_SetString(PyExc_ValueError, "a chain without nodes, or with unknown ones"), 0;
+    if (!is_good_chain(plan, &chain))
+        return PyErr_SetString(PyExc_ValueError, "a chain without nodes, or with unknown ones"), 0;
 
-    Piece piece = {{file->inode_id, chunk, chain.chain_id, chain.version, offset % file->chunk_bytes, length}, place, entry, 0};
+    Piece piece = {
+        {file->inode_id, chunk, chain.chain_id, chain.version, offset % file->chunk_bytes, length},
+        place,
+        entry,
+        0};
     if (join_piece(plan, &piece)) return 1;
 
     uint32_t node = plan->chosen[number] - 1;
@@ -235,7 +296,8 @@ static int plan_entry(Plan *plan, Py_ssize_t n, Py_ssize_t *kind) {
     for (uint64_t done = 0, step; done < entry.length; done += step) {
         step = file.chunk_bytes - (entry.offset + done) % file.chunk_bytes;
         if (step > entry.length - done) step = entry.length - done;
-        if (!plan_piece(plan, &file, (uint32_t)n, entry.place + done, entry.offset + done, step)) return 0;
+        if (!plan_piece(plan, &file, (uint32_t)n, entry.place + done, entry.offset + done, step))
+            return 0;
     }
     return 1;
 }
@@ -273,7 +335,8 @@ static PyObject *request_of_plan(const Plan *plan, uint32_t request) {
             memcpy(row_at, &row, sizeof row);
             row_at += sizeof row;
         }
-        found = Py_BuildValue("(IOOK)", plan->requests[request].node, message, rows, (unsigned long long)plan->requests[request].bytes);
+        found = Py_BuildValue("(IOOK)", plan->requests[request].node, message, rows,
+                              (unsigned long long)plan->requests[request].bytes);
     }
     Py_XDECREF(message);
     Py_XDECREF(rows);
@@ -299,8 +362,10 @@ static PyObject *plan_checked(Plan *plan) {
     plan->slot_count = record_count(&plan->slots, sizeof(uint32_t), "slots");
     plan->chain_count = record_count(&plan->chains, sizeof(ChainNodes), "chains");
     if (PyErr_Occurred()) return NULL;
-    if (plan->tags.len != COLUMNS || plan->node_count < 0 || plan->node_count > 1 << 20 || plan->entry_count > PIECES_MAX)
-        return PyErr_Format(PyExc_ValueError, "%zd tags, %zd nodes, %zd entries", plan->tags.len, plan->node_count, plan->entry_count);
+    if (plan->tags.len != COLUMNS || plan->node_count < 0 || plan->node_count > 1 << 20
+        || plan->entry_count > PIECES_MAX)
+        return PyErr_Format(PyExc_ValueError, "%zd tags, %zd nodes, %zd entries", plan->tags.len,
+                            plan->node_count, plan->entry_count);
     int64_t pieces = count_pieces(plan);
     if (pieces == -1) Py_RETURN_NONE;
     if (pieces < 0) return NULL;
@@ -327,8 +392,9 @@ static PyObject *plan_reads(PyObject *module, PyObject *args) {
     (void)module;
     Plan plan;
     memset(&plan, 0, sizeof plan);
-    if (!PyArg_ParseTuple(args, "y*y*y*y*nKKKKKy*", &plan.entries, &plan.layouts, &plan.slots, &plan.chains, &plan.node_count,
-                          &plan.start, &plan.together, &plan.joined_max, &plan.count_max, &plan.bytes_max, &plan.tags))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*nKKKKKy*", &plan.entries, &plan.layouts, &plan.slots,
+                          &plan.chains, &plan.node_count, &plan.start, &plan.together,
+                          &plan.joined_max, &plan.count_max, &plan.bytes_max, &plan.tags))
         return NULL;
     PyObject *found = plan_checked(&plan);
     PyBuffer_Release(&plan.entries);
@@ -339,7 +405,7 @@ static PyObject *plan_reads(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* ---- replies -------------------------------------------------------------------------------------------------------------- */
+/* ---- replies ---- */
 
 /* Returns 1 where a list has just the lengths of the rows, 0 where not. */
 static int are_whole(const Py_buffer *rows, Py_ssize_t count, PyObject *lengths) {
@@ -360,12 +426,14 @@ static PyObject *windows_of(PyObject *module, PyObject *args) {
     PyObject *view, *lengths, *windows = NULL;
     Py_buffer rows;
     unsigned long long payload_bytes;
-    if (!PyArg_ParseTuple(args, "Oy*O!K", &view, &rows, &PyList_Type, &lengths, &payload_bytes)) return NULL;
+    if (!PyArg_ParseTuple(args, "Oy*O!K", &view, &rows, &PyList_Type, &lengths, &payload_bytes))
+        return NULL;
     Py_ssize_t count = record_count(&rows, sizeof(Row), "rows"), size = PyObject_Size(view);
     int is_plain = count >= 0 && size >= 0 && are_whole(&rows, count, lengths);
     uint64_t start = 0, end = 0, total = 0;
     if (is_plain) windows = PyList_New(0);
-    for (Py_ssize_t n = 0; windows != NULL && n <= count; n++) { /* once more than there are rows, for what is open at the end */
+    for (Py_ssize_t n = 0; windows != NULL && n <= count;
+         n++) { /* once more than there are rows, for what is open at the end */
         Row row = n < count ? RECORD(rows, Row, n) : (Row){UINT64_MAX, 0, 0};
         if (n < count && !is_inside(&row, size)) {
             PyErr_SetString(PyExc_ValueError, "a row beyond the memory");
@@ -399,7 +467,8 @@ static PyObject *have_come(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer view, rows;
     PyObject *lengths, *checksums;
-    if (!PyArg_ParseTuple(args, "y*y*O!O", &view, &rows, &PyList_Type, &lengths, &checksums)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*y*O!O", &view, &rows, &PyList_Type, &lengths, &checksums))
+        return NULL;
     Py_ssize_t count = record_count(&rows, sizeof(Row), "rows");
     int is_good = count >= 0 && are_whole(&rows, count, lengths);
     if (is_good && checksums != Py_None) {
@@ -408,7 +477,7 @@ static PyObject *have_come(PyObject *module, PyObject *args) {
             Row row = RECORD(rows, Row, n);
             unsigned long long wanted = PyLong_AsUnsignedLongLong(PyList_GetItem(checksums, n));
             is_good = !PyErr_Occurred() && is_inside(&row, view.len)
-                && xxh3_64((char *)view.buf + row.place, row.length) == wanted;
+                      && xxh3_64((char *)view.buf + row.place, row.length) == wanted;
         }
     }
     PyBuffer_Release(&view);
@@ -416,7 +485,9 @@ static PyObject *have_come(PyObject *module, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyBool_FromLong(is_good);
 }
 
-typedef struct { const uint8_t *start[REPLY_COLUMNS], *stop[REPLY_COLUMNS]; } ReplyColumns; /* lengths, versions, checksums */
+typedef struct {
+    const uint8_t *start[REPLY_COLUMNS], *stop[REPLY_COLUMNS];
+} ReplyColumns; /* lengths, versions, checksums */
 
 /* Finds the columns of a reply; 0: it has other fields, too, or one of these twice. */
 static int find_reply(ReplyColumns *found, const Py_buffer *message, const Py_buffer *tags) {
@@ -433,9 +504,10 @@ static int find_reply(ReplyColumns *found, const Py_buffer *message, const Py_bu
     return 1;
 }
 
-/* Returns 1 where all rows have come and, if that is looked at, are what was sent; they lie in `view` then.  -1: an error is set. */
-static int is_put(const Py_buffer *view, const Py_buffer *rows, Py_ssize_t count, ReplyColumns *reply, const Py_buffer *payload,
-                  int verifies) {
+/* Returns 1 where all rows have come and, if that is looked at, are what was sent; they lie in
+ * `view` then.  -1: an error is set. */
+static int is_put(const Py_buffer *view, const Py_buffer *rows, Py_ssize_t count,
+                  ReplyColumns *reply, const Py_buffer *payload, int verifies) {
     const uint8_t *sums = reply->start[2], *from = payload->buf, *end = from + payload->len;
     if (verifies && reply->stop[2] - sums != count * (Py_ssize_t)sizeof(uint64_t)) return 0;
     for (Py_ssize_t n = 0; n < count; n++) {
@@ -461,13 +533,16 @@ static PyObject *put_reply(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer view, rows, message, tags, payload;
     int verifies, is_good = -1;
-    if (!PyArg_ParseTuple(args, "w*y*y*y*y*p", &view, &rows, &message, &tags, &payload, &verifies)) return NULL;
+    if (!PyArg_ParseTuple(args, "w*y*y*y*y*p", &view, &rows, &message, &tags, &payload, &verifies))
+        return NULL;
     Py_ssize_t count = record_count(&rows, sizeof(Row), "rows");
     ReplyColumns reply = {0};
     if (tags.len != REPLY_COLUMNS)
         PyErr_SetString(PyExc_ValueError, "not the columns of a reply");
     else if (count >= 0)
-        is_good = find_reply(&reply, &message, &tags) ? is_put(&view, &rows, count, &reply, &payload, verifies) : 0;
+        is_good = find_reply(&reply, &message, &tags)
+                      ? is_put(&view, &rows, count, &reply, &payload, verifies)
+                      : 0;
     PyBuffer_Release(&view);
     PyBuffer_Release(&rows);
     PyBuffer_Release(&message);
@@ -481,7 +556,8 @@ static PyObject *completions_of(PyObject *module, PyObject *args) {
     Py_buffer entries;
     if (!PyArg_ParseTuple(args, "y*", &entries)) return NULL;
     Py_ssize_t count = record_count(&entries, sizeof(Entry), "entries");
-    PyObject *packed = count < 0 ? NULL : PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Completion));
+    PyObject *packed =
+        count < 0 ? NULL : PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Completion));
     char *at = packed == NULL ? NULL : PyBytes_AsString(packed);
     for (Py_ssize_t n = 0; at != NULL && n < count; n++) {
         Entry entry = RECORD(entries, Entry, n);
@@ -503,10 +579,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_batches", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_batches", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__batches(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

@@ -1,8 +1,9 @@
 /* Has a disk read several places at once; direct_twin.py says what the functions promise.
  *
- * By the kernel's own asynchronous reads (io_submit), which containers are allowed where io_uring is not.  A context of these takes long to be given
- * back, so those that are not in use are kept; the interpreter's lock guards them.  Where there is none to be had, as in the child of a fork with
- * those of its parent, places are read one after the other.
+ * By the kernel's own asynchronous reads (io_submit), which containers are allowed where io_uring
+ * is not.  A context of these takes long to be given back, so those that are not in use are kept;
+ * the interpreter's lock guards them.  Where there is none to be had, as in the child of a fork
+ * with those of its parent, places are read one after the other.
  *
  * Nothing returns while the kernel may still write into memory of a caller. */
 #define _GNU_SOURCE
@@ -38,8 +39,10 @@ static aio_context_t take_context(void) {
 
 /* Keeps a context in which nothing is under way. */
 static void keep_context(aio_context_t context) {
-    if (context && kept_count < KEPT_MAX) kept[kept_count++] = context;
-    else if (context) syscall(SYS_io_destroy, context);
+    if (context && kept_count < KEPT_MAX)
+        kept[kept_count++] = context;
+    else if (context)
+        syscall(SYS_io_destroy, context);
 }
 
 /* Reads one place, whole; returns whether it is. */
@@ -58,14 +61,16 @@ static int read_one(const Place *place) {
     return 1;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- lines */
+/* ---- lines ---- */
 
-/* Who reads from one disk, one behind the other: the next one's first place is handed to it while the last ones of who is in front are there. */
+/* Who reads from one disk, one behind the other: the next one's first place is handed to it while
+ * the last ones of who is in front are there. */
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t bytes_max, under_way; /* handed to the disk, and not back */
-    uint64_t come, gone;           /* so many have taken a place in the line, and have handed over all of theirs */
+    uint64_t come,
+        gone; /* so many have taken a place in the line, and have handed over all of theirs */
 } Line;
 
 /* Waits until all who came before have handed over what they have. */
@@ -85,13 +90,17 @@ static void leave(Line *line) {
     pthread_mutex_unlock(&line->lock);
 }
 
-/* Takes room for so many bytes, which whoever reads more than that has for himself; returns 0 if there is none, and then waits for some if it may. */
+/* Takes room for so many bytes, which whoever reads more than that has for himself; returns 0 if
+ * there is none, and then waits for some if it may. */
 static int take_room(Line *line, uint64_t bytes, int may_wait) {
     if (line == NULL) return 1;
     pthread_mutex_lock(&line->lock);
-    int has_room = line->under_way == 0 || (bytes <= line->bytes_max && line->under_way <= line->bytes_max - bytes);
-    if (has_room) line->under_way += bytes;
-    else if (may_wait) pthread_cond_wait(&line->changed, &line->lock);
+    int has_room = line->under_way == 0
+                   || (bytes <= line->bytes_max && line->under_way <= line->bytes_max - bytes);
+    if (has_room)
+        line->under_way += bytes;
+    else if (may_wait)
+        pthread_cond_wait(&line->changed, &line->lock);
     pthread_mutex_unlock(&line->lock);
     return has_room;
 }
@@ -104,7 +113,7 @@ static void give_room(Line *line, uint64_t bytes) {
     pthread_mutex_unlock(&line->lock);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- reading */
+/* ---- reading ---- */
 
 typedef struct {
     aio_context_t context; /* 0: places are read one after the other */
@@ -118,7 +127,9 @@ static void wait_for_some(Reader *reader) {
     struct io_event events[PLACE_COUNT_MAX];
     long count;
     uint64_t bytes = 0;
-    do count = syscall(SYS_io_getevents, reader->context, 1L, (long)reader->under_way, events, NULL);
+    do
+        count =
+            syscall(SYS_io_getevents, reader->context, 1L, (long)reader->under_way, events, NULL);
     while (count < 0 && errno == EINTR);
     if (count > 0) {
         for (long n = 0; n < count; n++) {
@@ -137,7 +148,8 @@ static void wait_for_some(Reader *reader) {
     give_room(reader->line, bytes);
 }
 
-/* Hands a place to the disk, or reads it; `is_last`: who is next in the line may hand over what he has then. */
+/* Hands a place to the disk, or reads it; `is_last`: who is next in the line may hand over what he
+ * has then. */
 static void read_place(Reader *reader, const Place *place, int is_last) {
     uint64_t bytes = (uint64_t)place->view.len;
     if (reader->under_way == PLACE_COUNT_MAX) wait_for_some(reader);
@@ -167,12 +179,14 @@ static void read_place(Reader *reader, const Place *place, int is_last) {
 static void read_all(Reader *reader, const Place *places, Py_ssize_t count) {
     Py_ssize_t done = 0;
     enter(reader->line);
-    for (; reader->is_whole && done < count; done++) read_place(reader, &places[done], done == count - 1);
+    for (; reader->is_whole && done < count; done++)
+        read_place(reader, &places[done], done == count - 1);
     if (done < count || count == 0) leave(reader->line);
     while (reader->under_way > 0) wait_for_some(reader);
 }
 
-/* Takes a tuple (descriptor, offset, buffer) apart; returns -1 with an error set, and then holds nothing. */
+/* Takes a tuple (descriptor, offset, buffer) apart; returns -1 with an error set, and then holds
+ * nothing. */
 static int take_place(PyObject *item, Place *place) {
     unsigned long long offset;
     if (!PyTuple_Check(item)) {
@@ -225,7 +239,9 @@ static PyObject *read_places(PyObject *module, PyObject *args) {
     Py_ssize_t count = PyTuple_Size(items), taken = 0;
     Place *places = PyMem_Calloc((size_t)count + 1, sizeof *places);
     if (places == NULL) PyErr_NoMemory();
-    while (places != NULL && taken < count && take_place(PyTuple_GetItem(items, taken), &places[taken]) == 0) taken++;
+    while (places != NULL && taken < count
+           && take_place(PyTuple_GetItem(items, taken), &places[taken]) == 0)
+        taken++;
     if (!PyErr_Occurred()) {
         reader.context = count > 1 ? take_context() : 0;
         Py_BEGIN_ALLOW_THREADS
@@ -245,10 +261,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_direct", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_direct", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__direct(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

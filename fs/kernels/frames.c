@@ -1,6 +1,8 @@
-/* What every process does to the headers of frames (fs/rpc/frame.py); frames_twin.py says what each function promises.
+/* What every process does to the headers of frames (fs/rpc/frame.py); frames_twin.py says what each
+ * function promises.
  *
- * Nothing here believes its caller: numbers are checked against their fields, and a place against the buffer, which is held. */
+ * Nothing here believes its caller: numbers are checked against their fields, and a place against
+ * the buffer, which is held. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
@@ -26,7 +28,8 @@ _Static_assert(sizeof(Header) == 48 && offsetof(Header, checksum) == 40, "as on 
 #error "headers are little-endian; on this machine the twin serves"
 #endif
 
-/* Take a number of 0..most; only of Python's own kind, as making one of anything else is code in Python. */
+/* Take a number of 0..most; only of Python's own kind, as making one of anything else is code in
+ * Python. */
 static int take_number(PyObject *item, uint64_t most, uint64_t *value) {
     if (!PyLong_Check(item)) {
         PyErr_SetString(PyExc_TypeError, "no number");
@@ -51,37 +54,48 @@ static int has_count(Py_ssize_t count, Py_ssize_t wanted) {
 
 static PyObject *make_header(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    static const uint64_t most[FIELDS] = {UINT8_MAX,  UINT8_MAX,  UINT16_MAX, UINT64_MAX, UINT16_MAX,
-                                          UINT16_MAX, UINT16_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX};
+    static const uint64_t most[FIELDS] = {UINT8_MAX,  UINT8_MAX,  UINT16_MAX, UINT64_MAX,
+                                          UINT16_MAX, UINT16_MAX, UINT16_MAX, UINT32_MAX,
+                                          UINT32_MAX, UINT64_MAX};
     uint64_t values[FIELDS];
     if (!has_count(count, FIELDS)) return NULL;
     for (int n = 0; n < FIELDS; n++)
         if (take_number(args[n], most[n], &values[n]) < 0) return NULL;
-    Header header = {.version = (uint8_t)values[0], .kind = (uint8_t)values[1], .flags = (uint16_t)values[2],
-                     .request_id = values[3], .service = (uint16_t)values[4], .method = (uint16_t)values[5],
-                     .status = (uint16_t)values[6], .timeout_ms = (uint32_t)values[7],
-                     .message_bytes = (uint32_t)values[8], .payload_bytes = values[9]};
+    Header header = {.version = (uint8_t)values[0],
+                     .kind = (uint8_t)values[1],
+                     .flags = (uint16_t)values[2],
+                     .request_id = values[3],
+                     .service = (uint16_t)values[4],
+                     .method = (uint16_t)values[5],
+                     .status = (uint16_t)values[6],
+                     .timeout_ms = (uint32_t)values[7],
+                     .message_bytes = (uint32_t)values[8],
+                     .payload_bytes = values[9]};
     memcpy(header.magic, MAGIC, sizeof MAGIC);
     header.checksum = xxh3_64(&header, offsetof(Header, checksum));
     return PyBytes_FromStringAndSize((char *)&header, sizeof header);
 }
 
 static int is_usual(const Header *header, const uint64_t *bounds) {
-    return memcmp(header->magic, MAGIC, sizeof MAGIC) == 0 && header->version == bounds[1] && header->kind > 0 &&
-           header->kind <= bounds[2] && header->flags == 0 && header->reserved == 0 && header->message_bytes <= bounds[3] &&
-           header->payload_bytes <= bounds[4] && header->checksum == xxh3_64(header, offsetof(Header, checksum));
+    return memcmp(header->magic, MAGIC, sizeof MAGIC) == 0 && header->version == bounds[1]
+           && header->kind > 0 && header->kind <= bounds[2] && header->flags == 0
+           && header->reserved == 0 && header->message_bytes <= bounds[3]
+           && header->payload_bytes <= bounds[4]
+           && header->checksum == xxh3_64(header, offsetof(Header, checksum));
 }
 
 static PyObject *take_header(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    uint64_t bounds[BOUNDS - 1]; /* where it begins, version, greatest kind, most message bytes, most payload bytes */
+    uint64_t bounds[BOUNDS - 1]; /* where it begins, version, greatest kind, most message bytes,
+                                    most payload bytes */
     if (!has_count(count, BOUNDS)) return NULL;
     for (int n = 0; n < BOUNDS - 1; n++)
         if (take_number(args[n + 1], UINT64_MAX, &bounds[n]) < 0) return NULL;
     Py_buffer buffer;
     if (PyObject_GetBuffer(args[0], &buffer, PyBUF_SIMPLE) < 0) return NULL;
     Header header;
-    int is_inside = (uint64_t)buffer.len >= sizeof header && bounds[0] <= (uint64_t)buffer.len - sizeof header;
+    int is_inside =
+        (uint64_t)buffer.len >= sizeof header && bounds[0] <= (uint64_t)buffer.len - sizeof header;
     if (is_inside) memcpy(&header, (char *)buffer.buf + bounds[0], sizeof header);
     PyBuffer_Release(&buffer);
     if (!is_inside) {
@@ -89,8 +103,10 @@ static PyObject *take_header(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     if (!is_usual(&header, bounds)) return Py_NewRef(Py_None);
-    return Py_BuildValue("(iiKiiikkKi)", header.version, header.kind, (unsigned long long)header.request_id, header.service,
-                         header.method, header.status, (unsigned long)header.timeout_ms, (unsigned long)header.message_bytes,
+    return Py_BuildValue("(iiKiiikkKi)", header.version, header.kind,
+                         (unsigned long long)header.request_id, header.service, header.method,
+                         header.status, (unsigned long)header.timeout_ms,
+                         (unsigned long)header.message_bytes,
                          (unsigned long long)header.payload_bytes, header.flags);
 }
 
@@ -100,10 +116,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_frames", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_frames", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__frames(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

@@ -1,7 +1,9 @@
-/* Reads memory, and files, of another process of this machine that it has told us of; lent_twin.py says what each function promises.
+/* Reads memory, and files, of another process of this machine that it has told us of; lent_twin.py
+ * says what each function promises.
  *
- * Nothing here believes its caller: memory of ours is held while the kernel writes to it, and where the other's lies is the kernel's to
- * judge.  The interpreter's lock is given up for the system call. */
+ * Nothing here believes its caller: memory of ours is held while the kernel writes to it, and where
+ * the other's lies is the kernel's to judge.  The interpreter's lock is given up for the system
+ * call. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -19,8 +21,12 @@
 #define PARTS_MAX 64
 
 /* As on the wire, where numbers are little-endian. */
-typedef struct { uint64_t address, length; } Piece;
-typedef struct { uint64_t number, offset, length; } Range;
+typedef struct {
+    uint64_t address, length;
+} Piece;
+typedef struct {
+    uint64_t number, offset, length;
+} Range;
 
 _Static_assert(sizeof(Piece) == 16 && sizeof(Range) == 24, "packed");
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || UINTPTR_MAX != UINT64_MAX
@@ -31,7 +37,8 @@ static PyObject *pieces_of(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *list;
     if (!PyArg_ParseTuple(args, "O", &list)) return NULL;
-    PyObject *items = PySequence_Tuple(list), *found = NULL; /* holds them, whatever becomes of the list */
+    PyObject *items = PySequence_Tuple(list),
+             *found = NULL; /* holds them, whatever becomes of the list */
     if (items == NULL) return NULL;
     Py_ssize_t count = PyTuple_Size(items);
     if (count > PIECE_COUNT_MAX) {
@@ -53,8 +60,10 @@ static PyObject *pieces_of(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* Says where to read `wanted` bytes from, behind the first `skip` of all pieces; returns how many pieces, -1: they have not so many. */
-static Py_ssize_t cut(const char *packed, Py_ssize_t count, uint64_t skip, uint64_t wanted, struct iovec *from) {
+/* Says where to read `wanted` bytes from, behind the first `skip` of all pieces; returns how many
+ * pieces, -1: they have not so many. */
+static Py_ssize_t cut(const char *packed, Py_ssize_t count, uint64_t skip, uint64_t wanted,
+                      struct iovec *from) {
     Py_ssize_t used = 0;
     for (Py_ssize_t n = 0; n < count && wanted > 0; n++) {
         Piece piece;
@@ -78,18 +87,22 @@ static PyObject *read_lent(PyObject *module, PyObject *args) {
     int pid;
     Py_buffer pieces, into, nonce;
     unsigned long long skip, place;
-    if (!PyArg_ParseTuple(args, "iy*Kw*Ky*", &pid, &pieces, &skip, &into, &place, &nonce)) return NULL;
+    if (!PyArg_ParseTuple(args, "iy*Kw*Ky*", &pid, &pieces, &skip, &into, &place, &nonce))
+        return NULL;
     struct iovec from[PIECE_COUNT_MAX + 1];
     char seen[NONCE_BYTES];
     Py_ssize_t count = pieces.len / (Py_ssize_t)sizeof(Piece), used = -1;
-    if (pieces.len % (Py_ssize_t)sizeof(Piece) == 0 && count <= PIECE_COUNT_MAX && nonce.len == NONCE_BYTES)
+    if (pieces.len % (Py_ssize_t)sizeof(Piece) == 0 && count <= PIECE_COUNT_MAX
+        && nonce.len == NONCE_BYTES)
         used = cut(pieces.buf, count, skip, (uint64_t)into.len, from);
     ssize_t done = 0;
     int failure = 0;
     if (used < 0) {
-        PyErr_Format(PyExc_ValueError, "%zd bytes of pieces, %zd of a nonce", pieces.len, nonce.len);
+        PyErr_Format(PyExc_ValueError, "%zd bytes of pieces, %zd of a nonce", pieces.len,
+                     nonce.len);
     } else {
-        /* The nonce comes by the same call: what has it is the process, and the memory, that the bytes are of. */
+        /* The nonce comes by the same call: what has it is the process, and the memory, that the
+         * bytes are of. */
         struct iovec to[2] = {{into.buf, (size_t)into.len}, {seen, NONCE_BYTES}};
         from[used].iov_base = (void *)(uintptr_t)place;
         from[used].iov_len = NONCE_BYTES;
@@ -119,7 +132,8 @@ static int nonce_fault(int pid, uint64_t place, const void *nonce) {
     return memcmp(seen, nonce, NONCE_BYTES) ? ESRCH : 0;
 }
 
-/* Says in `fd` which descriptor of ours is their `number`, a regular file; returns 0 or an errno, and then it may be open all the same. */
+/* Says in `fd` which descriptor of ours is their `number`, a regular file; returns 0 or an errno,
+ * and then it may be open all the same. */
 static int copy_descriptor(int pidfd, uint64_t number, int *fd) {
     struct stat about;
     if (number > INT32_MAX) return EBADF;
@@ -129,7 +143,8 @@ static int copy_descriptor(int pidfd, uint64_t number, int *fd) {
     return S_ISREG(about.st_mode) ? 0 : EINVAL;
 }
 
-/* Fills `to`, behind what is full of it, with a range of a file; both move on.  Returns 0 or an errno. */
+/* Fills `to`, behind what is full of it, with a range of a file; both move on.  Returns 0 or an
+ * errno. */
 static int read_range(int fd, const Range *range, struct iovec **to) {
     uint64_t at = range->offset, left = range->length;
     while (left > 0) {
@@ -139,13 +154,15 @@ static int read_range(int fd, const Range *range, struct iovec **to) {
         for (struct iovec *one = *to; wanted < left && count < PARTS_MAX; one++) {
             if (!one->iov_len) continue;
             parts[count] = *one;
-            if (parts[count].iov_len > left - wanted) parts[count].iov_len = (size_t)(left - wanted);
+            if (parts[count].iov_len > left - wanted)
+                parts[count].iov_len = (size_t)(left - wanted);
             wanted += parts[count++].iov_len;
         }
         ssize_t done = preadv2(fd, parts, count, (off_t)at, RWF_NOWAIT);
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return errno;
-        if ((uint64_t)done != wanted) return EAGAIN; /* what is cached ends there, or the file does */
+        if ((uint64_t)done != wanted)
+            return EAGAIN; /* what is cached ends there, or the file does */
         at += wanted;
         left -= wanted;
         for (; wanted > 0; (*to)++) {
@@ -159,14 +176,16 @@ static int read_range(int fd, const Range *range, struct iovec **to) {
     return 0;
 }
 
-/* The descriptor of ours that an earlier range of the same file is read by; -1: this is the first. */
+/* The descriptor of ours that an earlier range of the same file is read by; -1: this is the first.
+ */
 static int known_descriptor(const Range *ranges, const int *fds, Py_ssize_t n) {
     for (Py_ssize_t other = 0; other < n; other++)
         if (fds[other] >= 0 && ranges[other].number == ranges[n].number) return fds[other];
     return -1;
 }
 
-/* Reads ranges one after the other; `fds` has room for a descriptor of each.  Returns 0 or an errno. */
+/* Reads ranges one after the other; `fds` has room for a descriptor of each.  Returns 0 or an
+ * errno. */
 static int read_ranges(int pid, const Range *ranges, Py_ssize_t count, struct iovec *to, int *fds) {
     int pidfd = (int)syscall(SYS_pidfd_open, pid, 0), fault = pidfd < 0 ? errno : 0;
     Py_ssize_t n;
@@ -188,7 +207,9 @@ static int read_ranges(int pid, const Range *ranges, Py_ssize_t count, struct io
 /* Says whether ranges are within any file, and as many bytes as there is room for. */
 static int do_fit(const Range *ranges, Py_ssize_t count, uint64_t room) {
     for (Py_ssize_t n = 0; n < count; n++) {
-        if (ranges[n].offset > INT64_MAX || ranges[n].length > INT64_MAX - ranges[n].offset || ranges[n].length > room) return 0;
+        if (ranges[n].offset > INT64_MAX || ranges[n].length > INT64_MAX - ranges[n].offset
+            || ranges[n].length > room)
+            return 0;
         room -= ranges[n].length;
     }
     return room == 0;
@@ -210,7 +231,8 @@ static void let_go(Room *room) {
     Py_XDECREF(room->items);
 }
 
-/* Takes hold of buffers that may be written to; returns -1 with an error set.  `let_go` gives back what it holds, also then. */
+/* Takes hold of buffers that may be written to; returns -1 with an error set.  `let_go` gives back
+ * what it holds, also then. */
 static int take_hold(Room *room, PyObject *list) {
     room->items = PySequence_Tuple(list); /* holds them, whatever becomes of the list */
     if (room->items == NULL) return -1;
@@ -223,7 +245,8 @@ static int take_hold(Room *room, PyObject *list) {
     }
     while (room->taken < room->count) {
         Py_buffer *view = &room->views[room->taken];
-        if (PyObject_GetBuffer(PyTuple_GetItem(room->items, room->taken), view, PyBUF_WRITABLE) < 0) return -1;
+        if (PyObject_GetBuffer(PyTuple_GetItem(room->items, room->taken), view, PyBUF_WRITABLE) < 0)
+            return -1;
         room->to[room->taken].iov_base = view->buf;
         room->to[room->taken++].iov_len = (size_t)view->len;
         room->size += (uint64_t)view->len;
@@ -241,18 +264,23 @@ static PyObject *read_files(PyObject *module, PyObject *args) {
     Range ranges[PIECE_COUNT_MAX];
     Room room = {0};
     Py_ssize_t count = packed.len / (Py_ssize_t)sizeof(Range);
-    int is_right = packed.len % (Py_ssize_t)sizeof(Range) == 0 && count <= PIECE_COUNT_MAX && nonce.len == NONCE_BYTES;
+    int is_right = packed.len % (Py_ssize_t)sizeof(Range) == 0 && count <= PIECE_COUNT_MAX
+                   && nonce.len == NONCE_BYTES;
     if (is_right) memcpy(ranges, packed.buf, (size_t)packed.len);
     if (!is_right) {
-        PyErr_Format(PyExc_ValueError, "%zd bytes of ranges, %zd of a nonce", packed.len, nonce.len);
+        PyErr_Format(PyExc_ValueError, "%zd bytes of ranges, %zd of a nonce", packed.len,
+                     nonce.len);
     } else if (take_hold(&room, list) < 0) {
         /* the error is set */
     } else if (!do_fit(ranges, count, room.size)) {
-        PyErr_SetString(PyExc_ValueError, "ranges beyond any file, or of other sizes than the buffers");
+        PyErr_SetString(PyExc_ValueError,
+                        "ranges beyond any file, or of other sizes than the buffers");
     } else {
         Py_BEGIN_ALLOW_THREADS
         fault = read_ranges(pid, ranges, count, room.to, fds);
-        if (!fault) fault = nonce_fault(pid, place, nonce.buf); /* behind the reads: they were of what was lent */
+        if (!fault)
+            fault = nonce_fault(pid, place,
+                                nonce.buf); /* behind the reads: they were of what was lent */
         Py_END_ALLOW_THREADS
     }
     let_go(&room);
@@ -272,10 +300,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_lent", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_lent", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__lent(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

@@ -1,4 +1,5 @@
-/* Messages about reads, between bytes as they go over the wire and columns; read_messages_twin.py says what each function promises.
+/* Messages about reads, between bytes as they go over the wire and columns; read_messages_twin.py
+ * says what each function promises.
  *
  * Nothing here believes what it is given: every size is checked before memory is touched. */
 #define PY_SSIZE_T_CLEAN
@@ -18,7 +19,7 @@
 
 enum column { INODE_ID, CHUNK_INDEX, CHAIN_ID, CHAIN_VERSION, OFFSET, LENGTH };
 
-/* ------------------------------------------------------------------------------------------------- columns of a message */
+/* ---- columns of a message ---- */
 
 typedef struct {
     const uint8_t *start[ROW_COLUMNS], *stop[ROW_COLUMNS];
@@ -26,7 +27,8 @@ typedef struct {
 } Columns;
 
 /* Find the columns of a message; 0: it has other fields, too, one twice, or not all. */
-static int find_columns(Columns *found, const Py_buffer *message, const Py_buffer *columns, const Py_buffer *flags) {
+static int find_columns(Columns *found, const Py_buffer *message, const Py_buffer *columns,
+                        const Py_buffer *flags) {
     const uint8_t *at = message->buf, *end = at + message->len;
     unsigned seen = 0;
     found->flags = 0;
@@ -56,13 +58,14 @@ static void put_number(char *where, int width, uint64_t value) {
     for (int n = 0; n < width; n++) where[n] = (char)(value >> (8 * (width - 1 - n)));
 }
 
-/* ---------------------------------------------------------------------------------------------- messages of a single row */
+/* ---- messages of a single row ---- */
 
 /* Take the one number of each column; 0: one has more, or none. */
 static int take_row(const Columns *found, uint64_t *numbers) {
     for (int column = 0; column < ROW_COLUMNS; column++) {
         const uint8_t *at = found->start[column];
-        if (!take_varint(&at, found->stop[column], &numbers[column]) || at != found->stop[column]) return 0;
+        if (!take_varint(&at, found->stop[column], &numbers[column]) || at != found->stop[column])
+            return 0;
     }
     return 1;
 }
@@ -71,9 +74,10 @@ static PyObject *row_taken(const uint64_t *numbers, unsigned long flags) {
     char chunk[CHUNK_BYTES];
     put_number(chunk, 8, numbers[INODE_ID]);
     put_number(chunk + 8, 4, numbers[CHUNK_INDEX]);
-    return Py_BuildValue("(y#KKKKk)", chunk, (Py_ssize_t)sizeof chunk, (unsigned long long)numbers[CHAIN_ID],
-                         (unsigned long long)numbers[CHAIN_VERSION], (unsigned long long)numbers[OFFSET],
-                         (unsigned long long)numbers[LENGTH], flags);
+    return Py_BuildValue(
+        "(y#KKKKk)", chunk, (Py_ssize_t)sizeof chunk, (unsigned long long)numbers[CHAIN_ID],
+        (unsigned long long)numbers[CHAIN_VERSION], (unsigned long long)numbers[OFFSET],
+        (unsigned long long)numbers[LENGTH], flags);
 }
 
 static PyObject *one_row(PyObject *module, PyObject *args) {
@@ -85,7 +89,8 @@ static PyObject *one_row(PyObject *module, PyObject *args) {
     PyObject *row = NULL;
     if (columns.len != ROW_COLUMNS || flags.len > FLAGS_MAX)
         PyErr_SetString(PyExc_ValueError, "not the columns of a row");
-    else if (find_columns(&found, &message, &columns, &flags) && take_row(&found, numbers) && numbers[CHUNK_INDEX] <= UINT32_MAX)
+    else if (find_columns(&found, &message, &columns, &flags) && take_row(&found, numbers)
+             && numbers[CHUNK_INDEX] <= UINT32_MAX)
         row = row_taken(numbers, found.flags);
     else
         row = Py_NewRef(Py_None);
@@ -100,7 +105,8 @@ static PyObject *one_reply(PyObject *module, PyObject *args) {
     Py_buffer columns;
     unsigned long long length, version, checksum;
     int want_checksum;
-    if (!PyArg_ParseTuple(args, "y*KKKp", &columns, &length, &version, &checksum, &want_checksum)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*KKKp", &columns, &length, &version, &checksum, &want_checksum))
+        return NULL;
     uint8_t message[REPLY_COLUMNS * (2 + VARINT_BYTES)], *at = message;
     PyObject *packed = NULL;
     if (columns.len == REPLY_COLUMNS) {
@@ -125,10 +131,12 @@ static PyObject *one_reply(PyObject *module, PyObject *args) {
     return packed;
 }
 
-/* ------------------------------------------------------------------------------------------------ which rows are alike */
+/* ---- which rows are alike ---- */
 
-/* Number records of equal size by their content, in the order of their first; firsts[k] is where number k came up first. */
-static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t count, Py_ssize_t *numbers, Py_ssize_t *firsts) {
+/* Number records of equal size by their content, in the order of their first; firsts[k] is where
+ * number k came up first. */
+static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t count,
+                               Py_ssize_t *numbers, Py_ssize_t *firsts) {
     Py_ssize_t found = 0;
     size_t room = 8;
     while (room < 2 * (size_t)count) room *= 2;
@@ -140,7 +148,8 @@ static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t coun
     for (Py_ssize_t n = 0; n < count; n++) {
         const char *record = records + (size_t)n * size;
         size_t at = xxh3_64(record, size) & (room - 1);
-        while (table[at] != 0 && memcmp(records + (size_t)firsts[table[at] - 1] * size, record, size) != 0)
+        while (table[at] != 0
+               && memcmp(records + (size_t)firsts[table[at] - 1] * size, record, size) != 0)
             at = (at + 1) & (room - 1);
         if (table[at] == 0) {
             firsts[found] = n;
@@ -152,7 +161,7 @@ static Py_ssize_t number_alike(const char *records, size_t size, Py_ssize_t coun
     return found;
 }
 
-/* ------------------------------------------------------------------------------------------------ messages of many rows */
+/* ---- messages of many rows ---- */
 
 typedef struct {
     Columns columns;
@@ -188,7 +197,8 @@ static int number_rows(Rows *rows) {
         pairs[2 * n] = rows->numbers[CHAIN_ID][n];
         pairs[2 * n + 1] = rows->numbers[CHAIN_VERSION][n];
     }
-    rows->pair_count = number_alike((char *)pairs, 2 * sizeof *pairs, rows->count, rows->pairs, rows->pair_firsts);
+    rows->pair_count =
+        number_alike((char *)pairs, 2 * sizeof *pairs, rows->count, rows->pairs, rows->pair_firsts);
     PyMem_Free(pairs);
     if (rows->pair_count < 0) return -1;
     for (Py_ssize_t n = 0; n < rows->count; n++) {
@@ -197,7 +207,8 @@ static int number_rows(Rows *rows) {
         put_number(key + OWNER_BYTES, 8, rows->numbers[INODE_ID][n]);
         put_number(key + OWNER_BYTES + 8, 4, rows->numbers[CHUNK_INDEX][n]);
     }
-    rows->chunk_count = number_alike(rows->keys, KEY_BYTES, rows->count, rows->chunks, rows->chunk_firsts);
+    rows->chunk_count =
+        number_alike(rows->keys, KEY_BYTES, rows->count, rows->chunks, rows->chunk_firsts);
     return rows->chunk_count < 0 ? -1 : 0;
 }
 
@@ -223,7 +234,8 @@ static PyObject *number_list(const Py_ssize_t *numbers, Py_ssize_t count) {
 static PyObject *pair_list(const Rows *rows) {
     uint64_t *totals = PyMem_Calloc((size_t)rows->pair_count, sizeof *totals);
     PyObject *list = totals != NULL ? PyList_New(rows->pair_count) : PyErr_NoMemory();
-    for (Py_ssize_t n = 0; list != NULL && n < rows->count; n++) totals[rows->pairs[n]] += rows->numbers[LENGTH][n];
+    for (Py_ssize_t n = 0; list != NULL && n < rows->count; n++)
+        totals[rows->pairs[n]] += rows->numbers[LENGTH][n];
     for (Py_ssize_t n = 0; list != NULL && n < rows->pair_count; n++) {
         Py_ssize_t first = rows->pair_firsts[n];
         PyObject *value = Py_BuildValue("(KKK)", (unsigned long long)rows->numbers[CHAIN_ID][first],
@@ -243,7 +255,8 @@ static PyObject *chunk_bytes(const Rows *rows) {
     return found;
 }
 
-/* Return what `take_rows` does; the lengths become the ends, to have the latter without memory of their own. */
+/* Return what `take_rows` does; the lengths become the ends, to have the latter without memory of
+ * their own. */
 static PyObject *rows_taken(Rows *rows) {
     Py_ssize_t count = rows->count;
     PyObject *parts[] = {pair_list(rows),
@@ -260,8 +273,8 @@ static PyObject *rows_taken(Rows *rows) {
     for (int n = 0; n < part_count; n++) is_whole &= parts[n] != NULL;
     PyObject *result = NULL;
     if (is_whole)
-        result = Py_BuildValue("(OOOOOOOk)", parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6],
-                               rows->columns.flags);
+        result = Py_BuildValue("(OOOOOOOk)", parts[0], parts[1], parts[2], parts[3], parts[4],
+                               parts[5], parts[6], rows->columns.flags);
     for (int n = 0; n < part_count; n++) Py_XDECREF(parts[n]);
     return result;
 }
@@ -279,7 +292,8 @@ static PyObject *take_rows(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer message, columns, flags;
     unsigned long long count_max, reach_max;
-    if (!PyArg_ParseTuple(args, "y*y*y*KK", &message, &columns, &flags, &count_max, &reach_max)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*y*y*KK", &message, &columns, &flags, &count_max, &reach_max))
+        return NULL;
     PyObject *result = NULL;
     Rows rows = {0};
     void *memory = NULL;
@@ -289,10 +303,12 @@ static PyObject *take_rows(PyObject *module, PyObject *args) {
     }
     int is_plain = find_columns(&rows.columns, &message, &columns, &flags);
     if (is_plain)
-        for (const uint8_t *at = rows.columns.start[0]; at < rows.columns.stop[0]; at++) rows.count += *at < 0x80;
+        for (const uint8_t *at = rows.columns.start[0]; at < rows.columns.stop[0]; at++)
+            rows.count += *at < 0x80;
     if (is_plain && rows.count > 0 && (uint64_t)rows.count <= count_max) {
         size_t count = (size_t)rows.count;
-        memory = PyMem_Calloc(count, ROW_COLUMNS * sizeof(uint64_t) + 4 * sizeof(Py_ssize_t) + KEY_BYTES);
+        memory = PyMem_Calloc(count,
+                              ROW_COLUMNS * sizeof(uint64_t) + 4 * sizeof(Py_ssize_t) + KEY_BYTES);
         if (memory == NULL) {
             PyErr_NoMemory();
             goto end;
@@ -349,8 +365,10 @@ static PyObject *chunk_keys(PyObject *module, PyObject *args) {
     return list;
 }
 
-/* Put a column of numbers, `fixed` or as varints, behind its tag and size; NULL: an error is set. */
-static uint8_t *put_column(uint8_t *at, uint8_t tag, PyObject *list, Py_ssize_t count, int is_fixed) {
+/* Put a column of numbers, `fixed` or as varints, behind its tag and size; NULL: an error is set.
+ */
+static uint8_t *put_column(uint8_t *at, uint8_t tag, PyObject *list, Py_ssize_t count,
+                           int is_fixed) {
     uint8_t *head = at, *body = at += 1 + VARINT_BYTES;
     for (Py_ssize_t n = 0; n < count; n++) {
         PyObject *item = PyList_GetItem(list, n);
@@ -375,10 +393,12 @@ static PyObject *rows_reply(PyObject *module, PyObject *args) {
     Py_buffer columns;
     PyObject *lists[REPLY_COLUMNS], *packed = NULL; /* lengths, versions, checksums */
     uint8_t *message = NULL;
-    if (!PyArg_ParseTuple(args, "y*O!O!O!", &columns, &PyList_Type, &lists[0], &PyList_Type, &lists[1], &PyList_Type, &lists[2]))
+    if (!PyArg_ParseTuple(args, "y*O!O!O!", &columns, &PyList_Type, &lists[0], &PyList_Type,
+                          &lists[1], &PyList_Type, &lists[2]))
         return NULL;
     Py_ssize_t count = PyList_Size(lists[0]), sum_count = PyList_Size(lists[2]);
-    if (columns.len != REPLY_COLUMNS || PyList_Size(lists[1]) != count || (sum_count != 0 && sum_count != count)) {
+    if (columns.len != REPLY_COLUMNS || PyList_Size(lists[1]) != count
+        || (sum_count != 0 && sum_count != count)) {
         PyErr_SetString(PyExc_ValueError, "not the columns of a reply");
         goto end;
     }
@@ -389,7 +409,8 @@ static PyObject *rows_reply(PyObject *module, PyObject *args) {
     }
     uint8_t *at = message;
     for (int n = 0; at != NULL && n < REPLY_COLUMNS; n++)
-        at = put_column(at, ((uint8_t *)columns.buf)[n], lists[n], n == 2 ? sum_count : count, n == 2);
+        at = put_column(at, ((uint8_t *)columns.buf)[n], lists[n], n == 2 ? sum_count : count,
+                        n == 2);
     if (at != NULL) packed = PyBytes_FromStringAndSize((char *)message, at - message);
 end:
     PyMem_Free(message);
@@ -397,21 +418,20 @@ end:
     return packed;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- module */
+/* ---- module ---- */
 
 static PyMethodDef methods[] = {
-    {"one_row", one_row, METH_VARARGS, NULL},
-    {"one_reply", one_reply, METH_VARARGS, NULL},
-    {"take_rows", take_rows, METH_VARARGS, NULL},
-    {"chunk_keys", chunk_keys, METH_VARARGS, NULL},
-    {"rows_reply", rows_reply, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
+    {"one_row", one_row, METH_VARARGS, NULL},       {"one_reply", one_reply, METH_VARARGS, NULL},
+    {"take_rows", take_rows, METH_VARARGS, NULL},   {"chunk_keys", chunk_keys, METH_VARARGS, NULL},
+    {"rows_reply", rows_reply, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_read_messages", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_read_messages", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__read_messages(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

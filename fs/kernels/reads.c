@@ -1,7 +1,9 @@
-/* What a storage process does to the rows of many reads; reads_twin.py says what each function promises.
+/* What a storage process does to the rows of many reads; reads_twin.py says what each function
+ * promises.
  *
- * Nothing here believes its caller: sizes are checked before memory is touched, and what is touched is held meanwhile.  A call takes
- * its arguments apart, works without any object of Python's, and then makes what it returns. */
+ * Nothing here believes its caller: sizes are checked before memory is touched, and what is touched
+ * is held meanwhile.  A call takes its arguments apart, works without any object of Python's, and
+ * then makes what it returns. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,10 +17,11 @@
 #define INTERFACE 7
 #define SUM_BYTES 8
 
-/* ------------------------------------------------------------------------------------------------------------- numbers */
+/* ---- numbers ---- */
 
-/* Take a number of 0 or more, INT64_MAX for all that is larger: no size is, so nothing larger can be right.  Only of Python's own
- * kind: making a number of anything else is code in Python, which could change the lists that are gone through. */
+/* Take a number of 0 or more, INT64_MAX for all that is larger: no size is, so nothing larger can
+ * be right.  Only of Python's own kind: making a number of anything else is code in Python, which
+ * could change the lists that are gone through. */
 static int take_number(PyObject *item, int64_t *value) {
     int is_over = 0;
     if (item == NULL) return -1;
@@ -49,7 +52,7 @@ static int are_as_long(Py_ssize_t count, PyObject *const *columns, int column_co
     return 1;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- checksums */
+/* ---- checksums ---- */
 
 static PyObject *row_checksums(PyObject *module, PyObject *args) {
     (void)module;
@@ -63,7 +66,8 @@ static PyObject *row_checksums(PyObject *module, PyObject *args) {
         PyObject *value = NULL;
         if (take_at(ends, n, &end) == 0) {
             if (start <= end && end <= view.len)
-                value = PyLong_FromUnsignedLongLong(xxh3_64((char *)view.buf + start, (size_t)(end - start)));
+                value = PyLong_FromUnsignedLongLong(
+                    xxh3_64((char *)view.buf + start, (size_t)(end - start)));
             else
                 PyErr_SetString(PyExc_ValueError, "a piece beyond the buffer");
         }
@@ -73,7 +77,7 @@ static PyObject *row_checksums(PyObject *module, PyObject *args) {
     return found;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- reads */
+/* ---- reads ---- */
 
 enum state { LEFT, COLD, READ };
 
@@ -96,16 +100,17 @@ typedef struct {
     int want_checksums;
     Row *rows;
     Py_ssize_t count;
-    char *wide;         /* where checksum blocks are read that are wider than what is asked for */
+    char *wide; /* where checksum blocks are read that are wider than what is asked for */
     int64_t wide_bytes;
     Py_ssize_t cold_count;
 } Batch;
 
 /* Take one row apart; 0: it is in `row`, or known to be left. */
-static int take_row(Row *row, PyObject *chunks, PyObject *const *columns, Py_ssize_t n, const Py_buffer *view) {
+static int take_row(Row *row, PyObject *chunks, PyObject *const *columns, Py_ssize_t n,
+                    const Py_buffer *view) {
     int64_t end, fd;
-    if (take_at(columns[0], n, &row->number) < 0 || take_at(columns[1], n, &row->offset) < 0 ||
-        take_at(columns[2], n, &row->length) < 0 || take_at(columns[3], n, &end) < 0)
+    if (take_at(columns[0], n, &row->number) < 0 || take_at(columns[1], n, &row->offset) < 0
+        || take_at(columns[2], n, &row->length) < 0 || take_at(columns[3], n, &end) < 0)
         return -1;
     if (end > view->len || row->length > end || row->number >= PyTuple_Size(chunks)) {
         PyErr_SetString(PyExc_ValueError, "a row beyond the buffer, or of no chunk");
@@ -121,8 +126,9 @@ static int take_row(Row *row, PyObject *chunks, PyObject *const *columns, Py_ssi
         PyErr_SetString(PyExc_TypeError, "no chunk");
         return -1;
     }
-    if (take_number(PyTuple_GetItem(chunk, 0), &fd) < 0 || take_number(PyTuple_GetItem(chunk, 1), &row->start) < 0 ||
-        take_number(PyTuple_GetItem(chunk, 2), &row->chunk_length) < 0)
+    if (take_number(PyTuple_GetItem(chunk, 0), &fd) < 0
+        || take_number(PyTuple_GetItem(chunk, 1), &row->start) < 0
+        || take_number(PyTuple_GetItem(chunk, 2), &row->chunk_length) < 0)
         return -1;
     char *sums;
     Py_ssize_t sums_length;
@@ -147,15 +153,19 @@ static int64_t fill(int fd, char *buffer, int64_t length, int64_t where, int may
     return done;
 }
 
-/* Return whether the bytes of whole checksum blocks match; *last: the checksum of the last of them. */
-static int do_match(const Row *row, const char *bytes, int64_t low, int64_t width, int64_t block, uint64_t *last) {
+/* Return whether the bytes of whole checksum blocks match; *last: the checksum of the last of them.
+ */
+static int do_match(const Row *row, const char *bytes, int64_t low, int64_t width, int64_t block,
+                    uint64_t *last) {
     int64_t at = low / block * SUM_BYTES, done = 0;
     do {
         int64_t step = width - done < block ? width - done : block;
         unsigned char sum[SUM_BYTES];
         *last = xxh3_64(bytes + done, (size_t)step);
-        for (int n = 0; n < SUM_BYTES; n++) sum[n] = (unsigned char)(*last >> (8 * (SUM_BYTES - 1 - n)));
-        if (at + SUM_BYTES > row->sums_length || memcmp(sum, row->sums + at, SUM_BYTES) != 0) return 0;
+        for (int n = 0; n < SUM_BYTES; n++)
+            sum[n] = (unsigned char)(*last >> (8 * (SUM_BYTES - 1 - n)));
+        if (at + SUM_BYTES > row->sums_length || memcmp(sum, row->sums + at, SUM_BYTES) != 0)
+            return 0;
         at += SUM_BYTES;
         done += step;
     } while (done < width);
@@ -172,10 +182,14 @@ static int has_room(Batch *batch, int64_t width) {
     return batch->wide != NULL;
 }
 
-/* Find the bytes of the chunk that have to be read for a row: whole checksum blocks.  False: the row is left. */
+/* Find the bytes of the chunk that have to be read for a row: whole checksum blocks.  False: the
+ * row is left. */
 static int has_span(const Row *row, int64_t block, int64_t *low, int64_t *high) {
-    if (row->fd < 0 || row->offset > row->chunk_length || row->length > row->chunk_length - row->offset) return 0;
-    if (row->start > INT64_MAX - row->chunk_length || row->chunk_length > INT64_MAX - block) return 0;
+    if (row->fd < 0 || row->offset > row->chunk_length
+        || row->length > row->chunk_length - row->offset)
+        return 0;
+    if (row->start > INT64_MAX - row->chunk_length || row->chunk_length > INT64_MAX - block)
+        return 0;
     int64_t stop = row->offset + row->length;
     *low = row->offset - row->offset % block;
     *high = stop + (block - stop % block) % block;
@@ -183,7 +197,8 @@ static int has_span(const Row *row, int64_t block, int64_t *low, int64_t *high) 
     return 1;
 }
 
-/* Have the disk at work on all rows before the first is waited for; it promises nothing, so what it says does not count. */
+/* Have the disk at work on all rows before the first is waited for; it promises nothing, so what it
+ * says does not count. */
 static void begin_all(const Batch *batch) {
     for (Py_ssize_t n = 0; n < batch->count; n++) {
         const Row *row = &batch->rows[n];
@@ -195,7 +210,8 @@ static void begin_all(const Batch *batch) {
 
 /* Read, verify and put in place all rows.  Touches no object of Python's. */
 static void read_all(Batch *batch) {
-    int64_t block = batch->block, held = -1, held_low = 0, held_high = 0; /* what `wide` begins with: verified bytes */
+    int64_t block = batch->block, held = -1, held_low = 0,
+            held_high = 0; /* what `wide` begins with: verified bytes */
     for (Py_ssize_t n = 0; n < batch->count; n++) {
         Row *row = &batch->rows[n];
         int64_t low, high;
@@ -228,7 +244,8 @@ static void read_all(Batch *batch) {
         if (is_widened) memcpy(row->target, batch->wide + (row->offset - low), (size_t)row->length);
         row->state = READ;
         if (batch->want_checksums)
-            row->checksum = is_widened || width > block ? xxh3_64(row->target, (size_t)row->length) : last;
+            row->checksum =
+                is_widened || width > block ? xxh3_64(row->target, (size_t)row->length) : last;
     }
 }
 
@@ -255,7 +272,8 @@ static PyObject *rows_read(const Batch *batch, PyObject *chunks) {
         }
         if (version == NULL || PyList_SetItem(versions, n, version) < 0) goto end;
         if (batch->want_checksums) {
-            PyObject *checksum = PyLong_FromUnsignedLongLong(row->state == READ ? row->checksum : 0);
+            PyObject *checksum =
+                PyLong_FromUnsignedLongLong(row->state == READ ? row->checksum : 0);
             if (checksum == NULL || PyList_SetItem(checksums, n, checksum) < 0) goto end;
         }
     }
@@ -271,12 +289,14 @@ end:
 
 static PyObject *read_rows(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *chunk_list, *columns[4], *result = NULL, *chunks = NULL; /* numbers of chunks, offsets, lengths, ends */
+    PyObject *chunk_list, *columns[4],
+        *result = NULL, *chunks = NULL; /* numbers of chunks, offsets, lengths, ends */
     Py_buffer view;
     long long block, bounce_max, cold_min;
     Batch batch = {0};
-    if (!PyArg_ParseTuple(args, "LLLO!O!O!O!O!w*p", &block, &bounce_max, &cold_min, &PyList_Type, &chunk_list, &PyList_Type,
-                          &columns[0], &PyList_Type, &columns[1], &PyList_Type, &columns[2], &PyList_Type, &columns[3], &view,
+    if (!PyArg_ParseTuple(args, "LLLO!O!O!O!O!w*p", &block, &bounce_max, &cold_min, &PyList_Type,
+                          &chunk_list, &PyList_Type, &columns[0], &PyList_Type, &columns[1],
+                          &PyList_Type, &columns[2], &PyList_Type, &columns[3], &view,
                           &batch.want_checksums))
         return NULL;
     batch.block = block, batch.bounce_max = bounce_max, batch.cold_min = cold_min;
@@ -295,10 +315,12 @@ static PyObject *read_rows(PyObject *module, PyObject *args) {
     for (Py_ssize_t n = 0; n < batch.count; n++)
         if (take_row(&batch.rows[n], chunks, columns, n, &view) < 0) goto end;
     if (cold_min) {
-        read_all(&batch); /* waits for nothing, and is over before giving up the interpreter could pay */
+        read_all(
+            &batch); /* waits for nothing, and is over before giving up the interpreter could pay */
     } else {
         Py_BEGIN_ALLOW_THREADS
-        if (batch.count > 1) begin_all(&batch); /* a single read is left to the kernel, which reads ahead */
+        if (batch.count > 1)
+            begin_all(&batch); /* a single read is left to the kernel, which reads ahead */
         read_all(&batch);
         Py_END_ALLOW_THREADS
     }
@@ -316,12 +338,20 @@ static PyObject *read_row(PyObject *module, PyObject *args) {
     long long block, bounce_max, start, chunk_length, offset;
     Py_buffer sums, view;
     Row row = {0};
-    if (!PyArg_ParseTuple(args, "LLiLLy*Lw*", &block, &bounce_max, &row.fd, &start, &chunk_length, &sums, &offset, &view)) return NULL;
+    if (!PyArg_ParseTuple(args, "LLiLLy*Lw*", &block, &bounce_max, &row.fd, &start, &chunk_length,
+                          &sums, &offset, &view))
+        return NULL;
     row.start = start, row.chunk_length = chunk_length, row.offset = offset;
     row.sums = sums.buf, row.sums_length = sums.len, row.target = view.buf, row.length = view.len;
-    Batch batch = {.block = block, .bounce_max = bounce_max, .cold_min = 1, .want_checksums = 1, .rows = &row, .count = 1};
+    Batch batch = {.block = block,
+                   .bounce_max = bounce_max,
+                   .cold_min = 1,
+                   .want_checksums = 1,
+                   .rows = &row,
+                   .count = 1};
     PyObject *result = NULL;
-    if (block <= 0 || block > 1 << 30 || bounce_max < 0 || bounce_max > 1 << 30 || start < 0 || chunk_length < 0 || offset < 0) {
+    if (block <= 0 || block > 1 << 30 || bounce_max < 0 || bounce_max > 1 << 30 || start < 0
+        || chunk_length < 0 || offset < 0) {
         PyErr_SetString(PyExc_ValueError, "sizes that nothing has");
     } else {
         read_all(&batch); /* waits for nothing */
@@ -329,7 +359,8 @@ static PyObject *read_row(PyObject *module, PyObject *args) {
             errno = EAGAIN;
             PyErr_SetFromErrno(PyExc_OSError);
         } else {
-            result = row.state == READ ? PyLong_FromUnsignedLongLong(row.checksum) : Py_NewRef(Py_None);
+            result =
+                row.state == READ ? PyLong_FromUnsignedLongLong(row.checksum) : Py_NewRef(Py_None);
         }
     }
     free(batch.wide);
@@ -338,7 +369,7 @@ static PyObject *read_row(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- module */
+/* ---- module ---- */
 
 static PyMethodDef methods[] = {
     {"row_checksums", row_checksums, METH_VARARGS, NULL},
@@ -347,10 +378,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_reads", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_reads", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__reads(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

@@ -1,7 +1,9 @@
-/* What a storage process does to the bytes of new versions; writes_twin.py says what each function promises.
+/* What a storage process does to the bytes of new versions; writes_twin.py says what each function
+ * promises.
  *
- * Nothing here believes its caller: memory is held while it is looked at or written out.  A call takes its arguments apart, hashes and
- * writes without any object of Python's and without the interpreter's lock, and then makes what it returns. */
+ * Nothing here believes its caller: memory is held while it is looked at or written out.  A call
+ * takes its arguments apart, hashes and writes without any object of Python's and without the
+ * interpreter's lock, and then makes what it returns. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,9 +16,11 @@
 #define SUM_BYTES 8
 #define ROWS_MAX 1024
 #define BLOCK_BYTES_MAX (1 << 30)
-#define UNLOCK_BYTES_MIN (256 << 10) /* hashing fewer is over before giving up the interpreter could pay */
+/* Hashing fewer is over before giving up the interpreter could pay. */
+#define UNLOCK_BYTES_MIN (256 << 10)
 
-/* A piece of memory and where it goes; `written` says in the end how much of it is there, or, negative, why not. */
+/* A piece of memory and where it goes; `written` says in the end how much of it is there, or,
+ * negative, why not. */
 typedef struct {
     Py_buffer view;
     int fd;
@@ -27,7 +31,9 @@ typedef struct {
     uint8_t *sums;
 } Row;
 
-static Py_ssize_t block_count(Py_ssize_t length, Py_ssize_t block) { return length / block + (length % block != 0); }
+static Py_ssize_t block_count(Py_ssize_t length, Py_ssize_t block) {
+    return length / block + (length % block != 0);
+}
 
 static void hash_blocks(const uint8_t *bytes, Py_ssize_t length, Py_ssize_t block, uint8_t *sums) {
     for (Py_ssize_t at = 0; at < length; at += block, sums += SUM_BYTES) {
@@ -85,7 +91,8 @@ static int take_row(Row *row, PyObject *item, Py_ssize_t block, Py_ssize_t unit)
         PyErr_SetString(PyExc_ValueError, "an offset that no file has");
         return -1;
     }
-    int is_askew = row->view.readonly || offset % unit != 0 || (uintptr_t)row->view.buf % (uintptr_t)unit != 0;
+    int is_askew =
+        row->view.readonly || offset % unit != 0 || (uintptr_t)row->view.buf % (uintptr_t)unit != 0;
     row->wanted = is_askew ? 0 : row->view.len - row->view.len % unit;
     row->checksums = room_for(row->view.len, block, &row->sums);
     return row->checksums == NULL ? -1 : 0;
@@ -101,8 +108,9 @@ static void let_go(Row *rows, Py_ssize_t count) {
 /* Return how many rows from `first` on, at least one, follow each other in their file. */
 static Py_ssize_t run_length(const Row *rows, Py_ssize_t first, Py_ssize_t count) {
     Py_ssize_t end = first + 1;
-    while (end < count && rows[end].wanted > 0 && rows[end].fd == rows[first].fd &&
-           rows[end - 1].wanted == rows[end - 1].view.len && rows[end].offset == rows[end - 1].offset + rows[end - 1].wanted)
+    while (end < count && rows[end].wanted > 0 && rows[end].fd == rows[first].fd
+           && rows[end - 1].wanted == rows[end - 1].view.len
+           && rows[end].offset == rows[end - 1].offset + rows[end - 1].wanted)
         end++;
     return end - first;
 }
@@ -157,11 +165,13 @@ static PyObject *write_rows(PyObject *module, PyObject *args) {
     }
     while (taken < count) {
         Row *row = &rows[taken];
-        PyObject *item = PyTuple_GetItem(items, taken++); /* one that is refused may hold something, too */
+        PyObject *item =
+            PyTuple_GetItem(items, taken++); /* one that is refused may hold something, too */
         if (take_row(row, item, block, unit) < 0) goto end;
     }
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t n = 0; n < count; n++) hash_blocks(rows[n].view.buf, rows[n].view.len, block, rows[n].sums);
+    for (Py_ssize_t n = 0; n < count; n++)
+        hash_blocks(rows[n].view.buf, rows[n].view.len, block, rows[n].sums);
     for (Py_ssize_t n = 0, run; n < count; n += run) {
         run = 1;
         if (rows[n].wanted > 0) {
@@ -179,7 +189,7 @@ end:
     return result;
 }
 
-/* -------------------------------------------------------------------------------------------------------------- module */
+/* ---- module ---- */
 
 static PyMethodDef methods[] = {
     {"block_checksums", block_checksums, METH_VARARGS, NULL},
@@ -187,10 +197,12 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_writes", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_writes", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__writes(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) Py_CLEAR(module);
+    if (module != NULL && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(module);
     return module;
 }

@@ -3,7 +3,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static uint64_t xxh3_64_plain(const void *bytes, size_t length) { return XXH3_64bits(bytes, length); }
+static uint64_t xxh3_64_plain(const void *bytes, size_t length) {
+    return XXH3_64bits(bytes, length);
+}
 
 uint64_t (*xxh3_64)(const void *, size_t) = xxh3_64_plain;
 

@@ -1,4 +1,5 @@
-/* What programs in C do with 3FS's calls, each as a test: hf3fs_calls TEST MOUNT_POINT.  See test_hf3fs_c.py. */
+/* What programs in C do with 3FS's calls, each as a test: hf3fs_calls TEST MOUNT_POINT.  See
+ * test_hf3fs_c.py. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -16,12 +17,22 @@
 
 /* Programs allocate these, maybe compiled with 3FS's header. */
 _Static_assert(sizeof(struct hf3fs_iov) == 312 && offsetof(struct hf3fs_iov, id) == 16, "iov");
-_Static_assert(offsetof(struct hf3fs_iov, mount_point) == 32 && offsetof(struct hf3fs_iov, size) == 288, "iov");
-_Static_assert(offsetof(struct hf3fs_iov, block_size) == 296 && offsetof(struct hf3fs_iov, numa) == 304, "iov");
+_Static_assert(offsetof(struct hf3fs_iov, mount_point) == 32
+                   && offsetof(struct hf3fs_iov, size) == 288,
+               "iov");
+_Static_assert(offsetof(struct hf3fs_iov, block_size) == 296
+                   && offsetof(struct hf3fs_iov, numa) == 304,
+               "iov");
 _Static_assert(sizeof(struct hf3fs_ior) == 600 && offsetof(struct hf3fs_ior, iorh) == 312, "ior");
-_Static_assert(offsetof(struct hf3fs_ior, mount_point) == 320 && offsetof(struct hf3fs_ior, for_read) == 576, "ior");
-_Static_assert(offsetof(struct hf3fs_ior, io_depth) == 580 && offsetof(struct hf3fs_ior, priority) == 584, "ior");
-_Static_assert(offsetof(struct hf3fs_ior, timeout) == 588 && offsetof(struct hf3fs_ior, flags) == 592, "ior");
+_Static_assert(offsetof(struct hf3fs_ior, mount_point) == 320
+                   && offsetof(struct hf3fs_ior, for_read) == 576,
+               "ior");
+_Static_assert(offsetof(struct hf3fs_ior, io_depth) == 580
+                   && offsetof(struct hf3fs_ior, priority) == 584,
+               "ior");
+_Static_assert(offsetof(struct hf3fs_ior, timeout) == 588
+                   && offsetof(struct hf3fs_ior, flags) == 592,
+               "ior");
 _Static_assert(sizeof(struct hf3fs_cqe) == 24 && offsetof(struct hf3fs_cqe, result) == 8, "cqe");
 _Static_assert(offsetof(struct hf3fs_cqe, userdata) == 16, "cqe");
 
@@ -98,7 +109,8 @@ static void end(struct store *store) {
 }
 
 /* Moves one page; returns its result, or what refused it. */
-static int64_t move(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, int fd, size_t offset) {
+static int64_t move(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, int fd,
+                    size_t offset) {
     struct hf3fs_cqe done;
     int error = hf3fs_prep_io(ior, iov, ior->for_read, iov->base, fd, offset, PAGE, iov);
     if (error >= 0) error = hf3fs_submit_ios(ior);
@@ -139,18 +151,22 @@ static void test_batches(void) {
         unsigned seen = 0;
         for (int i = 0; i < ENTRIES; i++) {
             memset(store.iov.base + i * PAGE, 16 * round + i, PAGE);
-            int index = hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base + i * PAGE, store.fd,
-                                      (size_t)(round * ENTRIES + i) * PAGE, PAGE, &store.iov.base[i]);
+            int index =
+                hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base + i * PAGE, store.fd,
+                              (size_t)(round * ENTRIES + i) * PAGE, PAGE, &store.iov.base[i]);
             CHECK(index >= 0 && index < ENTRIES);
             CHECK(!(seen >> index & 1));
             seen |= 1u << index;
         }
-        EQUAL(hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0, PAGE, NULL), -EAGAIN);
+        EQUAL(hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0, PAGE,
+                            NULL),
+              -EAGAIN);
         EQUAL(hf3fs_submit_ios(&store.writes), 0);
         EQUAL(hf3fs_submit_ios(&store.writes), 0); /* once more is nothing */
         int count = 0;
         while (count < ENTRIES) {
-            int some = hf3fs_wait_for_ios(&store.writes, done + count, ENTRIES - count, count ? 1 : 3, NULL);
+            int some = hf3fs_wait_for_ios(&store.writes, done + count, ENTRIES - count,
+                                          count ? 1 : 3, NULL);
             CHECK(some >= (count ? 1 : 3));
             count += some;
         }
@@ -167,19 +183,24 @@ static void test_batches(void) {
         memset(store.iov.base, 0, ENTRIES * PAGE);
         for (int i = ENTRIES; i-- > 0;)
             CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base + i * PAGE, store.fd,
-                                (size_t)(round * ENTRIES + i) * PAGE, PAGE, NULL) >= 0);
+                                (size_t)(round * ENTRIES + i) * PAGE, PAGE, NULL)
+                  >= 0);
         EQUAL(hf3fs_submit_ios(&store.reads), 0);
         EQUAL(hf3fs_wait_for_ios(&store.reads, done, 2 * ENTRIES, ENTRIES, NULL), ENTRIES);
         for (int i = 0; i < ENTRIES * PAGE; i++) EQUAL(store.iov.base[i], 16 * round + i / PAGE);
     }
     /* Two at once, of which the ring hands out one by one. */
     for (int i = 0; i < 2; i++)
-        CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL) >= 0);
+        CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL)
+              >= 0);
     EQUAL(hf3fs_submit_ios(&store.reads), 0);
     for (int i = 0; i < 2; i++) EQUAL(hf3fs_wait_for_ios(&store.reads, done, 1, 5, NULL), 1);
     EQUAL(hf3fs_wait_for_ios(&store.reads, done, 1, 0, NULL), 0);
     /* The end of the file, and behind it. */
-    EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 5 * ENTRIES * PAGE - 10, PAGE, NULL) >= 0, 1);
+    EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd,
+                        5 * ENTRIES * PAGE - 10, PAGE, NULL)
+              >= 0,
+          1);
     EQUAL(hf3fs_submit_ios(&store.reads), 0);
     EQUAL(hf3fs_wait_for_ios(&store.reads, done, 1, 1, NULL), 1);
     EQUAL(done[0].result, 10);
@@ -193,11 +214,14 @@ static void test_completions_in_any_order(void) {
     struct hf3fs_cqe done;
     static const char good, bad;
     for (int round = 0; round < 3 * ENTRIES; round++) {
-        int first = hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0, PAGE, &good);
-        int second = hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, INT64_MAX, PAGE, &bad);
+        int first = hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0,
+                                  PAGE, &good);
+        int second = hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd,
+                                   INT64_MAX, PAGE, &bad);
         CHECK(first >= 0 && second >= 0 && first != second);
         EQUAL(hf3fs_submit_ios(&store.writes), 0);
-        EQUAL(hf3fs_wait_for_ios(&store.writes, &done, 1, 1, NULL), 1); /* what asks for nothing is done first */
+        EQUAL(hf3fs_wait_for_ios(&store.writes, &done, 1, 1, NULL),
+              1); /* what asks for nothing is done first */
         EQUAL(done.index, second);
         EQUAL(done.result, -EFBIG);
         CHECK(done.userdata == &bad);
@@ -211,7 +235,8 @@ static void test_completions_in_any_order(void) {
 
 static int prepare_some(const struct hf3fs_ior *ior, struct store *store, int count) {
     for (int i = 0; i < count; i++)
-        CHECK(hf3fs_prep_io(ior, &store->iov, true, store->iov.base, store->fd, 0, PAGE, NULL) >= 0);
+        CHECK(hf3fs_prep_io(ior, &store->iov, true, store->iov.base, store->fd, 0, PAGE, NULL)
+              >= 0);
     return hf3fs_submit_ios(ior);
 }
 
@@ -274,7 +299,8 @@ static void test_timeouts(void) {
     soon = in_ms(60000);
     EQUAL(hf3fs_wait_for_ios(&ior, done, 2, 2, &soon), 2);
     hf3fs_iordestroy(&ior);
-    CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL) >= 0);
+    CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL)
+          >= 0);
     EQUAL(hf3fs_submit_ios(&store.reads), 0);
     int count = 0;
     while (!count) count = hf3fs_wait_for_ios(&store.reads, done, 2, 1, &past); /* polling */
@@ -313,7 +339,8 @@ static void test_what_is_refused(void) {
     EQUAL(hf3fs_prep_io(&store.writes, &store.iov, true, base, fd, 0, 1, NULL), -EINVAL);
     EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, NULL, fd, 0, 1, NULL), -EINVAL);
     EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base - 1, fd, 0, 1, NULL), -EINVAL);
-    EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base + ENTRIES * PAGE - 1, fd, 0, 2, NULL), -EINVAL);
+    EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base + ENTRIES * PAGE - 1, fd, 0, 2, NULL),
+          -EINVAL);
     EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base, fd, 0, 0, NULL), -EINVAL);
     EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base, fd, 0, UINT64_MAX, NULL), -EINVAL);
     EQUAL(hf3fs_prep_io(&store.reads, &store.iov, true, base, fd, SIZE_MAX, 1, NULL), -EINVAL);
@@ -400,7 +427,9 @@ static void test_holes_and_links(void) {
     EQUAL(hf3fs_iovcreate_device(&iov, mnt, PAGE, 0, 0), -ENOTSUP);
     EQUAL(hf3fs_iovcreate_device(&iov, mnt, PAGE, PAGE, 0), -EINVAL);
     EQUAL(hf3fs_iovopen_device(&iov, (const uint8_t *)store.iov.id, mnt, PAGE, 0, 0), -ENOTSUP);
-    EQUAL(hf3fs_iovwrap_device(&iov, store.iov.base, (const uint8_t *)store.iov.id, mnt, PAGE, 0, 0), -ENOTSUP);
+    EQUAL(
+        hf3fs_iovwrap_device(&iov, store.iov.base, (const uint8_t *)store.iov.id, mnt, PAGE, 0, 0),
+        -ENOTSUP);
     EQUAL(hf3fs_iov_mem_type(&store.iov), HF3FS_MEM_HOST);
     EQUAL(hf3fs_iov_device_id(&store.iov), -1);
     CHECK(hf3fs_iovsync(&store.iov, 0) == 0 && hf3fs_iovsync(NULL, 0) == -EINVAL);
@@ -425,8 +454,10 @@ static void *prepare_many(void *argument) {
     for (intptr_t i = 1; i <= MANY;) {
         uint8_t *at = store->iov.base + i % ENTRIES * PAGE;
         int index = hf3fs_prep_io(&store->reads, &store->iov, true, at, store->fd, 0, 1, (void *)i);
-        if (index >= 0) i++;
-        else EQUAL(index, -EAGAIN);
+        if (index >= 0)
+            i++;
+        else
+            EQUAL(index, -EAGAIN);
         EQUAL(hf3fs_submit_ios(&store->reads), 0);
     }
     return NULL;
@@ -488,13 +519,15 @@ static void test_fork(void) {
     struct hf3fs_cqe done;
     begin(&store, "fork");
     put_and_get(&store, 0, 'f');
-    CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL) >= 0);
+    CHECK(hf3fs_prep_io(&store.reads, &store.iov, true, store.iov.base, store.fd, 0, PAGE, NULL)
+          >= 0);
     pid_t child = fork();
     if (child == 0) {
         EQUAL(hf3fs_submit_ios(&store.reads), 0); /* the parent's to submit */
         EQUAL(hf3fs_wait_for_ios(&store.reads, &done, 1, 1, NULL), 0);
         put_and_get(&store, PAGE, 'c');
-        hf3fs_iordestroy(&store.writes); /* one that was made anew, and one that is not touched again */
+        hf3fs_iordestroy(
+            &store.writes); /* one that was made anew, and one that is not touched again */
         end(&store);
         exit(0);
     }
@@ -560,7 +593,9 @@ static void test_restart(void) {
     begin(&store, "restart");
     put_and_get(&store, 0, 'b');
     for (int i = 0; i < 2; i++)
-        CHECK(hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0, PAGE, NULL) >= 0);
+        CHECK(
+            hf3fs_prep_io(&store.writes, &store.iov, false, store.iov.base, store.fd, 0, PAGE, NULL)
+            >= 0);
     pthread_t waiter;
     void *result;
     CHECK(pthread_create(&waiter, NULL, wait_for_one, &store.reads) == 0);
@@ -577,8 +612,10 @@ static void test_restart(void) {
     store.fd = open_file("restart", O_RDWR | O_CREAT);
     EQUAL(hf3fs_reg_fd(store.fd, 0), -store.fd);
     put_and_get(&store, PAGE, 'a');
-    EQUAL(hf3fs_wait_for_ios(&store.writes, &done, 1, 0, NULL), 0); /* what was dropped does not come back */
-    /* Once more; nothing is on the rings, and whoever opens a file for each call never hears of it. */
+    EQUAL(hf3fs_wait_for_ios(&store.writes, &done, 1, 0, NULL),
+          0); /* what was dropped does not come back */
+    /* Once more; nothing is on the rings, and whoever opens a file for each call never hears of it.
+     */
     hf3fs_dereg_fd(store.fd);
     close(store.fd);
     pause_until_told("end it and serve it again");
@@ -590,7 +627,8 @@ static void test_restart(void) {
 
 static void hex(const char id[16], char text[37]) {
     for (int i = 0, at = 0; i < 16; i++)
-        at += sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)id[i]);
+        at += sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                      (unsigned char)id[i]);
 }
 
 static void test_wrapped(void) {

@@ -1,7 +1,7 @@
 /* Connections to mount daemons: finding them, requests and answers.
  *
- * Any number of threads may ask at once: whoever waits for an answer receives for the others, too.  A connection that has
- * ended stays ended; the next `connect_to` makes another one.
+ * Any number of threads may ask at once: whoever waits for an answer receives for the others, too.
+ * A connection that has ended stays ended; the next `connect_to` makes another one.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,13 +41,15 @@ static int as_address(ssize_t length, struct address *address) {
 int address_of_path(const char *path, struct address *address) {
     memset(address, 0, sizeof *address);
     char *name = address->name.sun_path;
-    return as_address(getxattr(path, EMBER_BATCH_ATTRIBUTE, name, sizeof address->name.sun_path), address);
+    return as_address(getxattr(path, EMBER_BATCH_ATTRIBUTE, name, sizeof address->name.sun_path),
+                      address);
 }
 
 int address_of_fd(int fd, struct address *address) {
     memset(address, 0, sizeof *address);
     char *name = address->name.sun_path;
-    return as_address(fgetxattr(fd, EMBER_BATCH_ATTRIBUTE, name, sizeof address->name.sun_path), address);
+    return as_address(fgetxattr(fd, EMBER_BATCH_ATTRIBUTE, name, sizeof address->name.sun_path),
+                      address);
 }
 
 static bool is_same(const struct address *one, const struct address *other) {
@@ -96,7 +98,8 @@ static int open_connection(struct connection *one) {
     one->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (one->socket < 0) return -errno;
     int error = 0;
-    if (connect(one->socket, (const struct sockaddr *)&one->address.name, one->address.size)) error = -errno;
+    if (connect(one->socket, (const struct sockaddr *)&one->address.name, one->address.size))
+        error = -errno;
     struct answer unused;
     struct ember_request hello = {.call = EMBER_HELLO, .id = EMBER_BATCH_VERSION};
     if (!error) error = call(one, hello, -1, &unused);
@@ -241,7 +244,8 @@ static void forget(struct connection *connection, struct waiting *mine) {
     *at = mine->next;
 }
 
-int call(struct connection *connection, struct ember_request request, int fd, struct answer *answer) {
+int call(struct connection *connection, struct ember_request request, int fd,
+         struct answer *answer) {
     struct waiting mine = {0};
     pthread_mutex_lock(&connection->lock);
     request.serial = mine.serial = ++connection->serial;
@@ -252,8 +256,10 @@ int call(struct connection *connection, struct ember_request request, int fd, st
     pthread_mutex_lock(&connection->lock);
     if (!is_sent) connection->has_ended = true;
     while (!mine.is_answered && !connection->has_ended) {
-        if (connection->is_receiving) pthread_cond_wait(&connection->heard, &connection->lock);
-        else receive_one(connection);
+        if (connection->is_receiving)
+            pthread_cond_wait(&connection->heard, &connection->lock);
+        else
+            receive_one(connection);
     }
     forget(connection, &mine);
     pthread_mutex_unlock(&connection->lock);
@@ -263,8 +269,8 @@ int call(struct connection *connection, struct ember_request request, int fd, st
     return -mine.error_number;
 }
 
-int call_for_fds(struct connection *connection, struct ember_request request, int fd_count, enum ember_call undo,
-                 struct answer *answer) {
+int call_for_fds(struct connection *connection, struct ember_request request, int fd_count,
+                 enum ember_call undo, struct answer *answer) {
     int error = call(connection, request, -1, answer);
     if (error || answer->fd_count == fd_count) return error;
     close_fds(answer);

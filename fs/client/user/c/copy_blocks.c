@@ -1,4 +1,5 @@
-/* Example of the batch interface in C: copies the blocks of one file of a mount to another, in reverse order, and prints their sum.
+/* Example of the batch interface in C: copies the blocks of one file of a mount to another, in
+ * reverse order, and prints their sum.
  *
  * Usage: copy_blocks SOURCE TARGET.  Build: cc -O2 -o copy_blocks copy_blocks.c
  */
@@ -27,7 +28,8 @@ static void fail(const char *what) {
 
 static int connect_to_daemon(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    ssize_t length = getxattr(path, EMBER_BATCH_ATTRIBUTE, address.sun_path, sizeof address.sun_path - 1);
+    ssize_t length =
+        getxattr(path, EMBER_BATCH_ATTRIBUTE, address.sun_path, sizeof address.sun_path - 1);
     if (length <= 0) fail("this is no mount that serves batches");
     if (address.sun_path[0] == '@') address.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -50,8 +52,10 @@ static struct ember_reply call(int connection, struct ember_request request, int
     request.serial = ++serial;
     if (send(connection, &request, sizeof request, MSG_NOSIGNAL) != sizeof request) fail("asking");
     struct iovec part = {&answer, sizeof answer};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
     ssize_t length = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
     if (length < (ssize_t)sizeof answer.reply) fail("the daemon has gone");
     if (answer.reply.error_number) {
@@ -66,7 +70,8 @@ static struct ember_reply call(int connection, struct ember_request request, int
 static uint32_t add_file(int connection, int fd) {
     struct ember_ticket ticket;
     if (ioctl(fd, EMBER_BATCH_IOCTL_TICKET, &ticket)) fail("a ticket");
-    struct ember_request request = {.call = EMBER_ADD_FILE, .first = ticket.first, .second = ticket.second};
+    struct ember_request request = {
+        .call = EMBER_ADD_FILE, .first = ticket.first, .second = ticket.second};
     return call(connection, request, NULL).id;
 }
 
@@ -87,7 +92,8 @@ static void prepare(struct ring *ring, struct ember_entry entry) {
     *ember_entry_at(ring->memory, ENTRIES, ring->entries++) = entry;
 }
 
-/* Hand in `count` entries, wait for as many completions; lengths[user_data] becomes their result. */
+/* Hand in `count` entries, wait for as many completions; lengths[user_data] becomes their result.
+ */
 static void run(struct ring *ring, uint32_t count, int64_t *lengths) {
     if (count == 0) return;
     if (send(ring->bell, &count, sizeof count, MSG_NOSIGNAL) != sizeof count) fail("the bell");
@@ -95,7 +101,8 @@ static void run(struct ring *ring, uint32_t count, int64_t *lengths) {
         uint32_t heard;
         if (recv(ring->bell, &heard, sizeof heard, MSG_WAITALL) != sizeof heard) fail("the bell");
         for (count -= heard; heard; heard--) {
-            struct ember_completion *done = ember_completion_at(ring->memory, ENTRIES, ring->completions++);
+            struct ember_completion *done =
+                ember_completion_at(ring->memory, ENTRIES, ring->completions++);
             if (done->result < 0) {
                 errno = (int)-done->result;
                 fail("a transfer");
@@ -110,7 +117,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: copy_blocks SOURCE TARGET\n");
         return 2;
     }
-    int source = open(arguments[1], O_RDONLY), target = open(arguments[2], O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    int source = open(arguments[1], O_RDONLY),
+        target = open(arguments[2], O_WRONLY | O_CREAT | O_TRUNC, 0666);
     if (source < 0 || target < 0) fail("open");
     int connection = connect_to_daemon(arguments[1]), fds[2];
     call(connection, (struct ember_request){.call = EMBER_HELLO, .id = EMBER_BATCH_VERSION}, NULL);
@@ -122,21 +130,33 @@ int main(int count, char **arguments) {
     struct ring ring = {.memory = map(fds[0], ember_ring_bytes(ENTRIES)), .bell = fds[1]};
 
     uint32_t from = add_file(connection, source), to = add_file(connection, target);
-    uint64_t length = call(connection, (struct ember_request){.call = EMBER_FILE_LENGTH, .id = from}, NULL).number;
+    uint64_t length =
+        call(connection, (struct ember_request){.call = EMBER_FILE_LENGTH, .id = from}, NULL)
+            .number;
     uint64_t blocks = (length + BLOCK - 1) / BLOCK, sum = 0;
     for (uint64_t left = blocks; left;) {
         uint32_t some = left < ENTRIES ? (uint32_t)left : ENTRIES;
         int64_t lengths[ENTRIES];
         left -= some;
         for (uint32_t i = 0; i < some; i++)
-            prepare(&ring, (struct ember_entry){.user_data = i, .offset = (left + i) * BLOCK, .length = BLOCK,
-                .memory_offset = (uint64_t)i * BLOCK, .file_id = from, .memory_id = memory_id, .op = EMBER_READ});
+            prepare(&ring, (struct ember_entry){.user_data = i,
+                                                .offset = (left + i) * BLOCK,
+                                                .length = BLOCK,
+                                                .memory_offset = (uint64_t)i * BLOCK,
+                                                .file_id = from,
+                                                .memory_id = memory_id,
+                                                .op = EMBER_READ});
         run(&ring, some, lengths);
         for (uint32_t i = 0; i < some; i++) {
-            for (int64_t at = 0; at < lengths[i]; at++) sum += memory[(uint64_t)i * BLOCK + (uint64_t)at];
-            prepare(&ring, (struct ember_entry){.user_data = i, .offset = (left + i) * BLOCK,
-                .length = (uint64_t)lengths[i], .memory_offset = (uint64_t)i * BLOCK, .file_id = to,
-                .memory_id = memory_id, .op = EMBER_WRITE});
+            for (int64_t at = 0; at < lengths[i]; at++)
+                sum += memory[(uint64_t)i * BLOCK + (uint64_t)at];
+            prepare(&ring, (struct ember_entry){.user_data = i,
+                                                .offset = (left + i) * BLOCK,
+                                                .length = (uint64_t)lengths[i],
+                                                .memory_offset = (uint64_t)i * BLOCK,
+                                                .file_id = to,
+                                                .memory_id = memory_id,
+                                                .op = EMBER_WRITE});
         }
         run(&ring, some, lengths);
     }

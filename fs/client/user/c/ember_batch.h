@@ -1,7 +1,7 @@
 /* Batches of reads and writes through an EmberFS mount: numbers and records.
  *
- * The same as emberfs/protocol.py, for programs in other languages; specs/batch.md explains them.  All numbers are little-endian,
- * and a ring's positions count from 0 on each side for itself.
+ * The same as emberfs/protocol.py, for programs in other languages; specs/batch.md explains them.
+ * All numbers are little-endian, and a ring's positions count from 0 on each side for itself.
  */
 #ifndef EMBER_BATCH_H
 #define EMBER_BATCH_H
@@ -10,9 +10,10 @@
 #include <stdint.h>
 
 #define EMBER_BATCH_VERSION 1u
-#define EMBER_BATCH_ATTRIBUTE "ember.batch"    /* of any path of a mount: the daemon's socket; '@' stands for a zero byte */
-#define EMBER_BATCH_IOCTL_TICKET 0x80104542u   /* on an open file: struct ember_ticket */
-#define EMBER_BATCH_LENGTH_MAX (1u << 30)      /* bytes of one entry */
+/* Of any path of a mount: the daemon's socket; '@' stands for a zero byte. */
+#define EMBER_BATCH_ATTRIBUTE "ember.batch"
+#define EMBER_BATCH_IOCTL_TICKET 0x80104542u /* on an open file: struct ember_ticket */
+#define EMBER_BATCH_LENGTH_MAX (1u << 30)    /* bytes of one entry */
 
 struct ember_ticket {
     uint64_t first, second;
@@ -72,12 +73,15 @@ static inline uint64_t ember_ring_bytes(uint32_t entry_count) {
     return (uint64_t)entry_count * (sizeof(struct ember_entry) + sizeof(struct ember_completion));
 }
 
-static inline struct ember_entry *ember_entry_at(void *ring, uint32_t entry_count, uint64_t number) {
+static inline struct ember_entry *ember_entry_at(void *ring, uint32_t entry_count,
+                                                 uint64_t number) {
     return (struct ember_entry *)ring + number % entry_count;
 }
 
-static inline struct ember_completion *ember_completion_at(void *ring, uint32_t entry_count, uint64_t number) {
-    return (struct ember_completion *)((struct ember_entry *)ring + entry_count) + number % entry_count;
+static inline struct ember_completion *ember_completion_at(void *ring, uint32_t entry_count,
+                                                           uint64_t number) {
+    return (struct ember_completion *)((struct ember_entry *)ring + entry_count)
+           + number % entry_count;
 }
 
 #endif

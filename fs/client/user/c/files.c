@@ -1,7 +1,8 @@
 /* Descriptors that rings may use.
  *
- * The daemon has a share of its own in each open file, by a ticket which only who holds the descriptor can ask for.  So the
- * descriptor is not duplicated: closing a duplicate would take an error of a write that close(2) of the original is to tell.
+ * The daemon has a share of its own in each open file, by a ticket which only who holds the
+ * descriptor can ask for.  So the descriptor is not duplicated: closing a duplicate would take an
+ * error of a write that close(2) of the original is to tell.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,7 +47,8 @@ static int make_room(int fd) {
 static int add_file(struct connection *connection, int fd, uint32_t *id) {
     struct ember_ticket ticket;
     if (ioctl(fd, EMBER_BATCH_IOCTL_TICKET, &ticket)) return errno == ENOTTY ? -EBADF : -errno;
-    struct ember_request request = {.call = EMBER_ADD_FILE, .first = ticket.first, .second = ticket.second};
+    struct ember_request request = {
+        .call = EMBER_ADD_FILE, .first = ticket.first, .second = ticket.second};
     struct answer answer;
     int error = call(connection, request, -1, &answer);
     *id = answer.id;
@@ -58,7 +60,8 @@ static void drop_file(struct connection *connection, uint32_t id) {
     call(connection, (struct ember_request){.call = EMBER_DROP_FILE, .id = id}, -1, &unused);
 }
 
-/* Makes a registration of a descriptor that is open; it is registered with the daemon, and not in `files` yet. */
+/* Makes a registration of a descriptor that is open; it is registered with the daemon, and not in
+ * `files` yet. */
 static int make(int fd, struct file **made) {
     struct stat found;
     int flags = fcntl(fd, F_GETFL);
@@ -69,7 +72,8 @@ static int make(int fd, struct file **made) {
     if (S_ISDIR(found.st_mode)) return -EISDIR;
     struct file *file = calloc(1, sizeof *file);
     if (!file) return -ENOMEM;
-    *file = (struct file){.access = flags & O_ACCMODE, .device = found.st_dev, .inode = found.st_ino};
+    *file =
+        (struct file){.access = flags & O_ACCMODE, .device = found.st_dev, .inode = found.st_ino};
     uint32_t id;
     struct connection *connection;
     for (int tries = 2; tries--;) { /* twice where the connection turns out to have ended */
@@ -84,8 +88,10 @@ static int make(int fd, struct file **made) {
         give_back(connection, false);
         if (!error || !has_ended) break;
     }
-    if (error) free(file);
-    else *made = file;
+    if (error)
+        free(file);
+    else
+        *made = file;
     return error;
 }
 
@@ -99,8 +105,10 @@ int hf3fs_reg_fd(int fd, uint64_t flags) {
     int error = make(fd, &file);
     if (error) return -error;
     pthread_mutex_lock(&registry);
-    if (find(fd)) error = EINVAL; /* another thread was first */
-    else error = -make_room(fd);
+    if (find(fd))
+        error = EINVAL; /* another thread was first */
+    else
+        error = -make_room(fd);
     if (!error) {
         file->number = ++last_number;
         files[fd] = file;
@@ -126,7 +134,8 @@ void hf3fs_dereg_fd(int fd) {
 }
 
 /* Registers once more: for another connection.  The descriptor has to be what it was. */
-static int register_again(struct connection *connection, int fd, const struct file *was, uint32_t *id) {
+static int register_again(struct connection *connection, int fd, const struct file *was,
+                          uint32_t *id) {
     struct stat now;
     if (fstat(fd, &now)) return -errno;
     if (now.st_dev != was->device || now.st_ino != was->inode) return -EBADF;
@@ -134,8 +143,10 @@ static int register_again(struct connection *connection, int fd, const struct fi
     if (error) return error;
     pthread_mutex_lock(&registry);
     struct file *file = find(fd);
-    if (!file || file->number != was->number) error = -EBADF;
-    else error = add_known(&file->known, connection, *id);
+    if (!file || file->number != was->number)
+        error = -EBADF;
+    else
+        error = add_known(&file->known, connection, *id);
     pthread_mutex_unlock(&registry);
     if (error) drop_file(connection, *id);
     return error;

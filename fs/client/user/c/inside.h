@@ -1,11 +1,13 @@
 /* What the files of libhf3fs_api_shared have of each other; not for programs.
  *
- *     hf3fs_*  ->  ior.c, iov.c, files.c, mounts.c  ->  registry.c (what is known where)  ->  connection.c (the daemon)
+ *     hf3fs_*  ->  ior.c, iov.c, files.c, mounts.c  ->  registry.c (what is known where)  ->
+ * connection.c (the daemon)
  *
  * Functions that can fail return 0 or a negative errno.
  *
- * One lock, `registry`, guards everything that several threads share: connections, registered descriptors, ids, rings as far as a
- * fork concerns them.  It is held for moments only, never while a daemon is asked.
+ * One lock, `registry`, guards everything that several threads share: connections, registered
+ * descriptors, ids, rings as far as a fork concerns them.  It is held for moments only, never while
+ * a daemon is asked.
  */
 #ifndef EMBER_INSIDE_H
 #define EMBER_INSIDE_H
@@ -21,7 +23,8 @@
 
 extern pthread_mutex_t registry;
 
-/* Held by who has a daemon asked for something that other threads may want just as well.  Taken before `registry`. */
+/* Held by who has a daemon asked for something that other threads may want just as well.  Taken
+ * before `registry`. */
 extern pthread_mutex_t one_at_a_time;
 
 /* ---- connection.c ---- */
@@ -65,11 +68,13 @@ struct connection *connection_by_number(uint64_t number);
 void give_back(struct connection *connection, bool is_of_ring);
 
 /* Makes one request and waits for its answer; `fd` is sent along unless it is -1. */
-int call(struct connection *connection, struct ember_request request, int fd, struct answer *answer);
+int call(struct connection *connection, struct ember_request request, int fd,
+         struct answer *answer);
 
-/* As `call`, for an answer that has to bring descriptors: -EMFILE: this process has no room for them. */
-int call_for_fds(struct connection *connection, struct ember_request request, int fd_count, enum ember_call undo,
-                 struct answer *answer);
+/* As `call`, for an answer that has to bring descriptors: -EMFILE: this process has no room for
+ * them. */
+int call_for_fds(struct connection *connection, struct ember_request request, int fd_count,
+                 enum ember_call undo, struct answer *answer);
 
 /* ---- registry.c ---- */
 
@@ -85,11 +90,12 @@ struct known {
 bool find_known(const struct known *known, const struct connection *connection, uint32_t *id);
 int add_known(struct known *known, const struct connection *connection, uint32_t id);
 
-/* Has daemons forget something by `call` (DROP_FILE, DROP_MEMORY); returns the first that one says of it.  Not to be called
- * with `registry` held. */
+/* Has daemons forget something by `call` (DROP_FILE, DROP_MEMORY); returns the first that one says
+ * of it.  Not to be called with `registry` held. */
 int drop_known(struct known *known, enum ember_call drop);
 
-/* How many forks lie between the first process and this one: what was made before the last of them is another process's. */
+/* How many forks lie between the first process and this one: what was made before the last of them
+ * is another process's. */
 extern _Atomic unsigned fork_count;
 
 /* ---- files.c, iov.c: what an entry names ---- */

@@ -1,10 +1,11 @@
 /* Rings: preparing, submitting, waiting.
  *
- * One thread prepares and submits, another one may wait meanwhile.  They share no more than how much was collected, so neither
- * waits for the other.
+ * One thread prepares and submits, another one may wait meanwhile.  They share no more than how
+ * much was collected, so neither waits for the other.
  *
- * A ring is of one process and one daemon.  In the child of a fork, and where the daemon has gone and this was told, the next
- * `hf3fs_prep_io` makes another in its place, on which nothing is under way.
+ * A ring is of one process and one daemon.  In the child of a fork, and where the daemon has gone
+ * and this was told, the next `hf3fs_prep_io` makes another in its place, on which nothing is under
+ * way.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,7 +29,8 @@ struct ring {
     int32_t depth;
     uint32_t timeout_ms, priority, op, flags;
     struct ring *next, **at; /* guarded by `registry`: all rings of this process */
-    /* 2. of the ring that there is now; changed with `registry` and `waiting` held, and by who prepares */
+    /* 2. of the ring that there is now; changed with `registry` and `waiting` held, and by who
+     * prepares */
     struct connection *connection;
     _Atomic unsigned fork; /* `fork_count` when it was made */
     uint32_t id;
@@ -41,7 +43,8 @@ struct ring {
     pthread_mutex_t waiting;
     uint64_t heard;
     _Atomic uint64_t collected;
-    /* 5. of both: slots that are free, from `prepared` on; each belongs to one transfer until it is collected */
+    /* 5. of both: slots that are free, from `prepared` on; each belongs to one transfer until it is
+     * collected */
     uint32_t *slots;
     const void **userdata;
 };
@@ -71,7 +74,8 @@ static int map_ring(const struct ring *ring, struct answer *answer, struct made 
     if (error) {
         struct answer unused;
         close(made->bell);
-        call(made->connection, (struct ember_request){.call = EMBER_DROP_RING, .id = answer->id}, -1, &unused);
+        call(made->connection, (struct ember_request){.call = EMBER_DROP_RING, .id = answer->id},
+             -1, &unused);
     } else {
         madvise(made->memory, size, MADV_DONTFORK); /* nothing in it is a child's */
     }
@@ -79,8 +83,11 @@ static int map_ring(const struct ring *ring, struct answer *answer, struct made 
 }
 
 static int ask_for_ring(const struct ring *ring, struct made *made) {
-    struct ember_request request = {.call = EMBER_NEW_RING, .id = ring->entry_count, .depth = ring->depth,
-        .timeout_ms = ring->timeout_ms, .priority = ring->priority};
+    struct ember_request request = {.call = EMBER_NEW_RING,
+                                    .id = ring->entry_count,
+                                    .depth = ring->depth,
+                                    .timeout_ms = ring->timeout_ms,
+                                    .priority = ring->priority};
     struct address address;
     int error = address_of_path(ring->mount_point, &address);
     if (error) return error;
@@ -127,7 +134,8 @@ void abandon_rings(void) {
     }
 }
 
-/* Gives a connection back, and a ring's bell and memory; the parent's connection goes with that of the process. */
+/* Gives a connection back, and a ring's bell and memory; the parent's connection goes with that of
+ * the process. */
 static void leave(struct ring *ring) {
     struct connection *connection = ring->connection;
     pthread_mutex_lock(&registry);
@@ -179,11 +187,13 @@ static int new_ring(struct ring *ring) {
     return 0;
 }
 
-static int create(struct hf3fs_ior *ior, const char *mount_point, int entries, bool for_read, int io_depth, int priority,
-                  int timeout, int numa, uint64_t flags) {
-    if (!ior || !mount_point || !*mount_point || strlen(mount_point) >= sizeof ior->mount_point) return -EINVAL;
+static int create(struct hf3fs_ior *ior, const char *mount_point, int entries, bool for_read,
+                  int io_depth, int priority, int timeout, int numa, uint64_t flags) {
+    if (!ior || !mount_point || !*mount_point || strlen(mount_point) >= sizeof ior->mount_point)
+        return -EINVAL;
     if (entries <= 0 || timeout < 0) return -EINVAL;
-    if (flags & ~(uint64_t)(HF3FS_IOR_ALLOW_READ_UNCOMMITTED | HF3FS_IOR_FORBID_READ_HOLES)) return -EINVAL;
+    if (flags & ~(uint64_t)(HF3FS_IOR_ALLOW_READ_UNCOMMITTED | HF3FS_IOR_FORBID_READ_HOLES))
+        return -EINVAL;
     int count = entries < ENTRIES_MAX ? entries : ENTRIES_MAX;
     if (io_depth > count) return -EINVAL; /* there would never be so many */
     struct ring *ring = calloc(1, sizeof *ring);
@@ -200,8 +210,12 @@ static int create(struct hf3fs_ior *ior, const char *mount_point, int entries, b
         free_ring(ring);
         return error;
     }
-    struct hf3fs_ior made = {.iorh = ring, .for_read = for_read, .io_depth = io_depth, .priority = priority,
-        .timeout = timeout, .flags = flags};
+    struct hf3fs_ior made = {.iorh = ring,
+                             .for_read = for_read,
+                             .io_depth = io_depth,
+                             .priority = priority,
+                             .timeout = timeout,
+                             .flags = flags};
     strcpy(made.mount_point, mount_point);
     strcpy(made.iov.mount_point, mount_point);
     made.iov.size = hf3fs_ior_size(count);
@@ -212,23 +226,23 @@ static int create(struct hf3fs_ior *ior, const char *mount_point, int entries, b
 
 size_t hf3fs_ior_size(int entries) { return entries > 0 ? ember_ring_bytes((uint32_t)entries) : 0; }
 
-int hf3fs_iorcreate(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
-                    int numa) {
+int hf3fs_iorcreate(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries,
+                    bool for_read, int io_depth, int numa) {
     return create(ior, hf3fs_mount_point, entries, for_read, io_depth, 0, 0, numa, 0);
 }
 
-int hf3fs_iorcreate2(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
-                     int priority, int numa) {
+int hf3fs_iorcreate2(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries,
+                     bool for_read, int io_depth, int priority, int numa) {
     return create(ior, hf3fs_mount_point, entries, for_read, io_depth, priority, 0, numa, 0);
 }
 
-int hf3fs_iorcreate3(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
-                     int priority, int timeout, int numa) {
+int hf3fs_iorcreate3(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries,
+                     bool for_read, int io_depth, int priority, int timeout, int numa) {
     return create(ior, hf3fs_mount_point, entries, for_read, io_depth, priority, timeout, numa, 0);
 }
 
-int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
-                     int timeout, int numa, uint64_t flags) {
+int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries,
+                     bool for_read, int io_depth, int timeout, int numa, uint64_t flags) {
     return create(ior, hf3fs_mount_point, entries, for_read, io_depth, 0, timeout, numa, flags);
 }
 
@@ -237,7 +251,8 @@ void hf3fs_iordestroy(struct hf3fs_ior *ior) {
     if (!ring) return;
     struct answer unused;
     if (is_ours(ring))
-        call(ring->connection, (struct ember_request){.call = EMBER_DROP_RING, .id = ring->id}, -1, &unused);
+        call(ring->connection, (struct ember_request){.call = EMBER_DROP_RING, .id = ring->id}, -1,
+             &unused);
     pthread_mutex_lock(&registry);
     *ring->at = ring->next;
     if (ring->next) ring->next->at = ring->at;
@@ -254,8 +269,8 @@ int hf3fs_io_entries(const struct hf3fs_ior *ior) {
 
 /* ---- preparing and submitting ---- */
 
-static bool fits(const struct ring *ring, const struct hf3fs_iov *iov, bool read, const void *ptr, size_t off,
-                 uint64_t len) {
+static bool fits(const struct ring *ring, const struct hf3fs_iov *iov, bool read, const void *ptr,
+                 size_t off, uint64_t len) {
     if (read != (ring->op == EMBER_READ) || !iov->base || !ptr || off > INT64_MAX) return false;
     uintptr_t base = (uintptr_t)iov->base, address = (uintptr_t)ptr;
     if (address < base || !len || len > EMBER_BATCH_LENGTH_MAX) return false;
@@ -264,8 +279,10 @@ static bool fits(const struct ring *ring, const struct hf3fs_iov *iov, bool read
     return !block || (len <= block && place % block <= block - len);
 }
 
-/* Makes sure that there is a ring of this process, and finds out by which ids it knows a file and memory. */
-static int find_ids(struct ring *ring, const struct hf3fs_iov *iov, int fd, struct ember_entry *entry) {
+/* Makes sure that there is a ring of this process, and finds out by which ids it knows a file and
+ * memory. */
+static int find_ids(struct ring *ring, const struct hf3fs_iov *iov, int fd,
+                    struct ember_entry *entry) {
     int error = 0;
     for (int tries = 2; tries--;) {
         if (error || !is_ours(ring) || ring->is_lost) error = begin_again(ring);
@@ -273,21 +290,26 @@ static int find_ids(struct ring *ring, const struct hf3fs_iov *iov, int fd, stru
         error = file_id(ring->connection, fd, ring->op == EMBER_READ, &entry->file_id);
         if (!error) error = memory_id(ring->connection, iov, &entry->memory_id);
         /* Of a ring that nothing was on nobody need be told that its daemon has gone. */
-        if (error != -ENOTCONN || !ring->connection->has_ended || ring->prepared != ring->collected) break;
+        if (error != -ENOTCONN || !ring->connection->has_ended || ring->prepared != ring->collected)
+            break;
     }
     return error;
 }
 
-int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool read, void *ptr, int fd, size_t off,
-                  uint64_t len, const void *userdata) {
+int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool read, void *ptr,
+                  int fd, size_t off, uint64_t len, const void *userdata) {
     struct ring *ring = ring_of(ior);
     if (!ring || !iov || !fits(ring, iov, read, ptr, off, len)) return -EINVAL;
-    struct ember_entry entry = {.offset = off, .memory_offset = (uint64_t)((uint8_t *)ptr - iov->base), .length = len,
-        .op = ring->op, .flags = ring->flags};
+    struct ember_entry entry = {.offset = off,
+                                .memory_offset = (uint64_t)((uint8_t *)ptr - iov->base),
+                                .length = len,
+                                .op = ring->op,
+                                .flags = ring->flags};
     int error = find_ids(ring, iov, fd, &entry);
     if (error) return error;
     uint64_t collected = atomic_load_explicit(&ring->collected, memory_order_acquire);
-    if (ring->prepared - collected >= ring->entry_count) return ring->connection->has_ended ? -ENOTCONN : -EAGAIN;
+    if (ring->prepared - collected >= ring->entry_count)
+        return ring->connection->has_ended ? -ENOTCONN : -EAGAIN;
     uint32_t slot = ring->slots[ring->prepared % ring->entry_count];
     ring->userdata[slot] = userdata;
     entry.user_data = slot;
@@ -319,9 +341,11 @@ static int take(struct ring *ring, struct hf3fs_cqe *cqes, int most) {
     uint64_t collected = ring->collected;
     int count = 0;
     for (; count < most && collected < ring->heard; collected++) {
-        struct ember_completion *done = ember_completion_at(ring->memory, ring->entry_count, collected);
+        struct ember_completion *done =
+            ember_completion_at(ring->memory, ring->entry_count, collected);
         uint32_t slot = (uint32_t)done->user_data % ring->entry_count;
-        cqes[count++] = (struct hf3fs_cqe){.index = (int32_t)slot, .result = done->result, .userdata = ring->userdata[slot]};
+        cqes[count++] = (struct hf3fs_cqe){
+            .index = (int32_t)slot, .result = done->result, .userdata = ring->userdata[slot]};
         ring->slots[collected % ring->entry_count] = slot;
     }
     atomic_store_explicit(&ring->collected, collected, memory_order_release);
@@ -340,12 +364,14 @@ static int listen_to(struct ring *ring, bool is_patient) {
     return ring->heard - ring->collected > ring->entry_count ? -ENOTCONN : 0;
 }
 
-/* Returns milliseconds until a point of the wall's clock, rounded up, at most so many that a change of that clock is noticed. */
+/* Returns milliseconds until a point of the wall's clock, rounded up, at most so many that a change
+ * of that clock is noticed. */
 static int left_ms(const struct timespec *until) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     if (until->tv_sec - now.tv_sec > LOOK_AGAIN_MS / 1000 + 1) return LOOK_AGAIN_MS;
-    int64_t left_ns = (int64_t)(until->tv_sec - now.tv_sec) * 1000000000 + (until->tv_nsec - now.tv_nsec);
+    int64_t left_ns =
+        (int64_t)(until->tv_sec - now.tv_sec) * 1000000000 + (until->tv_nsec - now.tv_nsec);
     if (left_ns <= 0) return 0;
     int64_t left = (left_ns + 999999) / 1000000;
     return left < LOOK_AGAIN_MS ? (int)left : LOOK_AGAIN_MS;
@@ -364,21 +390,23 @@ static int listen_until(struct ring *ring, const struct timespec *until) {
     }
 }
 
-static int wait_for(struct ring *ring, struct hf3fs_cqe *cqes, int most, int wanted, const struct timespec *until) {
+static int wait_for(struct ring *ring, struct hf3fs_cqe *cqes, int most, int wanted,
+                    const struct timespec *until) {
     int count = take(ring, cqes, most);
     while (count < wanted || !count) {
         if (ring->is_lost) return count ? count : -ENOTCONN;
         int error = count < wanted ? listen_until(ring, until) : listen_to(ring, false);
         if (error == -EAGAIN) break;
-        if (error && !count) ring->is_lost = true; /* what has come is not lost by what comes after */
+        if (error && !count)
+            ring->is_lost = true; /* what has come is not lost by what comes after */
         if (error) return count ? count : error;
         count += take(ring, cqes + count, most - count);
     }
     return count;
 }
 
-int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int cqec, int min_results,
-                       const struct timespec *abs_timeout) {
+int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int cqec,
+                       int min_results, const struct timespec *abs_timeout) {
     struct ring *ring = ring_of(ior);
     if (!ring || !cqes || cqec <= 0) return -EINVAL;
     if (!is_ours(ring)) return 0; /* nothing is under way here */

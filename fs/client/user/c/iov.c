@@ -1,8 +1,9 @@
 /* Memory for transfers.
  *
- * What `hf3fs_iovcreate` makes is the daemon's own memory file, which is reached without a copy, and which no other process finds by
- * its id.  With EMBER_NAMED_IOVS=1 in the environment it is a file in /dev/shm instead, registered by a link in 3fs-virt/iovs, as 3FS
- * does it.  Then others find it, and the daemon copies what goes into and out of it, since anybody may cut it shorter.
+ * What `hf3fs_iovcreate` makes is the daemon's own memory file, which is reached without a copy,
+ * and which no other process finds by its id.  With EMBER_NAMED_IOVS=1 in the environment it is a
+ * file in /dev/shm instead, registered by a link in 3fs-virt/iovs, as 3FS does it.  Then others
+ * find it, and the daemon copies what goes into and out of it, since anybody may cut it shorter.
  *
  * Memory files stay open: a child, and a daemon that serves the mount later, are sent them again.
  */
@@ -27,7 +28,7 @@ struct memory {
     int fd;
     size_t size, block_size; /* as the daemon is told */
     bool has_name;           /* in /dev/shm, and a link */
-    unsigned fork;           /* `fork_count` when it was made: a child leaves the name to its parent */
+    unsigned fork; /* `fork_count` when it was made: a child leaves the name to its parent */
 };
 
 /* Notes that an id may stand for other memory than before. */
@@ -70,7 +71,8 @@ static bool wants_names(void) {
 }
 
 /* Fills in what all kinds have in common. */
-static int describe(struct hf3fs_iov *iov, const char *mount_point, size_t size, size_t block_size, int numa) {
+static int describe(struct hf3fs_iov *iov, const char *mount_point, size_t size, size_t block_size,
+                    int numa) {
     if (!iov || !mount_point || !*mount_point || !size) return -EINVAL;
     if (strlen(mount_point) >= sizeof iov->mount_point) return -EINVAL;
     struct hf3fs_iov described = {.size = size, .block_size = block_size, .numa = numa};
@@ -84,7 +86,8 @@ static int describe(struct hf3fs_iov *iov, const char *mount_point, size_t size,
 /* Takes over `fd`. */
 static int finish(struct hf3fs_iov *iov, int fd) {
     struct memory *memory = calloc(1, sizeof *memory);
-    void *base = memory ? mmap(NULL, iov->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *base =
+        memory ? mmap(NULL, iov->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (base == MAP_FAILED) {
         int error = memory ? -errno : -ENOMEM;
         free(memory);
@@ -116,14 +119,17 @@ static int create_named(struct hf3fs_iov *iov) {
         error = finish(iov, fd);
         if (error) unlink(link);
     }
-    if (error) shm_unlink(name);
-    else ((struct memory *)iov->iovh)->has_name = true;
+    if (error)
+        shm_unlink(name);
+    else
+        ((struct memory *)iov->iovh)->has_name = true;
     return error;
 }
 
 /* Has the daemon make memory. */
 static int create_private(struct hf3fs_iov *iov, struct connection *connection) {
-    struct ember_request request = {.call = EMBER_NEW_MEMORY, .first = iov->size, .second = iov->block_size};
+    struct ember_request request = {
+        .call = EMBER_NEW_MEMORY, .first = iov->size, .second = iov->block_size};
     struct answer answer, unused;
     int error = call_for_fds(connection, request, 1, EMBER_DROP_MEMORY, &answer);
     if (error) return error;
@@ -136,11 +142,13 @@ static int create_private(struct hf3fs_iov *iov, struct connection *connection) 
         if (!error) return 0;
         hf3fs_iovdestroy(iov);
     }
-    call(connection, (struct ember_request){.call = EMBER_DROP_MEMORY, .id = answer.id}, -1, &unused);
+    call(connection, (struct ember_request){.call = EMBER_DROP_MEMORY, .id = answer.id}, -1,
+         &unused);
     return error;
 }
 
-int hf3fs_iovcreate(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size, size_t block_size, int numa) {
+int hf3fs_iovcreate(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
+                    size_t block_size, int numa) {
     int error = describe(iov, hf3fs_mount_point, size, block_size, numa);
     if (!error) error = make_id(iov->id);
     if (error) return error;
@@ -168,8 +176,8 @@ static int find_segment(struct connection *connection, const char id[16], struct
     return call_for_fds(connection, request, 1, 0, answer);
 }
 
-int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point, size_t size,
-                  size_t block_size, int numa) {
+int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
+                  size_t size, size_t block_size, int numa) {
     int error = id ? describe(iov, hf3fs_mount_point, size, block_size, numa) : -EINVAL;
     struct address address;
     if (!error) error = address_of_path(hf3fs_mount_point, &address);
@@ -189,8 +197,8 @@ int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs
     return finish(iov, answer.fds[0]);
 }
 
-int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16], const char *hf3fs_mount_point, size_t size,
-                  size_t block_size, int numa) {
+int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16],
+                  const char *hf3fs_mount_point, size_t size, size_t block_size, int numa) {
     int error = base && id ? describe(iov, hf3fs_mount_point, size, block_size, numa) : -EINVAL;
     if (error) return error;
     memcpy(iov->id, id, sizeof iov->id);
@@ -237,12 +245,14 @@ struct wrapped {
     struct wrapped *next;
 };
 
-static struct wrapped *all_wrapped; /* guarded by `registry` */
+static struct wrapped *all_wrapped;                  /* guarded by `registry` */
 static unsigned wrapped_count, sweep_at = SWEEP_MIN; /* by `one_at_a_time` */
 
 static struct wrapped *find_wrapped(const struct hf3fs_iov *iov) { /* `registry` is held */
     struct wrapped *one = all_wrapped;
-    while (one && (memcmp(one->id, iov->id, sizeof one->id) != 0 || strcmp(one->mount_point, iov->mount_point) != 0))
+    while (one
+           && (memcmp(one->id, iov->id, sizeof one->id) != 0
+               || strcmp(one->mount_point, iov->mount_point) != 0))
         one = one->next;
     return one;
 }
@@ -268,7 +278,8 @@ static void let_go(struct wrapped *one) {
 }
 
 /* Tells whether neither a link nor a name leads to memory any more. */
-static bool is_over(struct connection *connection, const struct wrapped *one, const char *mount_point) {
+static bool is_over(struct connection *connection, const struct wrapped *one,
+                    const char *mount_point) {
     struct stat found;
     struct answer answer;
     if (strcmp(one->mount_point, mount_point) != 0) return false;
@@ -295,7 +306,8 @@ static int keep(const struct hf3fs_iov *iov, const struct answer *answer) {
     }
     memcpy(one->id, iov->id, sizeof one->id);
     strcpy(one->mount_point, iov->mount_point);
-    one->memory = (struct memory){.fd = answer->fds[0], .size = answer->number, .block_size = answer->id};
+    one->memory =
+        (struct memory){.fd = answer->fds[0], .size = answer->number, .block_size = answer->id};
     pthread_mutex_lock(&registry);
     one->next = all_wrapped;
     all_wrapped = one;
@@ -349,7 +361,8 @@ static int share(struct connection *connection, struct memory *memory, uint32_t 
 }
 
 /* Finds memory, and its id if the daemon knows it; NULL: that is to be settled. */
-static struct memory *look_up(struct connection *connection, const struct hf3fs_iov *iov, bool *is_known, uint32_t *id) {
+static struct memory *look_up(struct connection *connection, const struct hf3fs_iov *iov,
+                              bool *is_known, uint32_t *id) {
     pthread_mutex_lock(&registry);
     struct memory *memory = iov->iovh;
     struct wrapped *one = memory ? NULL : find_wrapped(iov);

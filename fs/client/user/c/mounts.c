@@ -48,7 +48,8 @@ static void unescape(char *text) {
     *to = 0;
 }
 
-/* Returns the mount point in a line of mountinfo(5), the fifth field, if it is one of ours; the type follows a lone dash. */
+/* Returns the mount point in a line of mountinfo(5), the fifth field, if it is one of ours; the
+ * type follows a lone dash. */
 static char *mount_point_in(char *line) {
     char *type = strstr(line, " - "), *field = line;
     if (!type || strncmp(type + 3, "fuse.ember ", 11) != 0) return NULL;
@@ -77,7 +78,8 @@ int hf3fs_extract_mount_point(char *hf3fs_mount_point, int size, const char *pat
     size_t room = 0;
     while (getline(&line, &room, mounts) >= 0) {
         const char *one = mount_point_in(line);
-        if (one && is_below(resolved, one) && strlen(one) > strlen(found) && strlen(one) < sizeof found)
+        if (one && is_below(resolved, one) && strlen(one) > strlen(found)
+            && strlen(one) < sizeof found)
             strcpy(found, one);
     }
     free(line);
@@ -100,7 +102,8 @@ int hf3fs_punchhole(int fd, int n, const size_t *start, const size_t *end, size_
         if (end[i] < start[i] || end[i] > INT64_MAX) return EINVAL;
         if (end[i] == start[i]) continue;
         off_t length = (off_t)(end[i] - start[i]);
-        if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start[i], length)) return errno;
+        if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start[i], length))
+            return errno;
     }
     return 0;
 }
@@ -126,20 +129,21 @@ int hf3fs_iovsync(const struct hf3fs_iov *iov, int direction) {
     return iov ? 0 : -EINVAL;
 }
 
-int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size, size_t block_size,
-                           int device_id) {
+int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size,
+                           size_t block_size, int device_id) {
     (void)iov, (void)hf3fs_mount_point, (void)size, (void)device_id;
     return block_size ? -EINVAL : -ENOTSUP;
 }
 
-int hf3fs_iovopen_device(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point, size_t size,
-                         size_t block_size, int device_id) {
+int hf3fs_iovopen_device(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point,
+                         size_t size, size_t block_size, int device_id) {
     (void)id;
     return hf3fs_iovcreate_device(iov, hf3fs_mount_point, size, block_size, device_id);
 }
 
-int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t id[16], const char *hf3fs_mount_point,
-                         size_t size, size_t block_size, int device_id) {
+int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t id[16],
+                         const char *hf3fs_mount_point, size_t size, size_t block_size,
+                         int device_id) {
     (void)device_ptr, (void)id;
     return hf3fs_iovcreate_device(iov, hf3fs_mount_point, size, block_size, device_id);
 }

@@ -10,7 +10,8 @@ pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 _Atomic unsigned fork_count;
 
 bool find_known(const struct known *known, const struct connection *connection, uint32_t *id) {
-    for (unsigned i = known->count; i-- > 0;) { /* mostly one; the last is of the youngest connection */
+    for (unsigned i = known->count;
+         i-- > 0;) { /* mostly one; the last is of the youngest connection */
         if (known->at[i].connection != connection->number) continue;
         *id = known->at[i].id;
         return true;
@@ -32,7 +33,8 @@ int drop_known(struct known *known, enum ember_call drop) {
         struct connection *connection = connection_by_number(known->at[i].connection);
         if (!connection) continue; /* what was registered went with it */
         struct answer unused;
-        int error = call(connection, (struct ember_request){.call = drop, .id = known->at[i].id}, -1, &unused);
+        int error = call(connection, (struct ember_request){.call = drop, .id = known->at[i].id},
+                         -1, &unused);
         if (!first_error) first_error = error;
         give_back(connection, false);
     }
@@ -55,4 +57,6 @@ static void in_child(void) {
     pthread_mutex_unlock(&registry);
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(before_fork, in_parent, in_child);
+}
