@@ -81,6 +81,8 @@ Global___BackupRowsPb: _TypeAlias = BackupRowsPb  # noqa: Y015
 
 @_typing.final
 class BackupEndPb(_message.Message):
+    """xxh3-128 of every byte before"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROW_COUNT_FIELD_NUMBER: _builtins.int

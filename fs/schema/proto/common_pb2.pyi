@@ -220,9 +220,13 @@ class NodePb(_message.Message):
     maintenance_until_ns: _builtins.int
     """until then its targets are not replaced, however long they are away; 0: they are"""
     storage_level: _builtins.int
-    """of a storage process: what it knows of what it may be asked for; 0: of a release that does not say"""
+    """of a storage process: what it knows of what it may be asked for; 0:
+    of a release that does not say
+    """
     storage_level_min: _builtins.int
-    """of a metadata service: what every storage process has to know, by its store's format; 0: nothing in particular"""
+    """of a metadata service: what every storage process has to know, by its store's
+    format; 0: nothing in particular
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___NodeRole.ValueType]: ...
     @_builtins.property
@@ -441,7 +445,9 @@ Global___ChainPb: _TypeAlias = ChainPb  # noqa: Y015
 
 @_typing.final
 class StandingPb(_message.Message):
-    """A version of a chain and who kept its newest data: as a backup had it, or as the disk of one of them notes it."""
+    """A version of a chain and who kept its newest data: as a backup had it, or as
+    the disk of one of them notes it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -565,7 +571,9 @@ class CallerPb(_message.Message):
     """16 random bytes, the same on every retry of one operation"""
     token: _builtins.str
     is_repeat: _builtins.bool
-    """an earlier try may have been executed, or may still be: an error is remembered too, so that it stays true"""
+    """an earlier try may have been executed, or may still be: an error is
+    remembered too, so that it stays true
+    """
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -663,9 +671,13 @@ class FilePartPb(_message.Message):
     is_end_refused: _builtins.bool
     """bytes beyond length were refused by a quota while others wrote: cut when nobody writes any more"""
     is_inline: _builtins.bool
-    """the bytes are in the metadata store, and dyn_stripe is 0: there are no chunks; while truncate_pending, they are being moved to one"""
+    """the bytes are in the metadata store, and dyn_stripe is 0: there are no chunks; while
+    truncate_pending, they are being moved to one
+    """
     has_lost_writer: _builtins.bool
-    """a client was given up that had it open for writing, and may write yet to chunks that it knows of: never made inline"""
+    """a client was given up that had it open for writing, and may write yet to chunks that
+    it knows of: never made inline
+    """
     @_builtins.property
     def layout(self) -> Global___LayoutPb: ...
     def __init__(
@@ -785,7 +797,9 @@ class DirectoryPartPb(_message.Message):
     lock_client_id: _builtins.str
     """the one client that may change names in it; empty: any"""
     lease_client_id: _builtins.str
-    """the client that has added all names so far and is told of it; others wait before they add any; empty: nobody"""
+    """the client that has added all names so far and is told of it; others wait
+    before they add any; empty: nobody
+    """
     is_lease_ending: _builtins.bool
     """somebody waits for its end: nothing renews it any more; in a reply also: this one does not"""
     @_builtins.property
@@ -857,7 +871,9 @@ class InodePb(_message.Message):
     home_inode_id: _builtins.int
     """of what is no directory: the one directory whose usage counts it; 0: it has no name"""
     bare_ctime_ns: _builtins.int
-    """as long as ctime_ns is this, there are no extended attributes but what `acl`s say; 0, or another time: nobody knows"""
+    """as long as ctime_ns is this, there are no extended attributes but what `acl`s say; 0,
+    or another time: nobody knows
+    """
     @_builtins.property
     def file(self) -> Global___FilePartPb: ...
     @_builtins.property
@@ -899,7 +915,9 @@ Global___InodePb: _TypeAlias = InodePb  # noqa: Y015
 
 @_typing.final
 class TrashMarkPb(_message.Message):
-    """Of a name in the trash: where it came from, and until when it is kept."""
+    """Of a name in the trash: where it came from, and until when it is kept.
+    path empty: longer than a path may be; uid: who moved it there
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

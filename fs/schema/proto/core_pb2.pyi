@@ -142,7 +142,9 @@ Global___GetInfoRsp: _TypeAlias = GetInfoRsp  # noqa: Y015
 
 @_typing.final
 class RelayedLinkPb(_message.Message):
-    """Somebody does not reach a storage node, and has had requests passed on to it here within the last minute."""
+    """Somebody does not reach a storage node, and has had requests passed on to
+    it here within the last minute.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -245,6 +247,8 @@ Global___GetConfigReq: _TypeAlias = GetConfigReq  # noqa: Y015
 
 @_typing.final
 class GetConfigRsp(_message.Message):
+    """every setting as it is in force, by section; secrets are in files, of which this has the paths"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JSON_FIELD_NUMBER: _builtins.int

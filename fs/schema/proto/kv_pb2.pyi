@@ -119,6 +119,8 @@ Global___KvStorePb: _TypeAlias = KvStorePb  # noqa: Y015
 
 @_typing.final
 class KvScanPb(_message.Message):
+    """0 rows: all"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RANGE_FIELD_NUMBER: _builtins.int
@@ -225,6 +227,8 @@ Global___KvReadRsp: _TypeAlias = KvReadRsp  # noqa: Y015
 
 @_typing.final
 class KvStampedValuePb(_message.Message):
+    """around the versionstamp of the commit"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PREFIX_FIELD_NUMBER: _builtins.int
@@ -369,7 +373,9 @@ Global___KvCommitReq: _TypeAlias = KvCommitReq  # noqa: Y015
 
 @_typing.final
 class KvCommitRsp(_message.Message):
-    """A refusal comes as a reply, so that it can tell the newest version: the next attempt begins there."""
+    """A refusal comes as a reply, so that it can tell the newest version:
+    the next attempt begins there.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -31,7 +31,9 @@ class _InlineOutcomePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Inlin
     INLINE_NOT_TAKEN: _InlineOutcomePb.ValueType  # 2
 
 class InlineOutcomePb(_InlineOutcomePb, metaclass=_InlineOutcomePbEnumTypeWrapper):
-    """What has become of a report with inline_data.  Outcomes are remembered for 600 s at least; after that one that was taken counts as not taken."""
+    """What has become of a report with inline_data.  Outcomes are remembered for 600 s at least; after
+    that one that was taken counts as not taken.
+    """
 
 INLINE_NOT_KNOWN: InlineOutcomePb.ValueType  # 0
 INLINE_TAKEN: InlineOutcomePb.ValueType  # 1
@@ -49,7 +51,9 @@ class _OwnerOutcomePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OwnerO
     OWNER_SUPERSEDED: _OwnerOutcomePb.ValueType  # 2
 
 class OwnerOutcomePb(_OwnerOutcomePb, metaclass=_OwnerOutcomePbEnumTypeWrapper):
-    """OWNER_NOT_SET, also of a service that does not know of it: nothing of it was done, a SetAttr has to be asked for."""
+    """OWNER_NOT_SET, also of a service that does not know of it: nothing of it was done,
+    a SetAttr has to be asked for.
+    """
 
 OWNER_NOT_SET: OwnerOutcomePb.ValueType  # 0
 OWNER_SET: OwnerOutcomePb.ValueType  # 1
@@ -86,7 +90,9 @@ class _DirectoryLockActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_D
     LOCK_CLEAR: _DirectoryLockAction.ValueType  # 4
 
 class DirectoryLockAction(_DirectoryLockAction, metaclass=_DirectoryLockActionEnumTypeWrapper):
-    """LOCK_TAKE: unless another client holds it; LOCK_PREEMPT: also then; LOCK_FREE: one's own; LOCK_CLEAR: anybody's."""
+    """LOCK_TAKE: unless another client holds it; LOCK_PREEMPT: also then; LOCK_FREE:
+    one's own; LOCK_CLEAR: anybody's.
+    """
 
 NO_LOCK_ACTION: DirectoryLockAction.ValueType  # 0
 LOCK_TAKE: DirectoryLockAction.ValueType  # 1
@@ -112,14 +118,16 @@ class InodeRsp(_message.Message):
     IS_IN_PAYLOAD_FIELD_NUMBER: _builtins.int
     OWNER_OUTCOME_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
-    """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth beyond inode.file.charged_length"""
+    """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth
+    beyond inode.file.charged_length
+    """
     is_over_quota: _builtins.bool
     """of Sync and Close, inside the service only"""
     may_read: _builtins.bool
     """of ResolvePath with wants_read"""
     inline_data: _builtins.bytes
-    inline_checksum: _builtins.int
     """all bytes of an inline file, and their xxh3-64; to who takes_inline, as far as he may read"""
+    inline_checksum: _builtins.int
     inline_bytes_max: _builtins.int
     """of Open for writing, to who takes_inline: how long a file may be to be made inline; 0: none is"""
     is_inline_refused: _builtins.bool
@@ -127,7 +135,9 @@ class InodeRsp(_message.Message):
     inline_outcome: Global___InlineOutcomePb.ValueType
     """of ExtendStripe with report_id"""
     is_in_payload: _builtins.bool
-    """of BatchGetAttr with payload_bytes_max: all bytes of this inline file are in the payload, instead of inline_data"""
+    """of BatchGetAttr with payload_bytes_max: all bytes of this inline file are in the
+    payload, instead of inline_data
+    """
     owner_outcome: Global___OwnerOutcomePb.ValueType
     """of Sync with owner"""
     @_builtins.property
@@ -164,6 +174,8 @@ Global___InodeRsp: _TypeAlias = InodeRsp  # noqa: Y015
 
 @_typing.final
 class StatFsReq(_message.Message):
+    """inode_id: show the quota that lies above it, if that leaves less"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -187,6 +199,8 @@ Global___StatFsReq: _TypeAlias = StatFsReq  # noqa: Y015
 
 @_typing.final
 class StatFsRsp(_message.Message):
+    """free_inodes unset: no limit.  inline_bytes: of all files whose bytes are in the metadata store"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
@@ -220,7 +234,9 @@ Global___StatFsRsp: _TypeAlias = StatFsRsp  # noqa: Y015
 
 @_typing.final
 class GetAttrReq(_message.Message):
-    """takes_inline, here and below: the reply may bring the bytes of an inline file.  Of who opens a file without saying so they are moved to a chunk first."""
+    """takes_inline, here and below: the reply may bring the bytes of an inline file.  Of who opens a
+    file without saying so they are moved to a chunk first.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -248,6 +264,8 @@ Global___GetAttrReq: _TypeAlias = GetAttrReq  # noqa: Y015
 
 @_typing.final
 class LookupReq(_message.Message):
+    """"." and ".." are allowed"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -330,7 +348,9 @@ class CreateReq(_message.Message):
     takes_inline: _builtins.bool
     """as in GetAttr"""
     directory: _builtins.bytes
-    """path from the root of the directory, instead of its inode id; the reply then tells of no directories.  So in other requests"""
+    """path from the root of the directory, instead of its inode id; the reply then tells of no
+    directories.  So in other requests
+    """
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -380,9 +400,9 @@ class CreateRsp(_message.Message):
     is_metered: _builtins.bool
     """as in InodeRsp"""
     inline_data: _builtins.bytes
+    """as in InodeRsp"""
     inline_checksum: _builtins.int
     inline_bytes_max: _builtins.int
-    """as in InodeRsp"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -412,6 +432,8 @@ Global___CreateRsp: _TypeAlias = CreateRsp  # noqa: Y015
 
 @_typing.final
 class MkdirReq(_message.Message):
+    """umask as in Create"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -538,8 +560,8 @@ class LinkReq(_message.Message):
     name: _builtins.bytes
     directory: _builtins.bytes
     expected_parent_inode_id: _builtins.int
-    expected_name: _builtins.bytes
     """as in Open, of the name that the inode was found by"""
+    expected_name: _builtins.bytes
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -563,7 +585,9 @@ Global___LinkReq: _TypeAlias = LinkReq  # noqa: Y015
 
 @_typing.final
 class UnlinkReq(_message.Message):
-    """keep_session: the caller still has the file open for reading; the session is stored in the same transaction when the last link goes"""
+    """keep_session: the caller still has the file open for reading; the session is stored in the same
+    transaction when the last link goes
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -659,6 +683,8 @@ Global___RemoveTreeReq: _TypeAlias = RemoveTreeReq  # noqa: Y015
 
 @_typing.final
 class RemoveRsp(_message.Message):
+    """the object after the removal; nlink 0: it is gone.  directories as in CreateRsp"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REMOVED_FIELD_NUMBER: _builtins.int
@@ -703,14 +729,15 @@ class RenameReq(_message.Message):
     no_replace: _builtins.bool
     exchange: _builtins.bool
     keep_inode_id: _builtins.int
-    """as in Unlink, for the file that is replaced"""
     old_directory: _builtins.bytes
     new_directory: _builtins.bytes
     """as directory in Create"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
-    def keep_session(self) -> Global___FileSessionPb: ...
+    def keep_session(self) -> Global___FileSessionPb:
+        """as in Unlink, for the file that is replaced"""
+
     def __init__(
         self,
         *,
@@ -736,6 +763,8 @@ Global___RenameReq: _TypeAlias = RenameReq  # noqa: Y015
 
 @_typing.final
 class RenameRsp(_message.Message):
+    """replaced unset: nothing was; directories as in CreateRsp"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MOVED_FIELD_NUMBER: _builtins.int
@@ -811,7 +840,9 @@ Global___OpenReq: _TypeAlias = OpenReq  # noqa: Y015
 
 @_typing.final
 class LengthHintPb(_message.Message):
-    """What a writer knows of the length: highest byte it wrote, and the truncate version it wrote under."""
+    """What a writer knows of the length: highest byte it wrote, and the
+    truncate version it wrote under.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -866,14 +897,16 @@ class SyncReq(_message.Message):
     gives_back: _builtins.bool
     """what was promised beyond the length, unless somebody else writes the file too"""
     mtime_seen_ns: _builtins.int
-    """The times were set by a program, at times_set_ns, when meta's were these as far as its client knew.  Where they are others by now, and the inode
-    has changed after times_set_ns, somebody has set those later: they stay.
+    """The times were set by a program, at times_set_ns, when meta's were these as far as its client
+    knew.  Where they are others by now, and the inode has changed after times_set_ns, somebody
+    has set those later: they stay.
     """
     atime_seen_ns: _builtins.int
     times_set_ns: _builtins.int
     inline_data: _builtins.bytes
-    """All bytes of the file from now on, instead of any in chunks: has_new_data, and length_hint says how many.  Taken only if the file holds no bytes yet,
-    or is inline, nobody else has it open for writing, and its data_ver is still this; else the reply says is_inline_refused.  Not in Close.
+    """All bytes of the file from now on, instead of any in chunks: has_new_data, and length_hint says
+    how many.  Taken only if the file holds no bytes yet, or is inline, nobody else has it open for
+    writing, and its data_ver is still this; else the reply says is_inline_refused.  Not in Close.
     """
     inline_checksum: _builtins.int
     inline_data_ver: _builtins.int
@@ -885,7 +918,9 @@ class SyncReq(_message.Message):
 
     @_builtins.property
     def owner(self) -> Global___OwnerReportPb:
-        """What a SetAttr of the same caller would have set at set_ns; the reply says owner_outcome.  Not in Close."""
+        """What a SetAttr of the same caller would have set at set_ns; the reply says
+        owner_outcome.  Not in Close.
+        """
 
     def __init__(
         self,
@@ -937,8 +972,9 @@ Global___SyncReq: _TypeAlias = SyncReq  # noqa: Y015
 
 @_typing.final
 class OwnerReportPb(_message.Message):
-    """Mode, owner and group as a program set them, and what meta's were as far as its client knew.  Where they are others by now, and the inode has changed
-    after set_ns, somebody has set those later: they stay.
+    """Mode, owner and group as a program set them, and what meta's were as far as its client
+    knew.  Where they are others by now, and the inode has changed after set_ns, somebody
+    has set those later: they stay.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1049,6 +1085,8 @@ Global___ListReq: _TypeAlias = ListReq  # noqa: Y015
 
 @_typing.final
 class DentryPb(_message.Message):
+    """trash set: of a name in the trash"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1082,6 +1120,8 @@ Global___DentryPb: _TypeAlias = DentryPb  # noqa: Y015
 
 @_typing.final
 class ListRsp(_message.Message):
+    """directory: as GetAttr tells it"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
@@ -1468,8 +1508,9 @@ Global___ReserveAppendRsp: _TypeAlias = ReserveAppendRsp  # noqa: Y015
 
 @_typing.final
 class ExtendStripeReq(_message.Message):
-    """Of an inline file the bytes are moved to a chunk first.  ends_inline: no report with inline_data that was sent before may be taken any more.
-    report_id: the request id of the one whose outcome the client does not know; the reply tells it.
+    """Of an inline file the bytes are moved to a chunk first.  ends_inline: no report with inline_data
+    that was sent before may be taken any more.  report_id: the request id of the one whose outcome
+    the client does not know; the reply tells it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1526,6 +1567,8 @@ Global___PrunedSessionPb: _TypeAlias = PrunedSessionPb  # noqa: Y015
 
 @_typing.final
 class PruneSessionsReq(_message.Message):
+    """is_settled: nothing is left to report, else the chains are asked"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -1568,7 +1611,9 @@ Global___PruneSessionsRsp: _TypeAlias = PruneSessionsRsp  # noqa: Y015
 
 @_typing.final
 class NotedReadPb(_message.Message):
-    """When a client has read an inode last, and the time of access that it had by then as far as the client knew: where it is another one by now, it stays."""
+    """When a client has read an inode last, and the time of access that it had by then as far as the
+    client knew: where it is another one by now, it stays.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1619,6 +1664,8 @@ Global___NoteReadsReq: _TypeAlias = NoteReadsReq  # noqa: Y015
 
 @_typing.final
 class NoteReadsRsp(_message.Message):
+    """of each of these, as it is now; 0: nothing is known of it"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ATIMES_NS_FIELD_NUMBER: _builtins.int
@@ -1639,8 +1686,10 @@ Global___NoteReadsRsp: _TypeAlias = NoteReadsRsp  # noqa: Y015
 
 @_typing.final
 class BatchGetAttrReq(_message.Message):
-    """payload_bytes_max set: bytes of inline files come as the reply's payload, those of one file behind those of the one before, at most so many of all; replies
-    whose bytes are there say so, and have their checksum.  Of others the caller asks again.  A service of an earlier release brings none.
+    """payload_bytes_max set: bytes of inline files come as the reply's payload, those of one
+    file behind those of the one before, at most so many of all; replies whose bytes are
+    there say so, and have their checksum.  Of others the caller asks again.  A service of
+    an earlier release brings none.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1769,7 +1818,10 @@ Global___SyncMetaRsp: _TypeAlias = SyncMetaRsp  # noqa: Y015
 
 @_typing.final
 class ResolvePathReq(_message.Message):
-    """wants_read: refused as Open for reading would be, which need not be called then; the reply says that it was checked."""
+    """wants_read: refused as Open for reading would be, which need not be called then; the
+    reply says that it was checked.
+    takes_inline as in GetAttr
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1844,9 +1896,10 @@ Global___AccessRsp: _TypeAlias = AccessRsp  # noqa: Y015
 
 @_typing.final
 class SetLockReq(_message.Message):
-    """Advisory locks; client_id of a wanted lock stays empty: it is the caller's.
-    wait_id: who asks goes on waiting for a lock that is not to be had, and says so by EndLockWait when it does no longer; DEADLOCK, when it
-    would wait for itself.  A number of the client's own; 0: it does not wait, or deadlocks are none of its business.
+    """Advisory locks; client_id of a wanted lock stays empty: it is the caller's.  wait_id: who asks
+    goes on waiting for a lock that is not to be had, and says so by EndLockWait when it does no
+    longer; DEADLOCK, when it would wait for itself.  A number of the client's own; 0: it does not
+    wait, or deadlocks are none of its business.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1882,6 +1935,8 @@ Global___SetLockReq: _TypeAlias = SetLockReq  # noqa: Y015
 
 @_typing.final
 class SetLockRsp(_message.Message):
+    """not done: held by somebody else"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     IS_DONE_FIELD_NUMBER: _builtins.int
@@ -1957,6 +2012,8 @@ Global___FindLockConflictRsp: _TypeAlias = FindLockConflictRsp  # noqa: Y015
 
 @_typing.final
 class EndLockWaitReq(_message.Message):
+    """a lock that is had ends its wait by itself"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -1998,7 +2055,9 @@ Global___EndLockWaitRsp: _TypeAlias = EndLockWaitRsp  # noqa: Y015
 
 @_typing.final
 class UsagePb(_message.Message):
-    """Usage of a directory: all below it, not itself."""
+    """Usage of a directory: all below it, not itself.
+    files: all that is no directory
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2025,6 +2084,8 @@ Global___UsagePb: _TypeAlias = UsagePb  # noqa: Y015
 
 @_typing.final
 class QuotaPb(_message.Message):
+    """0: no limit; inodes: files + directories"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BYTES_MAX_FIELD_NUMBER: _builtins.int
@@ -2070,6 +2131,8 @@ Global___GetUsageReq: _TypeAlias = GetUsageReq  # noqa: Y015
 
 @_typing.final
 class DirectoryUsagePb(_message.Message):
+    """quota unset: none of its own"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_ID_FIELD_NUMBER: _builtins.int
@@ -2100,6 +2163,8 @@ Global___DirectoryUsagePb: _TypeAlias = DirectoryUsagePb  # noqa: Y015
 
 @_typing.final
 class GetUsageRsp(_message.Message):
+    """limiting: those at or above it with quotas, nearest first"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
@@ -2124,6 +2189,8 @@ Global___GetUsageRsp: _TypeAlias = GetUsageRsp  # noqa: Y015
 
 @_typing.final
 class SetQuotaReq(_message.Message):
+    """no limit at all: the quota is removed"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -2192,6 +2259,8 @@ Global___ListQuotasReq: _TypeAlias = ListQuotasReq  # noqa: Y015
 
 @_typing.final
 class ListQuotasRsp(_message.Message):
+    """to go on after"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
@@ -2218,8 +2287,9 @@ Global___ListQuotasRsp: _TypeAlias = ListQuotasRsp  # noqa: Y015
 
 @_typing.final
 class ReserveSpaceReq(_message.Message):
-    """Before a write beyond inode.file.charged_length of a metered file: charges at least up to `length`, often more.  When that
-    does not fit, as much as does, if that is at least up to `length_min`; 0: `length` or nothing.
+    """Before a write beyond inode.file.charged_length of a metered file: charges at least up to
+    `length`, often more.  When that does not fit, as much as does, if that is at least up to
+    `length_min`; 0: `length` or nothing.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2251,8 +2321,9 @@ Global___ReserveSpaceReq: _TypeAlias = ReserveSpaceReq  # noqa: Y015
 
 @_typing.final
 class MoveToTrashReq(_message.Message):
-    """Moves a name, of a directory with all below it, to the caller's directory in the trash, from where a rename brings it back.
-    What lies in the trash already is removed at once.  expire_s 0: meta.trash_expiry_s.  inode_id as in RemoveTree.
+    """Moves a name, of a directory with all below it, to the caller's directory in the trash, from
+    where a rename brings it back.  What lies in the trash already is removed at once.  expire_s 0:
+    meta.trash_expiry_s.  inode_id as in RemoveTree.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2287,6 +2358,8 @@ Global___MoveToTrashReq: _TypeAlias = MoveToTrashReq  # noqa: Y015
 
 @_typing.final
 class MoveToTrashRsp(_message.Message):
+    """trash_inode_id 0: it was removed"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MOVED_FIELD_NUMBER: _builtins.int
@@ -2342,6 +2415,10 @@ Global___LockDirectoryReq: _TypeAlias = LockDirectoryReq  # noqa: Y015
 
 @_typing.final
 class BatchResolvePathReq(_message.Message):
+    """as ResolvePathReq, each; payload_bytes_max as in BatchGetAttr, with takes_inline: unset, or where
+    the service is of an earlier release, bytes come in inline_data
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLER_FIELD_NUMBER: _builtins.int
@@ -2380,6 +2457,8 @@ Global___BatchResolvePathReq: _TypeAlias = BatchResolvePathReq  # noqa: Y015
 
 @_typing.final
 class ResolvedPathPb(_message.Message):
+    """inode unset: why it was not found"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_FIELD_NUMBER: _builtins.int
@@ -2418,6 +2497,8 @@ Global___ResolvedPathPb: _TypeAlias = ResolvedPathPb  # noqa: Y015
 
 @_typing.final
 class BatchResolvePathRsp(_message.Message):
+    """in the order of the paths, all of one snapshot"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESOLVED_FIELD_NUMBER: _builtins.int
@@ -2438,8 +2519,9 @@ Global___BatchResolvePathRsp: _TypeAlias = BatchResolvePathRsp  # noqa: Y015
 
 @_typing.final
 class MakeDirectoriesReq(_message.Message):
-    """Makes all directories that are missing on a path below a directory, in one transaction; mode as in Mkdir, but whoever makes those on the way may
-    write and search them.  The path may lead through symbolic links and ".." as long as what it names exists.
+    """Makes all directories that are missing on a path below a directory, in one transaction; mode as
+    in Mkdir, but whoever makes those on the way may write and search them.  The path may lead
+    through symbolic links and ".." as long as what it names exists.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2474,6 +2556,8 @@ Global___MakeDirectoriesReq: _TypeAlias = MakeDirectoriesReq  # noqa: Y015
 
 @_typing.final
 class MakeDirectoriesRsp(_message.Message):
+    """the last of the path; made: from the top down"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_FIELD_NUMBER: _builtins.int

@@ -32,7 +32,8 @@ class _ChainUpdatePbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChainUp
 
 class ChainUpdatePb(_ChainUpdatePb, metaclass=_ChainUpdatePbEnumTypeWrapper):
     """---- chains, by hand ---------------------------------------------------------------------------
-    What is asked for already holds: nothing changes, success.  Unsafe: UNSAFE_CHANGE, nothing changes.
+    What is asked for already holds: nothing changes, success.  Unsafe:
+    UNSAFE_CHANGE, nothing changes.
     """
 
 CHAIN_UPDATE_NONE: ChainUpdatePb.ValueType  # 0
@@ -217,7 +218,9 @@ class TargetReportPb(_message.Message):
     trouble: _builtins.str
     """why it is out of service, for people; empty: nothing wrong"""
     flushed_by: _builtins.str
-    """until the node has a lease: incarnation of the process that stopped last, having made all durable"""
+    """until the node has a lease: incarnation of the process that stopped
+    last, having made all durable
+    """
     disk_loss_count: _builtins.int
     """how often its disk, when opened, lacked what had been committed"""
     watermark: _builtins.int
@@ -343,6 +346,8 @@ Global___OlderImagePb: _TypeAlias = OlderImagePb  # noqa: Y015
 
 @_typing.final
 class GetRoutingInfoReq(_message.Message):
+    """long poll: waits up to wait_s for a newer one"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KNOWN_ROUTING_VERSION_FIELD_NUMBER: _builtins.int
@@ -365,6 +370,8 @@ Global___GetRoutingInfoReq: _TypeAlias = GetRoutingInfoReq  # noqa: Y015
 
 @_typing.final
 class GetRoutingInfoRsp(_message.Message):
+    """unset: nothing newer"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTING_INFO_FIELD_NUMBER: _builtins.int
@@ -471,6 +478,8 @@ Global___NewTargetPb: _TypeAlias = NewTargetPb  # noqa: Y015
 
 @_typing.final
 class SetChainsReq(_message.Message):
+    """new chains start with every target serving"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CHAINS_FIELD_NUMBER: _builtins.int
@@ -727,6 +736,8 @@ Global___ListClientSessionsReq: _TypeAlias = ListClientSessionsReq  # noqa: Y015
 
 @_typing.final
 class ListClientSessionsRsp(_message.Message):
+    """complete: the primary is old enough to know them all"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSIONS_FIELD_NUMBER: _builtins.int
@@ -842,6 +853,8 @@ Global___UpdateChainRsp: _TypeAlias = UpdateChainRsp  # noqa: Y015
 
 @_typing.final
 class SetPreferredOrderReq(_message.Message):
+    """all members, head first"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CHAIN_ID_FIELD_NUMBER: _builtins.int
@@ -903,6 +916,8 @@ Global___RotateAsPreferredOrderReq: _TypeAlias = RotateAsPreferredOrderReq  # no
 
 @_typing.final
 class RotateAsPreferredOrderRsp(_message.Message):
+    """went to the end, to resync there; 0: the order is as preferred"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_ID_FIELD_NUMBER: _builtins.int
@@ -922,7 +937,9 @@ Global___RotateAsPreferredOrderRsp: _TypeAlias = RotateAsPreferredOrderRsp  # no
 
 @_typing.final
 class RotateLastServingReq(_message.Message):
-    """The last serving target is lost for good: another one, whose data may be older, becomes the truth."""
+    """The last serving target is lost for good: another one, whose data
+    may be older, becomes the truth.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1177,6 +1194,8 @@ Global___EnableNodeRsp: _TypeAlias = EnableNodeRsp  # noqa: Y015
 
 @_typing.final
 class DisableNodeReq(_message.Message):
+    """gets no lease any more, until it is enabled"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
@@ -1214,6 +1233,8 @@ Global___DisableNodeRsp: _TypeAlias = DisableNodeRsp  # noqa: Y015
 
 @_typing.final
 class UnregisterNodeReq(_message.Message):
+    """failed or disabled, and no target of it in any chain"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
@@ -1248,7 +1269,10 @@ Global___UnregisterNodeRsp: _TypeAlias = UnregisterNodeRsp  # noqa: Y015
 
 @_typing.final
 class SetMaintenanceReq(_message.Message):
-    """For work on a machine: it may be away without its targets being replaced.  It goes on serving as long as it is there."""
+    """For work on a machine: it may be away without its targets being replaced.  It goes on
+    serving as long as it is there.
+    for_s 0: it is over
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1294,7 +1318,10 @@ Global___SetMaintenanceRsp: _TypeAlias = SetMaintenanceRsp  # noqa: Y015
 
 @_typing.final
 class RoutingChangePb(_message.Message):
-    """---- history: how nodes, chains, tables and drains changed, and why ------------------------------"""
+    """---- history: how nodes, chains, tables and drains changed, and why -----------------------------
+
+    chain_id, node_id 0: not about one
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1364,6 +1391,8 @@ Global___RoutingEventPb: _TypeAlias = RoutingEventPb  # noqa: Y015
 
 @_typing.final
 class ListRoutingEventsReq(_message.Message):
+    """0: from the newest"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BEFORE_EVENT_ID_FIELD_NUMBER: _builtins.int
@@ -1386,6 +1415,8 @@ Global___ListRoutingEventsReq: _TypeAlias = ListRoutingEventsReq  # noqa: Y015
 
 @_typing.final
 class ListRoutingEventsRsp(_message.Message):
+    """newest first"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
@@ -1409,7 +1440,7 @@ Global___ListRoutingEventsRsp: _TypeAlias = ListRoutingEventsRsp  # noqa: Y015
 
 @_typing.final
 class DrainPb(_message.Message):
-    """---- moves: replacing a target of a chain by another one -----------------------------------------"""
+    """---- moves: replacing a target of a chain by another one ----------------------------------------"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1436,6 +1467,8 @@ Global___DrainPb: _TypeAlias = DrainPb  # noqa: Y015
 
 @_typing.final
 class StartDrainReq(_message.Message):
+    """until it is cancelled nothing is placed there"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DRAIN_FIELD_NUMBER: _builtins.int
@@ -1475,6 +1508,8 @@ Global___StartDrainRsp: _TypeAlias = StartDrainRsp  # noqa: Y015
 
 @_typing.final
 class CancelDrainReq(_message.Message):
+    """moves that have begun to serve are finished"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DRAIN_FIELD_NUMBER: _builtins.int
@@ -1510,6 +1545,8 @@ Global___CancelDrainRsp: _TypeAlias = CancelDrainRsp  # noqa: Y015
 
 @_typing.final
 class StartRebalanceReq(_message.Message):
+    """ends by itself when no move makes it more even"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1656,6 +1693,8 @@ Global___ListMovesRsp: _TypeAlias = ListMovesRsp  # noqa: Y015
 
 @_typing.final
 class DrainStatusPb(_message.Message):
+    """0: empty, may be taken away"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DRAIN_FIELD_NUMBER: _builtins.int
@@ -1730,7 +1769,7 @@ Global___MovePb: _TypeAlias = MovePb  # noqa: Y015
 
 @_typing.final
 class TokenPb(_message.Message):
-    """---- users of a closed cluster -------------------------------------------------------------------
+    """---- users of a closed cluster ------------------------------------------------------------------
 
     What checks a token, never the token: fs/rpc/credentials.py.
     """
@@ -1818,6 +1857,8 @@ Global___UserPb: _TypeAlias = UserPb  # noqa: Y015
 
 @_typing.final
 class SetUserReq(_message.Message):
+    """new, or changed; created_ns and tokens count for nothing"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USER_FIELD_NUMBER: _builtins.int
@@ -2021,6 +2062,8 @@ Global___FindTokensReq: _TypeAlias = FindTokensReq  # noqa: Y015
 
 @_typing.final
 class FindTokensRsp(_message.Message):
+    """in the order of the ids, each with this token alone; without tokens: there is none"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USERS_FIELD_NUMBER: _builtins.int
@@ -2041,7 +2084,7 @@ Global___FindTokensRsp: _TypeAlias = FindTokensRsp  # noqa: Y015
 
 @_typing.final
 class SetSettingsReq(_message.Message):
-    """---- settings and tags ---------------------------------------------------------------------------"""
+    """---- settings and tags --------------------------------------------------------------------------"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2092,6 +2135,8 @@ Global___SetSettingsRsp: _TypeAlias = SetSettingsRsp  # noqa: Y015
 
 @_typing.final
 class GetSettingsReq(_message.Message):
+    """0: the newest; users are told those of mounts only"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int

@@ -78,6 +78,8 @@ Global___FileSessionRecordPb: _TypeAlias = FileSessionRecordPb  # noqa: Y015
 
 @_typing.final
 class InlineRecordPb(_message.Message):
+    """all bytes of an inline file; their xxh3-64"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
@@ -146,6 +148,8 @@ Global___LockWaitPb: _TypeAlias = LockWaitPb  # noqa: Y015
 
 @_typing.final
 class LockWaitsRecordPb(_message.Message):
+    """of one owner: what its threads wait for"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WAITS_FIELD_NUMBER: _builtins.int
@@ -166,6 +170,10 @@ Global___LockWaitsRecordPb: _TypeAlias = LockWaitsRecordPb  # noqa: Y015
 
 @_typing.final
 class IdempotencyRecordPb(_message.Message):
+    """status set: it was refused, and must not be done later; tick: of the cluster,
+    0 if its writer did not know it
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CREATED_NS_FIELD_NUMBER: _builtins.int
@@ -200,6 +208,8 @@ Global___IdempotencyRecordPb: _TypeAlias = IdempotencyRecordPb  # noqa: Y015
 
 @_typing.final
 class GcRecordPb(_message.Message):
+    """file set: the inode is gone, its chunks are still to be removed"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_ID_FIELD_NUMBER: _builtins.int
@@ -439,6 +449,8 @@ Global___FormatRecordPb: _TypeAlias = FormatRecordPb  # noqa: Y015
 
 @_typing.final
 class QuotaRecordPb(_message.Message):
+    """of all below a directory; 0: no limit"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BYTES_MAX_FIELD_NUMBER: _builtins.int
@@ -461,6 +473,8 @@ Global___QuotaRecordPb: _TypeAlias = QuotaRecordPb  # noqa: Y015
 
 @_typing.final
 class UsageFenceRecordPb(_message.Message):
+    """others leave the usage below as it is until then"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OWNER_REQUEST_ID_FIELD_NUMBER: _builtins.int
@@ -523,6 +537,8 @@ Global___HostTagsRecordPb: _TypeAlias = HostTagsRecordPb  # noqa: Y015
 
 @_typing.final
 class WatermarkRecordPb(_message.Message):
+    """the highest that was told of the target's disk"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_ID_FIELD_NUMBER: _builtins.int

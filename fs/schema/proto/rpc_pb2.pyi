@@ -55,7 +55,9 @@ class HelloPb(_message.Message):
     lend_nonce: _builtins.bytes
     """of a listener, which then can: what the caller is to have in its memory"""
     reply_nonce: _builtins.bytes
-    """of a caller that would read payloads of replies from the listener's memory: what that is to have there"""
+    """of a caller that would read payloads of replies from the listener's
+    memory: what that is to have there
+    """
     reply_place: _builtins.int
     """of a listener, which then lends them: where in its memory it has that; 0: it does not"""
     lends_ranges: _builtins.bool
@@ -116,7 +118,9 @@ Global___LendPb: _TypeAlias = LendPb  # noqa: Y015
 
 @_typing.final
 class ProofPb(_message.Message):
-    """The message of a proof frame; they follow hellos with key_ids: listener, caller, and the listener's empty one that accepts."""
+    """The message of a proof frame; they follow hellos with key_ids: listener, caller, and the
+    listener's empty one that accepts.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

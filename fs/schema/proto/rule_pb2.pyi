@@ -34,7 +34,9 @@ class _AccessPbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AccessPb.Val
     """processes of the cluster, which hold its key"""
 
 class AccessPb(_AccessPb, metaclass=_AccessPbEnumTypeWrapper):
-    """Who may call a method of a closed cluster; whoever is further down the list may call what those above it may."""
+    """Who may call a method of a closed cluster; whoever is further down the list
+    may call what those above it may.
+    """
 
 ACCESS_NONE: AccessPb.ValueType  # 0
 ACCESS_USER: AccessPb.ValueType  # 1

@@ -51,8 +51,8 @@ class RelayReq(_message.Message):
     node_id: _builtins.int
     """whom it is for"""
     service_number: _builtins.int
-    method_number: _builtins.int
     """what it calls, of those whose rule says `relayed`"""
+    method_number: _builtins.int
     message: _builtins.bytes
     """as that method takes it"""
     def __init__(
@@ -142,7 +142,9 @@ Global___ReadIoPb: _TypeAlias = ReadIoPb  # noqa: Y015
 
 @_typing.final
 class BatchReadReq(_message.Message):
-    """Columns: the n-th number of each is of the n-th read.  Packed numbers are decoded at once, messages one by one."""
+    """Columns: the n-th number of each is of the n-th read.  Packed numbers are
+    decoded at once, messages one by one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -273,7 +275,9 @@ class BatchReadRsp(_message.Message):
     BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     BLOCK_CHECKSUMS_FIELD_NUMBER: _builtins.int
     block_bytes: _builtins.int
-    """not 0: in place of these there are those of blocks of so many bytes; the last of a read may be shorter"""
+    """not 0: in place of these there are those of blocks of so many bytes; the
+    last of a read may be shorter
+    """
     block_checksums: _builtins.bytes
     """xxh3-64 of each block of each read, eight bytes each, the highest first"""
     @_builtins.property
@@ -393,7 +397,9 @@ class UpdateReq(_message.Message):
     sender_epoch: _builtins.int
     """predecessor to successor: grows after each attempt of unknown outcome, which it voids"""
     truncate_ver: _builtins.int
-    """client's TRUNCATE (only cuts), REMOVE: does nothing once this truncation has finished here; 0: exactly `length`.  WRITE: the newest truncation that the client knows to be over"""
+    """client's TRUNCATE (only cuts), REMOVE: does nothing once this truncation has finished here; 0:
+    exactly `length`.  WRITE: the newest truncation that the client knows to be over
+    """
     is_damaged: _builtins.bool
     """resync: nobody has the bytes of this version; `length` and `chunk_checksum` stand for them"""
     chunk_checksum: _builtins.int
@@ -402,12 +408,16 @@ class UpdateReq(_message.Message):
     checksum_block_bytes: _builtins.int
     """predecessor to successor: of its disk; 0: it does not say, and counts as agreeing"""
     is_fill: _builtins.bool
-    """WRITE by the metadata service, of bytes that it has kept so far: they replace the chunk; does nothing once the truncation truncate_ver has finished here"""
+    """WRITE by the metadata service, of bytes that it has kept so far: they replace the chunk; does
+    nothing once the truncation truncate_ver has finished here
+    """
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     @_builtins.property
     def range_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """WriteRanges, UpdateRanges: the payload goes here piece by piece, in order; `offset` and `length` are of all, with what is kept between them"""
+        """WriteRanges, UpdateRanges: the payload goes here piece by piece, in order; `offset` and
+        `length` are of all, with what is kept between them
+        """
 
     @_builtins.property
     def range_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -462,7 +472,9 @@ class UpdateRsp(_message.Message):
     """digest of the whole chunk after the update; 0 after a remove"""
     chain_version: _builtins.int
     is_durable: _builtins.bool
-    """what this target and those below had taken at the asked chain version would survive a power loss"""
+    """what this target and those below had taken at the asked chain
+    version would survive a power loss
+    """
     def __init__(
         self,
         *,
@@ -483,7 +495,9 @@ Global___UpdateRsp: _TypeAlias = UpdateRsp  # noqa: Y015
 
 @_typing.final
 class UpdateGroupReq(_message.Message):
-    """Writes at the same version of the same chain, of any chunks; each is executed, and fails, for itself."""
+    """Writes at the same version of the same chain, of any chunks; each is
+    executed, and fails, for itself.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -552,6 +566,8 @@ Global___UpdateGroupRsp: _TypeAlias = UpdateGroupRsp  # noqa: Y015
 
 @_typing.final
 class LastChunkQueryPb(_message.Message):
+    """length only: no count, no bytes; first_index: from where to look for next_index"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_ID_FIELD_NUMBER: _builtins.int
@@ -606,6 +622,8 @@ Global___QueryLastChunkReq: _TypeAlias = QueryLastChunkReq  # noqa: Y015
 
 @_typing.final
 class LastChunkResultPb(_message.Message):
+    """next_index: no chunk from first_index on and before it holds a byte; 0: says nothing"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
@@ -666,6 +684,8 @@ Global___QueryLastChunkRsp: _TypeAlias = QueryLastChunkRsp  # noqa: Y015
 
 @_typing.final
 class RemoveRangePb(_message.Message):
+    """truncate_ver: does nothing once this truncation has finished here; 0: none"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INODE_ID_FIELD_NUMBER: _builtins.int
@@ -822,6 +842,8 @@ Global___QueryVersionsReq: _TypeAlias = QueryVersionsReq  # noqa: Y015
 
 @_typing.final
 class VersionResultPb(_message.Message):
+    """commit_ver 0: no committed chunk"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
@@ -1040,6 +1062,8 @@ Global___ChunkMetaPb: _TypeAlias = ChunkMetaPb  # noqa: Y015
 
 @_typing.final
 class SyncStartReq(_message.Message):
+    """the last: as in UpdateReq"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CHAIN_ID_FIELD_NUMBER: _builtins.int
@@ -1110,9 +1134,9 @@ class ChannelResultPb(_message.Message):
     chunk_length: _builtins.int
     chunk_checksum: _builtins.int
     inode_id: _builtins.int
+    """inode_id 0: it changed nothing"""
     chunk_index: _builtins.int
     is_remove: _builtins.bool
-    """inode_id 0: it changed nothing"""
     @_builtins.property
     def tag(self) -> Global___TagPb: ...
     def __init__(
@@ -1199,7 +1223,9 @@ class ListChunksReq(_message.Message):
     """then: as in UpdateReq; earlier attempts of the predecessor are void after the answer"""
     @_builtins.property
     def serving_in(self) -> Global___ChainRefPb:
-        """if given: the predecessor asks for the first chunk after `after`, under its lock; a serving target settles it first"""
+        """if given: the predecessor asks for the first chunk after `after`, under its lock; a
+        serving target settles it first
+        """
 
     def __init__(
         self,
@@ -1362,6 +1388,8 @@ Global___RemoveTargetRsp: _TypeAlias = RemoveTargetRsp  # noqa: Y015
 
 @_typing.final
 class FetchCopyReq(_message.Message):
+    """digest of the content"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TARGET_ID_FIELD_NUMBER: _builtins.int
