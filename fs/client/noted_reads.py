@@ -19,6 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 import trio
@@ -41,6 +42,14 @@ MANY: Final = 512
 PER_CALL_MAX: Final = 256
 FOUND_MAX: Final = 16_384
 """Each takes less than half a KiB."""
+
+LAST_S: Final = 5.0
+"""For so long at the most the end of a mount waits for its last reads to be told."""
+
+CLOCKS_APART_NS: Final = 60 * 1_000_000_000
+"""Clocks of hosts differ by less.  A time of access that lies further ahead has been set by
+somebody, and is over with the next read.
+"""
 
 AGAIN_S: Final = 600.0
 """Until a service is asked again that knows nothing of such calls."""
@@ -123,6 +132,8 @@ class NotedReads:
         had_ns = atime_ns if before is None else before.over(atime_ns)
         if not is_due(had_ns, mtime_ns, ctime_ns, now_ns):
             return
+        if now_ns < had_ns < now_ns + CLOCKS_APART_NS:
+            now_ns = had_ns
         if before is None and not self._has_room():
             return
         if before is None or had_ns == atime_ns != before.atime_ns:
@@ -130,8 +141,7 @@ class NotedReads:
         else:
             read = NotedRead(before.base_ns, before.stored_ns, now_ns)
         self.found[inode_id] = read
-        if inode_id not in self._setting:
-            self._pending[inode_id] = None
+        self._pending[inode_id] = None
         self._has_found.set()
         if len(self._pending) >= MANY:
             self._has_many.set()
@@ -154,7 +164,6 @@ class NotedReads:
         if inode_id in self._sent:
             return False
         self._setting[inode_id] = self._setting.get(inode_id, 0) + 1
-        self._pending.pop(inode_id, None)
         return True
 
     async def wait_setting(self, inode_id: InodeId) -> None:
@@ -169,11 +178,10 @@ class NotedReads:
             del self._setting[inode_id]
         if is_set:
             self.found.pop(inode_id, None)
-        elif inode_id in self.found and inode_id not in self._setting:
-            self._pending[inode_id] = None
+            self._pending.pop(inode_id, None)
 
     async def run(self) -> None:
-        """Tell meta until cancelled; `finish` tells the rest."""
+        """Tell meta until cancelled; `tell_last` tells the rest."""
         while True:
             await self._has_found.wait()
             with trio.move_on_after(PAUSE_S):
@@ -196,21 +204,30 @@ class NotedReads:
         """Tell meta of all that waits; what it does not take is forgotten."""
         async with self._lock:
             self._has_many = trio.Event()
-            while self._pending:
-                self._sent = self._next_batch()
+            while batch := self._next_batch():
+                # Before anybody waits for it: for its end no memory is to be needed.
+                next_come = trio.Event()
+                self._sent = batch
+                for inode_id in batch:
+                    del self._pending[inode_id]
                 try:
-                    await self._tell(self._sent)
+                    await self._tell(batch)
                 finally:
-                    self._sent = {}
-                    come, self._has_come = self._has_come, trio.Event()
-                    come.set()
+                    batch.clear()
+                    self._has_come.set()
+                    self._has_come = next_come
 
     def _next_batch(self) -> dict[InodeId, NotedRead]:
-        batch = {}
-        for inode_id in list(self._pending)[:PER_CALL_MAX]:
-            del self._pending[inode_id]
-            batch[inode_id] = self.found[inode_id]
-        return batch
+        free = (inode_id for inode_id in self._pending if inode_id not in self._setting)
+        return {inode_id: self.found[inode_id] for inode_id in islice(free, PER_CALL_MAX)}
+
+    async def tell_last(self) -> None:
+        """Do as `finish` when the mount ends, which no time of access keeps from ending soon."""
+        try:
+            with trio.move_on_after(LAST_S):
+                await self.finish()
+        except MemoryError as error:
+            _log.warning("%d reads are not noted: %r", len(self._pending), error)
 
     async def _tell(self, batch: dict[InodeId, NotedRead]) -> None:
         try:
@@ -220,6 +237,9 @@ class NotedReads:
                     inode_id=inode_id, atime_ns=read.atime_ns, atime_seen_ns=read.stored_ns
                 )
             reply = await self._meta.call(services.META_NOTE_READS, request)
+            until_s = self._times.now_s() + self._times.shown_s
+            for (inode_id, read), stored_ns in zip(batch.items(), reply.atimes_ns, strict=False):
+                self._note_stored(inode_id, read, stored_ns, until_s)
         except (FsError, MemoryError) as error:
             for inode_id, read in batch.items():
                 self._forget(inode_id, read)
@@ -230,11 +250,8 @@ class NotedReads:
             has_failed, self._is_failing = self._is_failing, True
             if not has_failed:  # once, however often it is tried
                 _log.warning("%d reads are not noted: %s", len(batch), error)
-            return
-        self._is_failing = False
-        until_s = self._times.now_s() + self._times.shown_s
-        for (inode_id, read), stored_ns in zip(batch.items(), reply.atimes_ns, strict=False):
-            self._note_stored(inode_id, read, stored_ns, until_s)
+        else:
+            self._is_failing = False
 
     def _note_stored(
         self, inode_id: InodeId, sent: NotedRead, stored_ns: int, until_s: float
@@ -249,8 +266,9 @@ class NotedReads:
         if sent.over(stored_ns) != sent.atime_ns:
             self._forget(inode_id, read)
             return
+        # One that was noted meanwhile has yet to be told, and is shown for longer.
+        self._stored.append((until_s, inode_id, sent.atime_ns))
         self.found[inode_id] = read._replace(stored_ns=stored_ns)
-        self._stored.append((until_s, inode_id, read.atime_ns))
 
     def _forget(self, inode_id: InodeId, read: NotedRead) -> None:
         if self.found.get(inode_id) == read:

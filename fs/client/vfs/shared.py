@@ -394,6 +394,9 @@ class Shared:
         state = self.states.get(inode_id)
         if state is not None and state.inode.atime_ns == read.stored_ns:
             state.inode = replace(state.inode, atime_ns=stored_ns)
+        known = self.known.get(inode_id)
+        if known is not None and known.link is not None and known.link.atime_ns == read.stored_ns:
+            known.link = replace(known.link, atime_ns=stored_ns)
 
     def forget_told(self, inode_id: InodeId) -> None:
         """Attributes may have been changed through this mount, and nobody tells to what."""

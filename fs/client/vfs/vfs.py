@@ -231,7 +231,7 @@ class Vfs:
             await self.locks.release_all()
             await self.files.release_all()
             await self._core.ending.finish()
-            await self._core.reads.finish()
+            await self._core.reads.tell_last()
         self._stop.set()
         lost = [state for state, told in states if _is_unwritten(state, told)]
         if lost:

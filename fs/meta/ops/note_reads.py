@@ -11,7 +11,7 @@ Invariants:
       this service's time.  Only one that lies ahead of that goes back, to that.
     - A read is noted only where the inode still has the time of access that the client saw.
       So a repeat that comes late, or from a client that knows nothing of what another one
-      has set since, changes nothing.
+      has set since, changes nothing; unless that was the very time that the client saw.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fs.client import noted_reads
-from fs.client.noted_reads import AGAIN_S, FOUND_MAX, MANY, PAUSE_S, NotedReads
+from fs.client.noted_reads import AGAIN_S, FOUND_MAX, LAST_S, MANY, PAUSE_S, NotedReads
 from fs.client.relatime import is_due
 from fs.client.vfs.access_times import with_reads
 from fs.client.vfs.changing_attributes import AttrChange
@@ -601,3 +601,107 @@ async def test_this_and_that(autojump_clock, mounts, cluster, seed):
         for number in range(4):
             assert await shown(m, b"%d" % number) == stored(cluster, b"%d" % number)
         assert reader.done > 10
+
+
+async def test_a_link_that_stays_known_is_not_noted_again_and_again(
+    autojump_clock, mounts, cluster
+):
+    """The kernel keeps it, and asks for its target alone: nothing else tells what meta took."""
+    async with mounts() as m:
+        link = await m.names.symlink(1, b"l", b"target", ROOT)
+        for _ in range(3):
+            await m.names.readlink(link.inode_id, ROOT)
+            await trio.sleep(60)
+        assert notes(cluster) == 1
+
+
+async def test_a_clock_that_is_behind_takes_no_time_back(autojump_clock, mounts, cluster):
+    """Clocks of hosts differ; what lies far ahead somebody has set, and the next read ends it."""
+    async with mounts(2) as (m, other):
+        for ahead_s, is_kept in ((30, True), (1000, False)):
+            before = await a_file(other, b"%d" % ahead_s)
+            ahead_ns = other.vfs._core.runtime.clock.wall_ns() + ahead_s * 10**9
+            change = AttrChange(atime_ns=ahead_ns, mtime_ns=ahead_ns)
+            await other.names.setattr(before.inode_id, change, None, ROOT)
+            await m.read_file(b"%d" % ahead_s)
+            assert (await shown(m, b"%d" % ahead_s) >= ahead_ns) == is_kept
+
+
+async def test_a_mount_ends_soon_though_meta_does_not_answer(autojump_clock, mounts, cluster):
+    """A time of access is worth no wait."""
+    async with mounts() as m:
+        await a_file(m)
+        await m.read_file(b"f")
+        cluster.meta_gate = trio.Event()
+        began_s = trio.current_time()
+        await m.vfs.shut_down()
+        assert trio.current_time() - began_s <= LAST_S
+        cluster.meta_gate = None
+
+
+async def test_a_mount_ends_without_memory_for_its_last_reads(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts() as m:
+        await a_file(m)
+        await m.read_file(b"f")
+        monkeypatch.setattr(NotedReads, "_next_batch", no_memory)
+        await m.vfs.shut_down()
+
+
+async def test_a_read_behind_one_that_is_on_its_way_is_shown_for_as_long(
+    autojump_clock, mounts, cluster
+):
+    """Its time was that of the first one: what is kept from between showed that one again."""
+    async with mounts(attr_timeout_s=10.0) as m:
+        before = await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        await m.files.read(handle_id, 0, 4)
+        cluster.meta_gate = trio.Event()
+        await trio.sleep(TOLD_S)
+        assert notes(cluster) == 1
+        reads = m.vfs.reads
+        first_ns = reads.shown_ns(before.inode_id, before.atime_ns)
+        await m.files.write(handle_id, 0, b"more")
+        await m.files.read(handle_id, 0, 4)
+        second_ns = reads.shown_ns(before.inode_id, before.atime_ns)
+        assert second_ns > first_ns
+        cluster.meta_gate, gate = trio.Event(), cluster.meta_gate
+        gate.set()
+        await trio.sleep(5)
+        cluster.meta_gate.set()
+        cluster.meta_gate = None
+        await trio.sleep(8)
+        assert stored(cluster, b"f") == second_ns and notes(cluster) == 2
+        assert reads.shown_ns(before.inode_id, first_ns) == second_ns
+        await m.close(handle_id)
+
+
+async def test_without_memory_for_a_call_no_read_is_lost(autojump_clock, mounts, cluster):
+    class Scarce(dict):
+        lacks = 3
+
+        def __getitem__(self, key):
+            self.lacks -= 1
+            if self.lacks >= 0:
+                raise MemoryError
+            return super().__getitem__(key)
+
+    async with mounts() as m:
+        before = await a_file(m)
+        m.vfs.reads.found = Scarce()
+        await m.read_file(b"f")
+        await trio.sleep(8 * TOLD_S)
+        assert stored(cluster, b"f") > before.atime_ns
+
+
+async def test_without_memory_for_a_reply_no_read_is_shown_for_ever(
+    autojump_clock, mounts, cluster, monkeypatch
+):
+    async with mounts() as m:
+        await a_file(m)
+        await m.read_file(b"f")
+        with monkeypatch.context() as patch:
+            patch.setattr(NotedReads, "_note_stored", no_memory)
+            await trio.sleep(TOLD_S)
+        assert not m.vfs.reads.found
