@@ -16,6 +16,7 @@ from ..client.vfs.mounted_tree import (
     parse_tree,
     tree_of_source,
 )
+from ..runtime.mount_table import AUTOMOUNT, read_mounts
 from ..schema.status import FsError, Status
 from .running import mount_daemon_at
 from .stuck_daemon import free_all
@@ -36,46 +37,44 @@ def is_dead(path: Path) -> bool:
     return False
 
 
-def _unescape(field: str) -> str:
-    """Undo the octal escapes of /proc/self/mounts."""
-    for code in ("040", "011", "012", "134"):
-        field = field.replace(f"\\{code}", chr(int(code, 8)))
-    return field
-
-
 def mounted_types() -> dict[str, str]:
     """Return the file-system type of every mount, by mount point (the uppermost one counts)."""
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    fields = (line.split() for line in lines)
-    return {_unescape(f[1]): f[2] for f in fields}
+    return {mounted.place: mounted.kind for mounted in read_mounts()}
 
 
 def mounted_sources() -> dict[str, str]:
     """Return what stands for the file system of every EmberFS mount in the list of mounts,
     by mount point.
     """
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    uppermost = {_unescape(fields[1]): fields for fields in map(str.split, lines)}
+    uppermost = {mounted.place: mounted for mounted in read_mounts()}
     return {
-        place: _unescape(fields[0])
-        for place, fields in uppermost.items()
-        if fields[2] == "fuse.ember"
+        place: mounted.source
+        for place, mounted in uppermost.items()
+        if mounted.kind == "fuse.ember"
     }
 
 
 def mounted_tree(place: str, source: str) -> MountedTree:
     """Return which tree is mounted at a mount point, of which the list of mounts says `source`.
 
-    A mount with a name of its own is asked, which takes as long as its daemon needs.  An empty
-    cluster id: it does not say it.
+    A mount with a name of its own is asked, and so is one of a directory, which may have been
+    moved: that takes as long as its daemon needs.  An empty cluster id: it does not say it.
+
+    Raises:
+        FsError: BAD_MOUNT_POINT: it does not tell; the directory was removed, for one.
     """
     said = tree_of_source(source)
     if said is not None:
         return said
     try:
-        return parse_tree(os.getxattr(place, TREE_ATTRIBUTE).decode())
+        return parse_tree(os.fsdecode(os.getxattr(place, TREE_ATTRIBUTE)))
     except OSError as error:
         raise FsError(Status.BAD_MOUNT_POINT, f"{place}: {error.strerror}") from error
+
+
+def is_automount(path: Path) -> bool:
+    """True if the first use of this place is what has something mounted there."""
+    return mounted_types().get(str(path)) == AUTOMOUNT
 
 
 def is_mounted(path: Path) -> bool:
@@ -130,7 +129,7 @@ def check_mount_point(path: Path) -> None:
         ) from error
     except OSError as error:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: {error.strerror}") from error
-    if str(path) in mounted_types():
+    if mounted_types().get(str(path), AUTOMOUNT) != AUTOMOUNT:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
     if names:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path} is not empty; choose an empty directory")

@@ -46,6 +46,15 @@ def _look(pid: int) -> ProcessId | None:
     return ProcessId(pid, int(fields[18]))
 
 
+def real_user(pid: int) -> int:
+    """Return who has started a process; not whose rights it has, which a program with the
+    set-user-id bit gets, whoever starts it.  Raises OSError where there is no process.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n")
+    (fields,) = [line.split() for line in lines if line.startswith("Uid:")]
+    return int(fields[1])
+
+
 def is_alive(identity: ProcessId) -> bool:
     """True while that very process runs."""
     return process_id(identity.pid) == identity

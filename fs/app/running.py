@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..runtime.config_file import readable_config
+from ..runtime.mount_table import mount_at
 from ..schema.config import ProcessConfig
 from .cluster_dir import RECORD_NAME, ClusterDir
-from .process_id import ProcessId, is_alive, process_id
+from .process_id import ProcessId, is_alive, process_id, real_user
 
 PROC: Final = Path("/proc")
+_USER_ID: Final = "user_id="
+"""An option of mounts of FUSE."""
 _SERVICES: Final = ("control", "kv", "mgmtd", "meta", "storage", "mountd")
 
 
@@ -31,6 +34,8 @@ class Command:
     """supervisor, or the name of a service."""
     path: Path
     """Of a supervisor the cluster's directory, of a service its configuration file."""
+    uid: int = 0
+    """Of whoever has started it."""
 
     @property
     def directory(self) -> Path | None:
@@ -72,7 +77,8 @@ def _command_of(entry: Path) -> Command | None:
         found = parse_command(words)
         if found is None:
             return None
-        return Command(identity, found[0], Path(os.readlink(entry / "cwd"), found[1]))  # noqa: PTH115
+        path = Path(os.readlink(entry / "cwd"), found[1])  # noqa: PTH115
+        return Command(identity, found[0], path, real_user(identity.pid))
     except OSError:  # it ended while we looked
         return None
 
@@ -95,8 +101,9 @@ def mount_daemons_at(mount_point: Path) -> list[tuple[Command, ProcessConfig]]:
 
 
 def _mount_daemons_at(mount_point: Path) -> Iterator[tuple[Command, ProcessConfig]]:
+    servers = servers_of(mount_point)
     for command in commands():
-        if command.role != "mountd":
+        if command.role != "mountd" or command.uid not in servers:
             continue
         config = readable_config(command.path)
         if config is None:
@@ -104,6 +111,24 @@ def _mount_daemons_at(mount_point: Path) -> Iterator[tuple[Command, ProcessConfi
             continue
         if config.client.mount_point == str(mount_point):
             yield command, config
+
+
+def servers_of(mount_point: Path) -> set[int]:
+    """Return whose daemons may serve a place, where root asks: his own, and those of the user who
+    has mounted there, or whose directory it is.
+
+    Anybody can start a process with any command line.
+    """
+    if os.geteuid() != 0:
+        return {os.geteuid()}
+    mounted = mount_at(str(mount_point))
+    said = [one for one in mounted.options if one.startswith(_USER_ID)] if mounted else []
+    if said:
+        return {0, *(int(one.removeprefix(_USER_ID)) for one in said)}
+    try:
+        return {0, mount_point.lstat().st_uid}
+    except OSError:
+        return {0}
 
 
 def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:

@@ -36,12 +36,13 @@ from typing import Final
 import trio
 
 from ..runtime.config_file import readable_config
-from .running import PROC, mount_daemon_at, parse_command
+from ..runtime.mount_table import MOUNTINFO, unescaped
+from .process_id import real_user
+from .running import PROC, mount_daemon_at, parse_command, servers_of
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS: Final = Path("/sys/fs/fuse/connections")
-MOUNTS: Final = Path("/proc/self/mountinfo")
 LOOK_S: Final = 0.5
 """Between two looks at a process."""
 LEFT_AFTER_S: Final = 5.0
@@ -123,6 +124,7 @@ def _stuck_at(mount_point: Path) -> Iterator[int]:
     """Yield the processes of mount daemons that are stuck;
     only a thread still knows what the process was started with.
     """
+    servers = servers_of(mount_point)
     for pid in [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]:
         if not is_stuck(pid):
             continue
@@ -130,6 +132,8 @@ def _stuck_at(mount_point: Path) -> Iterator[int]:
             task = next(_others(pid))
             words = os.fsdecode((task / "cmdline").read_bytes()).split("\0")
             role, path = parse_command(words) or ("", "")
+            if real_user(pid) not in servers:
+                continue
             config = readable_config(Path(os.readlink(task / "cwd"), path))  # noqa: PTH115
         except (OSError, StopIteration):  # it has ended, or is another user's
             continue
@@ -153,11 +157,10 @@ def _held_by(pid: int) -> list[int]:
 def _mounted_at(mount_point: Path) -> list[int]:
     """Return the connection of the mount that stands there; nobody is asked."""
     found = []
-    for line in MOUNTS.read_text().splitlines():
-        fields = line.split()
-        place = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        if place == str(mount_point) and " - fuse.ember " in line:
-            found.append(int(fields[2].partition(":")[2]))
+    for line in MOUNTINFO.read_bytes().split(b"\n"):
+        fields = line.split(b" ")
+        if b" - fuse.ember " in line and unescaped(fields[4]) == str(mount_point):
+            found.append(int(fields[2].partition(b":")[2]))
     return found[-1:]
 
 

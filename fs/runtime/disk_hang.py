@@ -17,6 +17,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from .mount_table import MOUNTINFO, unescaped
+
 LOOK_INTERVAL_S: Final = 0.5
 HANG_FACTOR: Final = 12.0
 _STAT_FIELDS: Final = (0, 4, 11, 15)
@@ -35,7 +37,7 @@ _BLOCK_DEVICES: Final = Path("/sys/dev/block")
 _BTRFS: Final = Path("/sys/fs/btrfs")
 
 
-def source_of(device: str, mounts: str) -> str:
+def source_of(device: str, mounts: bytes) -> str:
     """Return what is mounted under a device number that stands for a file system and no device,
     as those of btrfs do; empty: unknown.
 
@@ -43,10 +45,10 @@ def source_of(device: str, mounts: str) -> str:
         device: its numbers, with a colon.
         mounts: as /proc/self/mountinfo says.
     """
-    for line in mounts.splitlines():
-        about, _, rest = line.partition(" - ")
-        if about.split()[2:3] == [device]:
-            return rest.split()[1]
+    for line in mounts.split(b"\n"):
+        about, _, rest = line.partition(b" - ")
+        if about.split(b" ")[2:3] == [device.encode()]:
+            return unescaped(rest.split(b" ")[1])
     return ""
 
 
@@ -126,8 +128,7 @@ class HangJudge:
             number = Path(self.path).stat().st_dev
             device = f"{os.major(number)}:{os.minor(number)}"
             if not (_BLOCK_DEVICES / device).exists():
-                mounts = Path("/proc/self/mountinfo").read_text()
-                device = _device_of(source_of(device, mounts))
+                device = _device_of(source_of(device, MOUNTINFO.read_bytes()))
             self._stat_paths = [path / "stat" for path in _companions(device)] if device else []
         except OSError:
             return

@@ -1,12 +1,15 @@
 """Command lines of EmberFS are told from others, and the daemon of a mount is found."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fs.app import running
-from fs.app.process_id import ProcessId
-from fs.app.running import Command, mount_daemon_at, parse_command
+from fs.app.process_id import ProcessId, real_user
+from fs.app.running import Command, mount_daemon_at, mount_daemons_at, parse_command
+from fs.runtime import mount_table
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,45 @@ def test_the_daemon_of_a_mount_is_found_beside_one_of_another_release(monkeypatc
     assert command == running_now[-1]
     assert config.client.mount_point == "/mnt/ours"
     assert mount_daemon_at(Path("/mnt/nowhere")) is None
+
+
+def daemon_of(uid, path, text):
+    path.write_text(text)
+    return Command(ProcessId(uid + 1, 1), "mountd", path, uid)
+
+
+@pytest.mark.parametrize(
+    ("options", "owner", "served_by"),
+    [
+        ("rw,user_id=0,group_id=0", 1000, [0]),
+        ("rw,user_id=1000,group_id=1000", 0, [0, 1000]),
+        (None, 1000, [0, 1000]),
+        (None, 0, [0]),
+        (None, None, [0]),
+    ],
+)
+def test_a_stranger_who_says_that_he_serves_a_mount_is_not_believed(
+    monkeypatch, tmp_path, options, owner, served_by
+):
+    """Anybody can start a process with such a command line: root waited for it, and wrote into
+    what it named as its configuration.
+    """
+    place, table = tmp_path / "place", tmp_path / "mounts"
+    said = f"x {place} fuse.ember {options} 0 0\n" if options is not None else ""
+    table.write_text("proc /proc proc rw 0 0\n" + said)
+    text = f'[client]\nmount_point = "{place}"\n'
+    running_now = [daemon_of(uid, tmp_path / f"{uid}.toml", text) for uid in (666, 0, 1000)]
+    monkeypatch.setattr(running, "commands", lambda: running_now)
+    monkeypatch.setattr(mount_table, "TABLE", table)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    if owner is not None:
+        place.mkdir()
+        status = SimpleNamespace(st_uid=owner)
+        monkeypatch.setattr(Path, "lstat", lambda path: status if path == place else None)
+    assert [command.uid for command, _ in mount_daemons_at(place)] == served_by
+
+
+def test_who_has_started_a_process():
+    assert real_user(os.getpid()) == os.getuid()
+    with pytest.raises(OSError, match="No such"):
+        real_user(0)

@@ -39,7 +39,7 @@ def mount_point(tmp_path, monkeypatch):
     escaped = str(place).replace(" ", "\\040")
     mounts = tmp_path / "mountinfo"
     mounts.write_text(OTHER.format(escaped) + MOUNT.format(escaped) + MOUNT.format("/elsewhere"))
-    monkeypatch.setattr(stuck_daemon, "MOUNTS", mounts)
+    monkeypatch.setattr(stuck_daemon, "MOUNTINFO", mounts)
     return place
 
 

@@ -8,7 +8,7 @@ import pytest
 from fs.runtime import disk_hang
 from fs.runtime.disk_hang import HangJudge
 
-MOUNTS = """\
+MOUNTS = b"""\
 25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 36 25 0:27 / /disks/a rw,noatime shared:7 - btrfs /dev/sdb rw,space_cache=v2
 37 25 0:28 / /disks/b rw - zfs pool/b rw

@@ -141,12 +141,20 @@ def _port_trouble(address: str, port: int) -> str:
     return ""
 
 
+def _as_listed(path: str) -> bytes:
+    """Return a path as the list of mounts has it."""
+    return b"".join(
+        b"\\%03o" % byte if byte in b" \t\n\\" else bytes([byte]) for byte in os.fsencode(path)
+    )
+
+
 def _mount_trouble(path: str) -> str:
     try:
         names = os.listdir(path)  # noqa: PTH208 - only whether it is empty
     except OSError as error:
         return "" if error.errno in {errno.ENOENT, errno.ENOTCONN} else str(error.strerror)
-    if any(line.split()[1] == path for line in Path("/proc/self/mounts").read_text().splitlines()):
+    lines = Path("/proc/self/mounts").read_bytes().split(b"\n")
+    if any(line.split(b" ")[1:2] == [_as_listed(path)] for line in lines):
         return "something is mounted there"
     return f"is not empty: {min(names)}" if names else ""
 

@@ -46,7 +46,9 @@ def _unescaped(field: bytes) -> bytes:
 def seen_mounts(mountinfo: bytes) -> list[SeenMount]:
     """Return what a file `mountinfo` tells, see proc_pid_mountinfo(5)."""
     found = []
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split(b"\n"):
+        if not line:
+            continue
         mount_id, parent_id, device, root, place, *_ = line.split(b" ")
         place = _unescaped(place).rstrip(b"/")
         found.append(

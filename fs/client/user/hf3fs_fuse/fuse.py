@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-_TYPE = "fuse.ember"
+_TYPE = b"fuse.ember"
 
 
 def get_mount_point(path: str | os.PathLike[str]) -> str:
@@ -16,17 +16,20 @@ def get_mount_point(path: str | os.PathLike[str]) -> str:
     """
     real = os.path.realpath(path)
     found = ""
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+    # Bytes: others mount at places of their own, with any names.
+    for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n"):
         # Fields are fixed up to the mount point, the fifth; the type follows a lone dash.
-        fields, _, rest = line.partition(" - ")
-        mount_point = _unescaped(fields.split()[4])
+        fields, _, rest = line.partition(b" - ")
+        if rest.split(b" ")[0] != _TYPE:
+            continue
+        mount_point = _unescaped(fields.split(b" ")[4])
         is_below = os.path.commonpath([mount_point, real]) == mount_point
-        if rest.split()[0] == _TYPE and is_below and len(mount_point) > len(found):
+        if is_below and len(mount_point) > len(found):
             found = mount_point
     if not found:
         raise OSError(errno.EOPNOTSUPP, "not on an EmberFS mount", os.fspath(path))
     return found
 
 
-def _unescaped(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)
+def _unescaped(field: bytes) -> str:
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), field))
