@@ -12,6 +12,11 @@ MARK: Final = "# Runs the mount helper of EmberFS; written by EmberFS, and remov
 """What tells ours from a file of somebody else's."""
 
 
+_ANSWERS: Final = 40
+_ANSWERS_LAST: Final = _ANSWERS + 32
+"""Exit codes of mount(8), so much higher: nobody else ends with these."""
+
+
 def helper_path(deed: str, folder: str = FOLDER) -> str:
     """Return where the system looks for a helper."""
     return f"{folder}/{deed}.fuse.ember"
@@ -20,14 +25,19 @@ def helper_path(deed: str, folder: str = FOLDER) -> str:
 def helper_text(deed: str, interpreter: str) -> str:
     """Return a program that runs the helper with the packages of an interpreter.
 
-    Where EmberFS is gone from there umount(8) does without: nothing that is mounted may
-    stay so for lack of a helper.
+    Where EmberFS is gone from there, or cannot be run any more, umount(8) does without: nothing
+    that is mounted may stay so for lack of a helper.  What the helper itself answers is told by
+    its number from what a shell or an interpreter ends with.
     """
     module, python = f"{__package__}.mount_helper", f"{shlex.quote(interpreter)} -P"
-    lines = ["#!/bin/sh", MARK, f'exec {python} -m {module} {deed} "$@"', ""]
+    run = [f'exec {python} -m {module} {deed} "$@"']
     if deed == "umount":
-        is_there = (
-            f"{python} -c 'from importlib.util import find_spec; exit(not find_spec(\"{module}\"))'"
-        )
-        lines.insert(2, f'{is_there} 2>/dev/null || exec umount -i "$@"')
-    return "\n".join(lines)
+        code = f"import sys; from {module} import main; sys.exit({_ANSWERS} + main(sys.argv[1:]))"
+        is_ours = f"[ $code -ge {_ANSWERS} ] && [ $code -le {_ANSWERS_LAST} ]"
+        run = [
+            f'{python} -c {shlex.quote(code)} {deed} "$@"',
+            "code=$?",
+            f"{is_ours} && exit $((code - {_ANSWERS}))",
+            'exec umount -i "$@"',
+        ]
+    return "\n".join(["#!/bin/sh", MARK, *run, ""])

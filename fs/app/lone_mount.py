@@ -1,19 +1,21 @@
-"""A mount daemon of no cluster directory: started for mount(8) with a configuration of its own,
-and left alone once the mount answers.
+"""A mount daemon without a supervisor: started for mount(8) with a configuration of its own, and
+left alone once the mount answers.
 
 Nobody starts it again when it dies: what is to be kept running belongs to systemd (`ember@mountd`).
 What a dead one leaves is cleared by the next mount at its place.
 
-    /run/emberfs/mounts/NAME.toml, .log      as a user: /tmp/emberfs-mounts-UID
+    /run/emberfs/mounts/NAME.toml, .log, .lock      as a user: /tmp/emberfs-mounts-UID
 """
 
+import fcntl
 import hashlib
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +25,19 @@ from ..runtime.config_file import read_config, write_config
 from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.config import AuthSection, ProcessConfig, ProcessSection
 from ..schema.status import FsError, Status
-from .cluster_plan import METRICS_ADDRESS, MountWishes, wished_client
-from .mount_point import check_fuse, check_mount_point
+from . import supervisor_link
+from .cluster_dir import ClusterDir, need_record
+from .cluster_plan import METRICS_ADDRESS, MountWishes, mount_config, wished_client
+from .mount_point import check_fuse, check_mount_point, is_automount
 from .mount_source import MountSource
-from .one_start import in_turn
 from .readiness import READY_VARIABLE
 from .supervisor_link import last_line
 from .waits import SERVICE_TIMEOUT_S, ServiceFailedError
 
 END_TIMEOUT_S: Final = 10.0
 """Of a daemon that did not come to serve."""
+NAME_BYTES_MAX: Final = 64
+"""Of a mount point's name, in those of its files."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """The folder is in memory."""
 
@@ -69,12 +74,25 @@ def _config_of(addresses: Sequence[str], settings: dict[str, str]) -> ProcessCon
     return ProcessConfig(process=process, auth=auth)
 
 
+def _config_in(directory: ClusterDir, mount_point: Path, wishes: MountWishes) -> ProcessConfig:
+    """Return what the cluster of a directory would give a daemon of its own."""
+    record = need_record(directory)
+    if not supervisor_link.is_answering(directory):
+        raise FsError(
+            Status.NOT_RUNNING, f"no cluster runs in {directory.path}; start it: ember up"
+        )
+    return mount_config(directory, record, mount_point, wishes)
+
+
 def _config(
     source: MountSource, settings: dict[str, str], mount_point: Path, wishes: MountWishes
 ) -> ProcessConfig:
     """Return the configuration of the daemon; raises FsError(BAD_CONFIG)."""
-    if source.place:
-        config = read_config(Path(source.place))
+    place = Path(source.place)
+    if source.place and place.is_dir():
+        config = _config_in(ClusterDir(place), mount_point, wishes)
+    elif source.place:
+        config = read_config(place)
     else:
         config = _config_of(source.addresses, settings)
     # The port of a configuration file is that of its own daemon.
@@ -90,33 +108,47 @@ def start(
     """Mount, and return when the mount answers.
 
     Args:
-        source: a configuration file, or addresses.
+        source: a cluster that runs here, a configuration file, or addresses.
         settings: what addresses do not say.
         mount_point: where.
         wishes: how.
 
     Raises:
-        FsError: BAD_CONFIG, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED; nothing is mounted then.
+        FsError: BAD_CONFIG, BAD_MOUNT_POINT, FUSE_MISSING, START_FAILED, NOT_RUNNING; nothing is
+            mounted then.
     """
     config = _config(source, settings, mount_point, wishes)
     folder = _made_folder()
     digest = hashlib.sha256(os.fsencode(mount_point)).hexdigest()[:8]
-    path = folder / f"{mount_point.name[:64]}-{digest}.toml"
-    with in_turn(folder):
+    short_name = mount_point.name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+    path = folder / f"{short_name}-{digest}.toml"
+    with _in_turn(path.with_suffix(".lock")):
         check_fuse()
         check_mount_point(mount_point)
         write_config(path, config)
-        child, ready = _spawn(path)
+        # There all wait for this mount but who is of the group that this command is of.
+        child, ready = _spawn(path, keeps_group=is_automount(mount_point))
+        try:
+            _wait_ready(child, ready, path.with_suffix(".log"))
+        except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
+            _end(child)
+            raise
+        finally:
+            os.close(ready)
+
+
+@contextmanager
+def _in_turn(path: Path) -> Iterator[None]:
+    """Keep whoever else mounts at the same place waiting: he would take the daemon's files."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _wait_ready(child, ready, path.with_suffix(".log"))
-    except BaseException:  # also Ctrl-C: it would go on by itself, and mount later
-        _end(child)
-        raise
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
-        os.close(ready)
+        os.close(descriptor)
 
 
-def _spawn(config_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(config_path: Path, *, keeps_group: bool) -> tuple[subprocess.Popen[bytes], int]:
     """Start the daemon; return it and the end of a pipe on which it says that it serves."""
     ready_read, ready_write = os.pipe()
     try:
@@ -127,7 +159,7 @@ def _spawn(config_path: Path) -> tuple[subprocess.Popen[bytes], int]:
                 stdout=log_file,
                 stderr=log_file,
                 cwd="/",
-                start_new_session=True,
+                start_new_session=not keeps_group,
                 pass_fds=[ready_write],
                 env={
                     **os.environ,

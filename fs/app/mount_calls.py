@@ -16,6 +16,7 @@ from .mount_point import is_mounted
 
 _MNT_FORCE: Final = 1
 _MNT_DETACH: Final = 2
+_UMOUNT_NOFOLLOW: Final = 8
 
 
 def remount(place: str, options: list[str]) -> int:
@@ -45,7 +46,8 @@ def unmount(place: str, *, is_lazy: bool, is_forced: bool) -> None:
         _unmount_as_user(place, is_lazy=is_lazy)
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    flags = _MNT_DETACH * is_lazy | _MNT_FORCE * is_forced
+    # Links were followed by umount(8); one that somebody puts there now leads elsewhere.
+    flags = _UMOUNT_NOFOLLOW | _MNT_DETACH * is_lazy | _MNT_FORCE * is_forced
     if libc.umount2(os.fsencode(place), flags) != 0:
         raise _refused(place)
 

@@ -12,6 +12,7 @@ that still write.  Exit codes are those of mount(8).
 
 from . import early_interrupt  # isort: skip # noqa: F401 - before all others
 import os
+import signal
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -29,6 +30,7 @@ from .bring_down import wait_daemon_end, wait_place_left
 from .cluster_dir import ClusterDir
 from .cluster_plan import MountWishes
 from .errors import check_interpreter, error_line, first_error, make_streams_usable
+from .mount_point import is_automount
 from .mount_source import parse_source
 from .mount_words import (
     MountWords,
@@ -37,7 +39,7 @@ from .mount_words import (
     read_mount_words,
     read_umount_words,
 )
-from .running import Command, mount_daemon_at, mount_daemons_at
+from .running import Command, mount_daemons_at
 
 
 class Exit(IntEnum):
@@ -73,6 +75,7 @@ def mount(arguments: list[str]) -> None:
         FsError: what stood in the way; nothing is mounted then.
     """
     words = read_mount_words(arguments)
+    _check_text(words.source, words.mount_point)
     place = os.path.abspath(words.mount_point)  # noqa: PTH100 - links are followed by mount(8)
     if words.is_remount:
         if not words.is_fake:
@@ -82,6 +85,15 @@ def mount(arguments: list[str]) -> None:
     check_settings(words, has_addresses=bool(source.addresses))
     if not words.is_fake:
         _mount_anew(words, Path(place))
+
+
+def _check_text(*names: str) -> None:
+    """Refuse what no configuration file can hold; raises FsError(INVALID_ARGUMENT)."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise FsError(Status.INVALID_ARGUMENT, f"{name!r} is not UTF-8 text") from error
 
 
 def _mount_anew(words: MountWords, place: Path) -> None:
@@ -96,7 +108,8 @@ def _mount_anew(words: MountWords, place: Path) -> None:
         detail = f"{source.place} does not exist: neither a cluster's directory nor a configuration"
         raise FsError(Status.BAD_CLUSTER_DIR, detail)
     wait_place_left(place)
-    if source.place and Path(source.place).is_dir():
+    is_watched = Path(source.place).is_dir() and not is_automount(place)
+    if source.place and is_watched:
         mount_cluster(ClusterDir(Path(source.place)), place, wishes)
     else:
         lone_mount.start(source, words.settings, place, wishes)
@@ -105,11 +118,11 @@ def _mount_anew(words: MountWords, place: Path) -> None:
 def _remount(place: str, options: list[str]) -> None:
     """Change the flags of a mount, also for the next start of its daemon."""
     flags = mount_calls.remount(place, options)
-    found = mount_daemon_at(Path(place))
-    if found is not None:
-        command, config = found
-        client = structs.replace(config.client, mount_options=options_of(flags))
-        write_config(command.path, structs.replace(config, client=client))
+    for command, config in mount_daemons_at(Path(place)):
+        # Nothing is written where others may decide which file that is.
+        if command.uid == os.geteuid():
+            client = structs.replace(config.client, mount_options=options_of(flags))
+            write_config(command.path, structs.replace(config, client=client))
 
 
 def umount(arguments: list[str]) -> None:
@@ -174,8 +187,16 @@ def _told(name: str, line: str, code: Exit) -> Exit:
     return code
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> int:
+    """Do as the system asks, in a process of its own; return the exit code."""
     make_streams_usable()
-    if len(sys.argv) < 2 or sys.argv[1] not in _DEEDS:  # noqa: PLR2004 - program and deed
-        sys.exit(f"usage: python -m {__package__}.mount_helper mount|umount ...")
-    sys.exit(run(sys.argv[1], sys.argv[2:]))
+    # As Ctrl-C: who is told to end, as by timeout(1), leaves nothing that mounts later.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not words or words[0] not in _DEEDS:
+        sys.stderr.write(f"usage: python -m {__package__}.mount_helper mount|umount ...\n")
+        return Exit.USAGE
+    return run(words[0], words[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

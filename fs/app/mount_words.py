@@ -20,12 +20,15 @@ SETTINGS: Final = ("cluster_id", "key_file", "token_file")
 TREE_OF_3FS: Final = "hf3fs_tree"
 
 _FOR_OTHERS: Final = frozenset(
-    ("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev")
+    (
+        *("defaults", "auto", "noauto", "nofail", "_netdev"),
+        *("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"),
+    )
 )
 _FOR_OTHERS_BEGIN: Final = ("x-", "X-", "comment=", "user=", "helper=", "uhelper=")
-_AS_ALWAYS: Final = frozenset(("default_permissions", "allow_other"))
+_AS_ALWAYS: Final = frozenset(("default_permissions", "allow_other", "seclabel"))
 _OF_FUSE_BEGIN: Final = ("user_id=", "group_id=", "max_read=", "blksize=", "rootmode=", "fd=")
-"""What the list of mounts says of a mount, which comes back with a remount."""
+"""What the list of mounts says of a mount, which comes back with a remount; SELinux adds a word."""
 
 
 class UsageError(Exception):
@@ -83,10 +86,18 @@ def read_umount_words(words: list[str]) -> UmountWords:
 
 
 def _parsed(words: list[str], letters: str, usage: str) -> tuple[list[tuple[str, str]], list[str]]:
+    # Not `gnu_getopt`: that heeds POSIXLY_CORRECT, and mount(8) names options last in any case.
+    given: list[tuple[str, str]] = []
+    places: list[str] = []
     try:
-        return getopt.gnu_getopt(words, letters)
+        while words:
+            found, words = getopt.getopt(words, letters)
+            given += found
+            places += words[:1]
+            words = words[1:]
     except getopt.GetoptError as error:
         raise UsageError(f"{error}; usage: {usage}") from error
+    return given, places
 
 
 def _take(found: MountWords, option: str, *, is_sloppy: bool) -> None:

@@ -4,6 +4,7 @@ and that one which does not come to serve is ended.
 
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from fs.app import lone_mount
 from fs.app.cluster_plan import MountWishes
 from fs.app.mount_source import parse_source
-from fs.runtime.config_file import write_config
+from fs.runtime.config_file import read_config, write_config
 from fs.schema.config import AuthSection, ClientSection, ProcessConfig, ProcessSection
 from fs.schema.status import FsError
 
@@ -55,7 +56,7 @@ def tries(tmp_path, monkeypatch):
     monkeypatch.setattr(lone_mount, "SERVICE_TIMEOUT_S", 0.5)
     started = []
 
-    def start(script):
+    def start(script, name="place"):
         program = subprocess.Popen
 
         def instead(_words, **how):
@@ -63,7 +64,7 @@ def tries(tmp_path, monkeypatch):
             return started[-1]
 
         monkeypatch.setattr(lone_mount.subprocess, "Popen", instead)
-        place = tmp_path / "place"
+        place = tmp_path / name
         place.mkdir(exist_ok=True)
         lone_mount.start(parse_source("n:1"), {}, place, MountWishes())
 
@@ -100,3 +101,30 @@ def test_a_folder_of_somebody_else_is_not_used(tries, tmp_path):
     with pytest.raises(FsError, match="somebody else"):
         tries("exit 0")
     assert not list(tmp_path.glob("*.toml"))
+
+
+def test_two_at_one_place_take_turns(tries, monkeypatch):
+    """The second one would write its configuration and its log into the files of the first."""
+    events, wait = [], lone_mount._wait_ready
+    monkeypatch.setattr(lone_mount, "check_mount_point", lambda _: events.append("looks"))
+
+    def wait_ready(*words):
+        wait(*words)
+        events.append("mounted")
+
+    monkeypatch.setattr(lone_mount, "_wait_ready", wait_ready)
+    script = "sleep 0.2; echo >/proc/self/fd/$EMBERFS_READY_FD; exec sleep 100"
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(tries, [script] * 3))
+    assert events == ["looks", "mounted"] * 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a" * 255, "\U0001f600" * 63, "a b", 'a"b', "a\\b", "a\nb", "-o", "a\x0bb", "\u3000"],
+    ids=repr,
+)
+def test_names_of_mount_points_of_any_kind(tries, tmp_path, name):
+    tries("echo >/proc/self/fd/$EMBERFS_READY_FD; exec sleep 100", name)
+    (path,) = (tmp_path / "run").glob("*.toml")
+    assert read_config(path).client.mount_point == f"{tmp_path}/{name}"

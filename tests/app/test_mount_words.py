@@ -13,11 +13,11 @@ from fs.schema.status import FsError
 
 FROM_FSTAB = (
     "rw,noexec,_netdev,nofail,noauto,user,user=alice,x-systemd.automount,x-systemd.requires=a.service"
-    ",X-mount.mkdir,comment=ours,defaults,uhelper=x"
+    ",X-mount.mkdir,comment=ours,defaults,uhelper=x,nousers,noowner,nogroup"
 )
 FROM_THE_LIST = (
     "remount,ro,nosuid,nodev,relatime,user_id=0,group_id=0,"
-    "default_permissions,allow_other,max_read=1048576"
+    "default_permissions,allow_other,max_read=1048576,seclabel"
 )
 
 

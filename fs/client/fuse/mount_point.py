@@ -10,6 +10,7 @@ from pathlib import Path
 
 from emberfs.protocol import MOUNT_POINT_ATTRIBUTE
 
+from ...runtime.mount_table import AUTOMOUNT, mount_at
 from ...schema.status import FsError, Status
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def check_mount_point(mount_point: Path) -> None:
     try:
         if not mount_point.is_dir():
             raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is no existing directory")
-        if mount_point.is_mount():
+        if mount_point.is_mount() and not _is_automount(mount_point):
             raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point} is a mount already")
         names = sorted(entry.name for entry in mount_point.iterdir())
         if names:
@@ -62,6 +63,11 @@ def check_mount_point(mount_point: Path) -> None:
     except OSError as error:
         hint = "; a dead mount? try: umount -l" if error.errno == errno.ENOTCONN else ""
         raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}{hint}") from error
+
+
+def _is_automount(mount_point: Path) -> bool:
+    mounted = mount_at(str(mount_point))
+    return mounted is not None and mounted.kind == AUTOMOUNT
 
 
 def mark_mount_point(mount_point: Path, cluster_id: str) -> None:
