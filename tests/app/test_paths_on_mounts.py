@@ -1,16 +1,16 @@
 """A path that a command is given means what stands there, on the cluster that is mounted there."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from fs.app import mount_point, paths_on_mounts, quota_commands, which_cluster
+from fs.app import paths_on_mounts, quota_commands, which_cluster
 from fs.app.cluster_dir import ClusterDir, ClusterRecord, save_record
 from fs.app.mount_point import mounted_sources
 from fs.app.paths_on_mounts import mount_of, on_mount, path_inside
 from fs.app.quota_commands import meant_directory
 from fs.app.which_cluster import directory_of_cluster
+from fs.runtime import mount_table
 from fs.schema.config import ProcessConfig, ProcessSection
 from fs.schema.status import FsError, Status
 
@@ -52,11 +52,13 @@ def test_what_the_file_system_calls_it(mounts, given, inside, monkeypatch):
 
 
 def test_a_mount_of_a_directory_shows_what_lies_below_it(mounts, monkeypatch):
+    """By the path that it has now: `ember rm` removed what had come to stand at the one before."""
     found = {str(mounts / "one"): "emberfs:ember-one:/team/a", str(mounts / "two"): "mine"}
+    told = {str(mounts / "one"): b"ember-one:/team/moved", str(mounts / "two"): b"ember-two:/b"}
     monkeypatch.setattr(paths_on_mounts, "mounted_sources", lambda: found)
-    monkeypatch.setattr(os, "getxattr", lambda *_: b"ember-two:/b")
-    assert on_mount(f"{mounts}/one/d")[1:] == ("ember-one", "/team/a/d")
-    assert path_inside(f"{mounts}/one") == "/team/a"
+    monkeypatch.setattr(os, "getxattr", lambda place, _: told[place])
+    assert on_mount(f"{mounts}/one/d")[1:] == ("ember-one", "/team/moved/d")
+    assert path_inside(f"{mounts}/one") == "/team/moved"
     assert on_mount(f"{mounts}/two/d")[1:] == ("ember-two", "/b/d")
 
 
@@ -149,5 +151,5 @@ def test_the_table_of_mounts_says_the_cluster(tmp_path, monkeypatch):
         "emberfs:ember-2 /mnt/c fuse.ember rw 0 0\n"
         "/dev/vda / ext4 rw 0 0\n"
     )
-    monkeypatch.setattr(mount_point, "Path", lambda path: table if "mounts" in path else Path(path))
+    monkeypatch.setattr(mount_table, "TABLE", table)
     assert mounted_sources() == {"/mnt/a b": "emberfs:ember-1", "/mnt/c": "emberfs:ember-2"}

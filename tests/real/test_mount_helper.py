@@ -3,12 +3,14 @@ on real mounts.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -358,6 +360,103 @@ def reached_by_tcp(path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()
         yield listener.getsockname()[1]
+
+
+_AUTOFS_READY = 0x9360
+_PACKET = struct.Struct("=iiI")
+"""Of a request of the kernel: version, type, and the number by which it is answered."""
+
+
+@contextlib.contextmanager
+def automount(place):
+    """As x-systemd.automount: the first use of a place has this process mount there.
+
+    All others wait who come there meanwhile, unless they are of its process group.
+    """
+    reading, writing = os.pipe()
+    given = f"fd={writing},pgrp={os.getpgrp()},minproto=5,maxproto=5,direct"
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mount(b"systemd-1", os.fsencode(place), b"autofs", 0, given.encode()) == 0
+    os.close(writing)
+    root = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield lambda: _PACKET.unpack_from(os.read(reading, 4096))[2], root
+    finally:
+        os.close(root)
+        os.close(reading)  # whoever still waits is told that nothing is mounted
+        run("umount", "-l", place)
+
+
+@pytest.mark.skipif(
+    "autofs" not in Path("/proc/filesystems").read_text(), reason="the kernel knows no autofs"
+)
+@pytest.mark.parametrize("is_file", [True, False])
+def test_the_first_use_of_a_place_mounts_there(cluster, place, tmp_path, is_file):
+    source = cluster.directory
+    if is_file:
+        source = tmp_path / "mountd.toml"
+        write_config(source, read_config(cluster.directory / "config/mount-1.toml"))
+    with automount(place) as (asked, root):
+        user = subprocess.Popen(
+            ["cat", place / "name"], start_new_session=True, stdout=subprocess.PIPE, text=True
+        )
+        number = asked()
+        mount(f"{source}:/a", place)
+        fcntl.ioctl(root, _AUTOFS_READY, number)
+        assert user.communicate(timeout=60)[0] == "a"
+        assert shown(place)[3:5] == [f"{source}:/a", "fuse.ember"]  # on top of the other one
+        run("umount", f"{source}:/a")
+        assert daemon_count(place) == 0
+
+
+def test_commands_follow_a_directory_that_was_moved(cluster, place, tmp_path):
+    """`ember rm` removed what had come to stand at its former path."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    mount(cluster.directory, whole)
+    try:
+        (whole / "c").mkdir()
+        (whole / "c/x").touch()
+        run(EMBER, "mount", place, "--subdir", "/c", "--dir", cluster.directory)
+        (whole / "c").rename(whole / "moved")
+        (whole / "c").mkdir()
+        (whole / "c/x").touch()
+        run(EMBER, "rm", place / "x")
+        assert not (whole / "moved/x").exists() and (whole / "c/x").exists()
+        (whole / "moved").rmdir()
+        code, said = called(EMBER, "rm", place / "x")
+        assert code != 0 and str(place) in said and (whole / "c/x").exists()
+        with pytest.raises(FileNotFoundError):
+            (place / "y").touch()
+        assert os.statvfs(place).f_bsize
+        run("umount", place)
+        (whole / "c/x").unlink()
+        (whole / "c").rmdir()
+    finally:
+        run("umount", whole)
+
+
+@pytest.mark.parametrize("name", ["a b\t\\040#", "\u3000\u2028\r", "-o", "a\nb"], ids=repr)
+def test_places_and_directories_with_any_names(cluster, place, tmp_path, name):
+    mount(cluster.directory, place)
+    (place / name).mkdir()
+    run("umount", place)
+    named = tmp_path / name
+    named.mkdir()
+    source = f"{cluster.directory}:/{name}"
+    if "\n" in name:
+        code, said = called("mount", "-t", "fuse.ember", source, named)
+        assert code == 32 and "client.subdir" in said
+        source = cluster.directory
+    mount(source, named)
+    try:
+        (named / "x").touch()
+        run(EMBER, "rm", named / "x")
+        assert not (named / "x").exists()
+        code, said = called("/sbin/mount.fuse.ember", source, named)
+        assert code == 32 and "mounted there already" in said
+    finally:
+        run("umount", named)
 
 
 def test_a_cluster_is_found_by_its_managers_or_by_a_configuration(cluster, place, tmp_path):

@@ -64,7 +64,7 @@ async def run_mount(
     vfs.connect_kernel(frontend.kernel_cache)
     vfs.count_reads(*counted_reads(section))
     tree = MountedTree(cluster_id, section.subdir)
-    vfs.announce_tree(tree.words.encode())
+    vfs.announce_tree(tree, root)
     told: list[Source] = [] if sources is None else sources
     told += [vfs.say, frontend.say]
     check_mount_point(mount_point)

@@ -4,6 +4,7 @@ What is known to be absent is not asked for again for a while: the kernel asks
 for some of them all the time.
 """
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -18,7 +19,7 @@ from . import chunk_sizes
 from .change import Change, OnMade, begin, make
 from .core import VfsCore
 from .listed_names import ListedNames
-from .mounted_tree import TREE_ATTRIBUTE
+from .mounted_tree import TREE_ATTRIBUTE, MountedTree
 from .open_file import InodeState
 from .ports import Caller
 from .profile import PROFILE_ATTRIBUTE
@@ -111,8 +112,8 @@ class ExtendedAttributes:
         core = self._core
         if name == _BATCH_ATTRIBUTE and core.batch_socket_name:
             return core.batch_socket_name
-        if name == TREE_ATTRIBUTE and core.tree_words:
-            return core.tree_words
+        if name == TREE_ATTRIBUTE and core.tree is not None:
+            return await self._tree_words(core.tree)
         if name == PROFILE_ATTRIBUTE:
             return core.profile.look(caller)
         if name == SETTINGS_ATTRIBUTE and core.tell_settings is not None:
@@ -134,6 +135,18 @@ class ExtendedAttributes:
             if state is not None and error.status is Status.NO_ATTRIBUTE and not is_late:
                 state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
             raise
+
+    async def _tree_words(self, tree: MountedTree) -> bytes:
+        """Return which tree is mounted, by the path that its root has now: it may have been moved.
+
+        Raises:
+            FsError: NOT_FOUND: it was removed; and others of meta.
+        """
+        if tree.subdir:
+            request = meta_pb2.GetRealPathReq(caller=_KERNEL.to_pb(), inode_id=self._core.tree_root)
+            reply = await self._core.call(services.META_GET_REAL_PATH, request)
+            tree = tree._replace(subdir=os.fsdecode(reply.path))
+        return os.fsencode(tree.words)
 
     def require_maybe_there(self, inode_id: InodeId, name: bytes) -> None:
         """Raise FsError(NO_ATTRIBUTE) when it is remembered that an attribute is absent."""

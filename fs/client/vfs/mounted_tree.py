@@ -3,7 +3,8 @@
 Pure.
 
 Lists of mounts show these words behind `emberfs:`, unless the mount was given another name.  Every
-path of the mount has them as an attribute in any case (`TREE_ATTRIBUTE`).
+path of the mount has them as an attribute in any case (`TREE_ATTRIBUTE`), with the path that the
+directory has now: lists of mounts show the one that it had when it was mounted.
 """
 
 from typing import Final, NamedTuple
@@ -32,5 +33,10 @@ def parse_tree(words: str) -> MountedTree:
 
 
 def tree_of_source(source: str) -> MountedTree | None:
-    """Return what a list of mounts says of one; None: it has another name there."""
-    return parse_tree(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else None
+    """Return what a list of mounts says of one; None: not for certain, as the mount has another
+    name there, or shows a directory that may have been moved.
+    """
+    if not source.startswith(PREFIX):
+        return None
+    tree = parse_tree(source.removeprefix(PREFIX))
+    return None if tree.subdir else tree

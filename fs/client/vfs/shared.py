@@ -16,7 +16,7 @@ from ...runtime.recycled import RecycledMemory
 from ...runtime.span_keeper import SpanKeeper
 from ...schema import services
 from ...schema.config import ClientSection
-from ...schema.ids import InodeId, SessionId
+from ...schema.ids import ROOT_INODE_ID, InodeId, SessionId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
@@ -37,6 +37,7 @@ from .inline_bytes import InlineBytes
 from .known import Known, Rights, Shown
 from .leased_names import LeasedNames
 from .listed_file import ListedFile
+from .mounted_tree import MountedTree
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
 from .ports import Caller, KernelCache
@@ -174,8 +175,10 @@ class Shared:
         """
         self.tell_settings: Callable[[], bytes] | None = None
         """Returns the settings of this mount, as JSON; None: they are not told."""
-        self.tree_words = b""
-        """Which tree is mounted; empty: nobody has said it."""
+        self.tree: MountedTree | None = None
+        """Which tree is mounted; None: nobody has said it."""
+        self.tree_root = ROOT_INODE_ID
+        """The directory that is mounted."""
         self.batch_socket_name = b""
         """Where programs find the server of batches; empty: there is none."""
         self._nursery: trio.Nursery | None = None

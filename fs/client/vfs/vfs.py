@@ -38,6 +38,7 @@ from .hf3fs_removal import Removal
 from .hf3fs_segments import Segments
 from .hf3fs_tree import Hf3fsTree
 from .locks import Locks
+from .mounted_tree import MountedTree
 from .namespace import Namespace
 from .open_file import InodeState
 from .ports import Caller, KernelCache, NoKernelCache
@@ -165,9 +166,11 @@ class Vfs:
         """
         self._core.tell_settings = tell
 
-    def announce_tree(self, words: bytes) -> None:
-        """Say which tree is mounted: programs read it as an attribute of any path of the mount."""
-        self._core.tree_words = words
+    def announce_tree(self, tree: MountedTree, root: InodeId) -> None:
+        """Say which tree is mounted, and which directory is its root: programs read it as an
+        attribute of any path of the mount.
+        """
+        self._core.tree, self._core.tree_root = tree, root
 
     def announce_batches(self, socket_name: bytes) -> None:
         """Say where programs find the server of batches:
