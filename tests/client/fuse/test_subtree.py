@@ -1,5 +1,6 @@
 """A mount of a directory: the kernel calls it 1, the file system by its own number."""
 
+import errno
 import socket
 
 import pytest
@@ -57,6 +58,17 @@ def test_what_lies_above_is_told_as_the_kernel_knows_it(kernel, name, meant, tol
     request = asked(kernel, Opcode.LOOKUP, OTHER, name + b"\0")
     device.reply(request.unique, (p.RENAME_IN.pack(meant), b"rest"))
     assert ours.recv(1000)[p.OUT_HEADER.size :] == p.RENAME_IN.pack(told) + b"rest"
+    assert not device._asked_above
+
+
+def test_the_root_of_the_file_system_is_never_told(kernel):
+    """Above what lies outside, as where root opens any inode by a handle: the kernel would take it
+    for the directory that is mounted, which has the same number there.
+    """
+    ours, device = kernel
+    request = asked(kernel, Opcode.LOOKUP, OTHER, b"..\0")
+    device.reply(request.unique, (p.RENAME_IN.pack(1), b"rest"))
+    assert ours.recv(1000) == p.OUT_HEADER.pack(p.OUT_HEADER.size, -errno.ESTALE, request.unique)
     assert not device._asked_above
 
 

@@ -11,6 +11,7 @@ Invariants:
     - Of all requests only renames name a second directory in what follows their header.
 """
 
+import errno
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -64,6 +65,10 @@ class SubtreeDevice(Device):
         if self._asked_above and unique in self._asked_above:
             self._asked_above.discard(unique)
             entry = b"".join(buffers)
+            if entry.startswith(_ROOT):
+                # The root of the file system lies outside, and the kernel would take it for ours.
+                super().reply_error(unique, errno.ESTALE)
+                return
             if entry.startswith(self._root_bytes):
                 buffers = (_ROOT + entry[_NODE_ID.size :],)
         super().reply(unique, buffers)
