@@ -5,6 +5,7 @@
 import random
 
 import pytest
+import trio
 
 from fs.kv.faulty import RandomFaults
 from fs.meta import records
@@ -180,3 +181,35 @@ async def test_conflicts_and_unknown_outcomes(world, root, autojump_clock, seed)
         reads = [read_of(f, later_ns=later, seen_ns=f.atime_ns + later - 1) for f in made]
         assert await note(root, *reads) == [f.atime_ns + later for f in made]
     world.engine.faults = None
+
+
+async def test_a_file_that_very_many_read_can_be_changed(world, root, autojump_clock):
+    """The first report moves its time; all others find that moved, and write nothing."""
+    seen = await root.create(ROOT, b"hot")
+    commits = world.engine.commit_count
+    async with trio.open_nursery() as nursery:
+        for number in range(1000):
+            user = world.user(0, client=f"{number:032x}")
+            nursery.start_soon(note, user, read_of(seen, later_ns=number + 1))
+        for number in range(50):
+            await root.set_attr(seen.inode_id, mode=0o600 + number % 2)
+    assert world.engine.commit_count - commits == 51
+    after = await root.attr(seen.inode_id)
+    assert after.mode & 0o777 == 0o601 and after.atime_ns > seen.atime_ns
+
+
+@pytest.mark.parametrize("noted", [-(2**63), -1, 0, 2**63 - 1])
+@pytest.mark.parametrize("seen", [-(2**63), -1, 0, 2**63 - 1])
+async def test_times_of_any_kind_harm_nothing(world, root, noted, seen):
+    f = await root.create(ROOT, b"f")
+    ids = f.inode_id, 0, 1, 2**63, 2**64 - 1
+    reads = [meta.NotedReadPb(inode_id=i, atime_ns=noted, atime_seen_ns=seen) for i in ids]
+    times = await note(root, *reads)
+    assert times[0] == f.atime_ns and times[1] == times[3] == times[4] == 0
+    assert await root.attr(f.inode_id) == f
+    await root.set_attr(f.inode_id, atime_ns=seen)
+    (after,) = await note(root, reads[0])
+    if max(seen, noted) <= 0:
+        assert after == max(seen, noted)
+    else:
+        assert f.ctime_ns < after < world.meta.service.now_ns()
