@@ -16,7 +16,6 @@ Invariants:
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -119,8 +118,8 @@ class NotedReads:
         """What is on its way."""
         self._setting: dict[InodeId, int] = {}
         """Inodes whose time of access is being set, and by how many."""
-        self._stored: deque[tuple[float, InodeId, int]] = deque()
-        """Until when the reads are shown that meta has, and when they were."""
+        self._stored: dict[InodeId, float] = {}
+        """Until when reads are shown of which meta has the last one, in this order."""
         self._has_found, self._has_many, self._has_come = trio.Event(), trio.Event(), trio.Event()
         self._lock = trio.Lock()
 
@@ -141,6 +140,7 @@ class NotedReads:
         else:
             read = NotedRead(before.base_ns, before.stored_ns, now_ns)
         self.found[inode_id] = read
+        self._stored.pop(inode_id, None)
         self._pending[inode_id] = None
         self._has_found.set()
         if len(self._pending) >= MANY:
@@ -177,8 +177,7 @@ class NotedReads:
         if not self._setting[inode_id]:
             del self._setting[inode_id]
         if is_set:
-            self.found.pop(inode_id, None)
-            self._pending.pop(inode_id, None)
+            self._drop(inode_id)
 
     async def run(self) -> None:
         """Tell meta until cancelled; `tell_last` tells the rest."""
@@ -192,7 +191,7 @@ class NotedReads:
                 # What waits still is told later, and no mount ends for a time of access.
                 await trio.sleep(PAUSE_S)
             now_s = self._times.now_s()
-            while self._stored and self._stored[0][0] <= now_s:
+            while self._stored and next(iter(self._stored.values())) <= now_s:
                 self._show_no_longer()
             if self._is_unknown:
                 await trio.sleep(AGAIN_S)
@@ -247,6 +246,7 @@ class NotedReads:
                 self._is_unknown = True
                 self._pending.clear()
                 self.found.clear()
+                self._stored.clear()
             has_failed, self._is_failing = self._is_failing, True
             if not has_failed:  # once, however often it is tried
                 _log.warning("%d reads are not noted: %s", len(batch), error)
@@ -264,19 +264,20 @@ class NotedReads:
         if read is None:
             return
         if sent.over(stored_ns) != sent.atime_ns:
-            self._forget(inode_id, read)
+            self._drop(inode_id)
             return
-        # One that was noted meanwhile has yet to be told, and is shown for longer.
-        self._stored.append((until_s, inode_id, sent.atime_ns))
+        if read == sent:  # else another one was noted meanwhile, and has yet to be told
+            self._stored[inode_id] = until_s
         self.found[inode_id] = read._replace(stored_ns=stored_ns)
 
     def _forget(self, inode_id: InodeId, read: NotedRead) -> None:
         if self.found.get(inode_id) == read:
-            del self.found[inode_id]
-            self._pending.pop(inode_id, None)
+            self._drop(inode_id)
+
+    def _drop(self, inode_id: InodeId) -> None:
+        self.found.pop(inode_id, None)
+        self._pending.pop(inode_id, None)
+        self._stored.pop(inode_id, None)
 
     def _show_no_longer(self) -> None:
-        _, inode_id, atime_ns = self._stored.popleft()
-        read = self.found.get(inode_id)
-        if read is not None and read.atime_ns == atime_ns and inode_id not in self._pending:
-            del self.found[inode_id]
+        self._drop(next(iter(self._stored)))

@@ -705,3 +705,19 @@ async def test_without_memory_for_a_reply_no_read_is_shown_for_ever(
             patch.setattr(NotedReads, "_note_stored", no_memory)
             await trio.sleep(TOLD_S)
         assert not m.vfs.reads.found
+
+
+async def test_what_is_read_and_changed_for_long_takes_no_more_memory(
+    autojump_clock, mounts, cluster
+):
+    """Attributes may be kept for an hour, and each read is shown for as long."""
+    async with mounts(attr_timeout_s=3600.0) as m:
+        await a_file(m)
+        handle_id = (await m.open(b"f", RW)).handle_id
+        for _ in range(100):
+            await m.files.write(handle_id, 0, b"more")
+            await m.files.read(handle_id, 0, 4)
+            await trio.sleep(TOLD_S)
+        assert notes(cluster) > 50
+        assert len(m.vfs.reads._stored) == len(m.vfs.reads.found) == 1
+        await m.close(handle_id)
