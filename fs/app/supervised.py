@@ -21,7 +21,7 @@ from typing import Any, Final
 import trio
 
 from ..runtime.log import LOG_BYTES_VARIABLE
-from ..schema.status import Status
+from ..schema.status import FsError, Status
 from .cluster_dir import ClusterDir
 from .mount_point import clear_dead_mount
 from .process_end import ENDED, LEFT_BEHIND, describe_exit, pidfd_of, wait_daemon_end, wait_end
@@ -241,9 +241,17 @@ class Service:
                 os.close(pidfd)
         await self.ended.wait()
         if self.is_mount:
-            clear_dead_mount(Path(self.mount_point))
             if pidfd is not None:
                 self.complaint = self._complaint()
+            self._clear_mount_point()
+
+    def _clear_mount_point(self) -> None:
+        """Detach what a killed daemon has left; where that fails the others stop as well."""
+        try:
+            clear_dead_mount(Path(self.mount_point))
+        except (FsError, OSError) as error:
+            log.error("%s: %s", self.name, error)  # noqa: TRY400 - it says all
+            self.complaint = self.complaint or f"{self.mount_point}: {error}"
 
     async def _end_process(self, pidfd: int) -> None:
         self._set_state("stopping")

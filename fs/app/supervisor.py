@@ -209,6 +209,10 @@ async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -
                 reply = {"error": int(error.status), "detail": error.detail}
             except (ValueError, RecursionError) as error:  # no JSON, or nested without end
                 reply = {"error": int(Status.RPC_BAD_REQUEST), "detail": str(error)}
+            except Exception as error:
+                # All services would be left without anybody who looks after them.
+                log.exception("a request failed: %s", line[:100])
+                reply = {"error": int(Status.INTERNAL_ERROR), "detail": repr(error)}
             await stream.send_all(json.dumps(reply).encode() + b"\n")
         except trio.BrokenResourceError:
             log.info("a caller left before its answer")

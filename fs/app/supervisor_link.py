@@ -33,7 +33,9 @@ def ask(directory: ClusterDir, **request: Any) -> dict[str, Any]:
     except OSError as error:
         raise _silence(directory, error) from error
     if not line:
-        raise FsError(Status.NOT_RUNNING, f"the supervisor of {directory.path} has just ended")
+        last = last_line(directory.log_path("supervisor"))
+        detail = f"the supervisor of {directory.path} has just ended; the end of its log: {last}"
+        raise FsError(Status.NOT_RUNNING, detail)
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise FsError(Status(answer["error"]), answer["detail"])

@@ -225,6 +225,48 @@ async def test_stop_goes_from_mounts_to_control(directory):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("error", [FsError(Status.BAD_MOUNT_POINT, "no"), OSError(12, "no")])
+async def test_a_dead_mount_that_cannot_be_detached_keeps_nothing_else_from_stopping(
+    directory, monkeypatch, error
+):
+    def refuse(_):
+        raise error
+
+    monkeypatch.setattr(module, "clear_dead_mount", refuse)
+    supervisor = Supervisor(directory, command=command(SERVES))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(supervisor.run)
+        for name, role in (("control", "control"), ("mount-1", "mountd")):
+            supervisor.add(name, role, str(directory.path))
+        await wait_until(
+            lambda: all(s["state"] == "running" for s in supervisor.status()["services"])
+        )
+        told = await supervisor.answer({"command": "stop"})
+    assert [complaint.startswith(str(directory.path)) for complaint in told["complaints"]] == [True]
+    assert {s["state"] for s in supervisor.status()["services"]} == {"stopped"}
+
+
+async def test_a_request_that_fails_unforeseen_ends_no_supervisor(directory, monkeypatch, caplog):
+    async def fail(_):
+        raise ExceptionGroup("", [RuntimeError("unforeseen")])
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, directory)
+            await wait_until(directory.supervisor_socket.exists)
+            path = str(directory.supervisor_socket)
+            with monkeypatch.context() as patch:
+                patch.setattr(Supervisor, "answer", fail)
+                async with await trio.open_unix_socket(path) as caller:
+                    await caller.send_all(b'{"command": "status"}\n')
+                    told = json.loads(await caller.receive_some())
+            async with await trio.open_unix_socket(path) as caller:
+                await caller.send_all(b'{"command": "stop"}\n')
+                assert json.loads(await caller.receive_some()) == {"complaints": []}
+    assert told["error"] == int(Status.INTERNAL_ERROR) and "unforeseen" in told["detail"]
+    assert "a request failed" in caplog.text
+
+
 # The "killed" supervisor lives in this very process, whose subprocess
 # module notices the abandoned child.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

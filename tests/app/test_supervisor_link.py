@@ -58,3 +58,13 @@ def test_somebody_elses_cluster_is_not_taken_for_one_that_is_down(
     with pytest.raises(FsError, match=said) as caught:
         supervisor_link.ask(directory, command="status")
     assert caught.value.status is status
+
+
+def test_a_supervisor_that_ends_without_an_answer_is_told_of_with_what_it_said_last(
+    monkeypatch, directory
+):
+    directory.log_path("supervisor").write_text("one\nthe last words\n\n")
+    monkeypatch.setattr(supervisor_link, "_exchange", lambda *_: b"")
+    with pytest.raises(FsError, match="the last words") as caught:
+        supervisor_link.ask(directory, command="stop")
+    assert caught.value.status is Status.NOT_RUNNING
