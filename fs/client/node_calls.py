@@ -32,14 +32,18 @@ from ..schema.method import Method, ReqT, RspT
 from ..schema.proto import mgmtd_pb2
 from ..schema.routing import Node, NodeState, RoutingInfo
 from ..schema.status import FsError, Status
-from .patience import Patience
-from .reach import Process, Reach, process_of
+from .patience import Patience, let_lack_pass
+from .reach import Reach
 from .relay_channel import RelayChannel
+from .relay_choice import Process, process_of
 
 log = logging.getLogger(__name__)
 
 REPLY_BYTES_MAX: Final = 4 * 1024
 """Of payload of a reply to what is begun, where nobody says otherwise."""
+
+
+LACK_PAUSE_S: Final = 1.0
 
 
 class _Place:
@@ -133,14 +137,25 @@ class NodeCalls:
     async def _end_to_failed(self) -> None:
         while True:
             info = self._routing.info
-            for process in list(self._under_way):
-                if _is_gone(info, process):
-                    _end(self._under_way.pop(process), f"node {process[0]} was judged failed")
-            for link in list(self._relayed):
-                gone = [process for process in link if _is_gone(info, process)]
-                if gone:
-                    _end(self._relayed.pop(link), f"node {gone[0][0]} was judged failed")
-            await self._routing.wait_newer(info.routing_version)
+            try:
+                self._end_to_gone(info)
+            except Exception as error:  # noqa: BLE001 - raised again if it is a bug
+                let_lack_pass(error, "calls to nodes that were judged failed end later")
+                await trio.sleep(LACK_PAUSE_S)
+            else:
+                await self._routing.wait_newer(info.routing_version)
+
+    def _end_to_gone(self, info: RoutingInfo) -> None:
+        # Each is forgotten once its calls have ended: for that there may be no memory.
+        for process in list(self._under_way):
+            if _is_gone(info, process):
+                _end(self._under_way[process], f"node {process[0]} was judged failed")
+                del self._under_way[process]
+        for link in list(self._relayed):
+            gone = [process for process in link if _is_gone(info, process)]
+            if gone:
+                _end(self._relayed[link], f"node {gone[0][0]} was judged failed")
+                del self._relayed[link]
 
     async def _end_to_unreached(self, node: Node) -> None:
         """End what a node that is cut off has been sent,

@@ -24,6 +24,8 @@ Does not: repeat anything; retry.py says for how long.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from math import inf
 from typing import Final
 
 import trio
@@ -66,6 +68,8 @@ had to stop for want of time.
 _ELSEWHERE: Final = {services.STORAGE_BATCH_READ.name}
 """What others can do as well; it is tried for longer, but each try has its limit."""
 
+_NOT_ASKED: Final = "node %d is not asked whether it lives"
+
 _GONE: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST}
 
 
@@ -79,11 +83,12 @@ def same_error(error: FsError) -> FsError:
     return kind(error.status, error.detail)
 
 
-def let_lack_pass(node: Node, error: Exception) -> None:
-    """Tell what was lacking to ask, or to try, a node; raises any other error."""
+def let_lack_pass(error: Exception, text: str, *args: object) -> None:
+    """Tell, by `text % args`, what could not be done for a lack; raises any other error."""
     if lack_among(error) is None:
         raise error
-    log.warning("node %d is not asked whether it lives: %r", node.node_id, error)
+    with suppress(MemoryError):  # to tell it takes some, too
+        log.warning("%s: %r", text % args, error)
 
 
 class _Asked:
@@ -235,17 +240,27 @@ class Patience:
         """
         async with trio.open_nursery() as nursery:
             while True:
-                half_s, now_s = self._section.call_timeout_s / 2, current_time()
-                next_s = now_s + half_s
-                for node, calls in under_way():
-                    asked = self._asked.get((node.node_id, node.incarnation))
-                    for call in calls:
-                        due_s = call.deadline_s - half_s
-                        if due_s > now_s:
-                            next_s = min(next_s, due_s)
-                        elif asked is None or asked.asked_s < due_s:
-                            asked = self._ask_ahead(node, nursery)
+                next_s = current_time() + self._section.call_timeout_s / 2
+                try:
+                    next_s = min(next_s, self._look(under_way(), nursery))
+                except Exception as error:  # noqa: BLE001 - raised again if it is a bug
+                    let_lack_pass(error, "nobody is asked now whether he lives")
                 await trio.sleep_until(next_s)
+
+    def _look(
+        self, under_way: Iterable[tuple[Node, AbstractSet[UnderWay]]], nursery: trio.Nursery
+    ) -> float:
+        """Have those asked that are due; return when the next one may be."""
+        half_s, now_s, next_s = self._section.call_timeout_s / 2, current_time(), inf
+        for node, calls in under_way:
+            asked = self._asked.get((node.node_id, node.incarnation))
+            for call in calls:
+                due_s = call.deadline_s - half_s
+                if due_s > now_s:
+                    next_s = min(next_s, due_s)
+                elif asked is None or asked.asked_s < due_s:
+                    asked = self._ask_ahead(node, nursery)
+        return next_s
 
     async def _lives(self, node: Node, since_s: float) -> bool:
         """Return whether a node lives, asked not before `since_s` of trio time."""
@@ -269,14 +284,14 @@ class Patience:
             nursery.start_soon(self._ask_alone, node, asked)
         except Exception as error:  # noqa: BLE001 - raised again if it is a bug
             asked.done.set()  # else who wants to know would wait for good
-            let_lack_pass(node, error)
+            let_lack_pass(error, _NOT_ASKED, node.node_id)
         return asked
 
     async def _ask_alone(self, node: Node, asked: _Asked) -> None:
         try:
             await self._ask(node, asked)
         except Exception as error:  # noqa: BLE001 - raised again if it is a bug
-            let_lack_pass(node, error)
+            let_lack_pass(error, _NOT_ASKED, node.node_id)
 
     async def _ask(self, node: Node, asked: _Asked) -> None:
         try:

@@ -13,12 +13,12 @@ Does not: choose who passes on; reach.py does.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-from google.protobuf.message import DecodeError
+from enum import Enum
+from typing import Final
 
 from ..rpc.api import Channel, Into, Lending, OnReply, Received, UnderWay
 from ..rpc.frame import decode_error
+from ..rpc.reply_messages import parse_reply
 from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.method import Method, ReqT, RspT
@@ -26,24 +26,55 @@ from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Node
 from ..schema.status import FsError, Status
 
-_UNABLE: Final = {Status.RPC_UNKNOWN_METHOD, Status.RPC_BAD_REQUEST, Status.NODE_UNKNOWN}
-"""Of a relay of an earlier release, or which does not know the node yet:
+_UNABLE: Final = {
+    Status.RPC_UNKNOWN_METHOD,
+    Status.RPC_BAD_REQUEST,
+    Status.RPC_BAD_VERSION,
+    Status.RPC_WRONG_CLUSTER,
+    Status.RPC_WRONG_NODE,
+    Status.NODE_UNKNOWN,
+}
+"""Of a relay of an earlier release, which does not know the node yet, or has been replaced:
 to the user's operation it is as if nobody were reached.
 """
 
-_NO_RELAY: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST, Status.RPC_TIMEOUT}
-"""The relay itself says nothing."""
+_STRANGERS: Final = {
+    Status.RPC_BAD_VERSION,
+    Status.RPC_UNAUTHENTICATED,
+    Status.RPC_WRONG_CLUSTER,
+    Status.RPC_WRONG_NODE,
+}
+"""What relay and node make of each other, which is nothing that a user has to do with."""
+
+_TROUBLE: Final = {
+    Status.RPC_CONNECTION_LOST,
+    Status.RPC_TIMEOUT,
+    Status.RPC_OVERLOADED,
+    Status.INTERNAL_ERROR,
+    Status.OUT_OF_RESOURCES,
+}
+
+
+class Vain(Enum):
+    """Why asking a relay was in vain."""
+
+    UNABLE = "unable"
+    """It passes nothing on for anybody."""
+    UNREACHED = "unreached"
+    """It does not reach the node either, or is not reached itself."""
+    TROUBLE = "trouble"
+    """It may do better soon: it has no room, or a connection broke."""
 
 
 class RelayChannel:
     """See module head.  A `Channel`; what is begun without a task is not relayed."""
 
     def __init__(
-        self, relay: Node, node: Node, channel: Channel, *, on_vain: Callable[[bool], None]
+        self, relay: Node, node: Node, channel: Channel, *, on_vain: Callable[[Vain], None]
     ) -> None:
         """Reach `node` through `relay`, to which `channel` leads.
 
-        `on_vain` is told when that was in vain; True: the relay passes nothing on for anybody.
+        `on_vain` is told when that was in vain.
         """
         self.relay = relay
         self._node = node
@@ -68,7 +99,7 @@ class RelayChannel:
 
         def into_inner(reply: pb.RelayRsp, payload_bytes: int) -> Sequence[memoryview]:
             assert into is not None
-            return into(_parsed(method, reply), payload_bytes)
+            return into(parse_reply(method, reply.message), payload_bytes)
 
         try:
             received = await self._channel.call(
@@ -91,19 +122,32 @@ class RelayChannel:
             raise failure from error
         reply = received.message
         if reply.status:
-            if reply.is_silent:
-                self._on_vain(False)
-            told = decode_error(reply.status, reply.detail.encode())
-            raise FsError(told.status, f"through node {self.relay.node_id}: {told.detail}")
-        return Received(_parsed(method, reply), received.payload_bytes, received.payload)
+            raise self._told(reply)
+        parsed = parse_reply(method, reply.message)
+        return Received(parsed, received.payload_bytes, received.payload)
+
+    def _told(self, reply: pb.RelayRsp) -> FsError:
+        """Return what the call of the relay has ended with; take note of it."""
+        told = decode_error(reply.status, reply.detail.encode())
+        status = told.status
+        if reply.is_silent or status in _STRANGERS:
+            self._on_vain(Vain.UNREACHED)
+        elif status is Status.RPC_CONNECTION_LOST:
+            self._on_vain(Vain.TROUBLE)
+        if status in _STRANGERS:
+            status = Status.RPC_CONNECT_FAILED
+        return FsError(status, f"through node {self.relay.node_id}: {told.detail}")
 
     def _failed(self, error: FsError) -> FsError:
         """Take note of what the passing on has failed with; return what the call fails with."""
-        if error.status in _NO_RELAY:
-            self._on_vain(False)
+        if error.status in _TROUBLE:
+            self._on_vain(Vain.TROUBLE)
+        elif error.status is Status.RPC_CONNECT_FAILED:
+            self._on_vain(Vain.UNREACHED)
         if error.status not in _UNABLE:
             return error
-        self._on_vain(error.status is Status.RPC_UNKNOWN_METHOD)
+        is_old = error.status is Status.RPC_UNKNOWN_METHOD
+        self._on_vain(Vain.UNABLE if is_old else Vain.UNREACHED)
         return FsError(
             Status.RPC_CONNECT_FAILED,
             f"node {self._node.node_id} is not reached from here, and node {self.relay.node_id} "
@@ -128,12 +172,3 @@ class RelayChannel:
 
     async def aclose(self) -> None:
         """Do nothing: the connection is for others, too."""
-
-
-def _parsed(method: Method[Any, RspT], reply: pb.RelayRsp) -> RspT:
-    """Return the reply that was passed back; raises FsError(RPC_BAD_FRAME)."""
-    try:
-        parsed: RspT = method.reply_type.FromString(reply.message)
-    except DecodeError as error:
-        raise FsError(Status.RPC_BAD_FRAME, f"reply of {method}, passed on: {error}") from error
-    return parsed

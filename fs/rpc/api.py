@@ -159,6 +159,11 @@ class UnderWay(Protocol):
     deadline_s: float
     """Trio time."""
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether a reply has come, of whatever status."""
+        ...
+
     def fail(self, error: FsError) -> None:
         """End it with an error, which is indefinite:
         the request may have been executed, or may be yet.

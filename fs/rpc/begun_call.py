@@ -62,6 +62,11 @@ class BegunCall:
         """Set by the connection: what it does when the call ends before its reply has come."""
         self._on_end: OnEnd | None = on_end
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether a reply has come."""
+        return self.header is not None
+
     def replied(self, header: Header, message: Buffer) -> None:
         """Here is the reply, its payload came before."""
         self.header, self.message = header, message

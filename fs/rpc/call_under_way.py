@@ -71,6 +71,11 @@ class CallUnderWay:
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether a reply has come."""
+        return self.header is not None
+
     async def within(self, work: Awaitable[T]) -> T:
         """Await `work` for as long as the call may last.
 

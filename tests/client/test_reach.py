@@ -3,15 +3,19 @@
 and straight again afterwards.
 """
 
+import logging
 import math
 from dataclasses import replace
 
 import pytest
 import trio
 
+import fs.client.node_calls as node_calls_module
+import fs.client.reach as reach_module
 from fs.client.node_calls import NodeCalls
 from fs.client.patience import PATIENT_S
-from fs.client.reach import ANSWER_S, SHUN_S, TRY_AGAIN_S, TRY_S, relays_to
+from fs.client.reach import ANSWER_S, CALM_S, FREE_COUNT_MAX, TRY_AGAIN_S, TRY_S
+from fs.client.relay_choice import SHUN_S, UNREACHED_S, relays_to
 from fs.rpc.api import ConnectionRefused, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.rpc.transport_memory import MemoryNetwork
@@ -109,9 +113,13 @@ class Cluster:
         self.cut = set()
         """Pairs that do not reach each other."""
         self.unable = set()
+        self.strangers = set()
+        self.troubles = {}
+        """What relays answer by themselves, by node."""
         self.sent = []
         """Whom each request was sent to, and for whom."""
         self.closed = []
+        self.open_calls = {}
         self.reported = []
         self.asked = []
         """Who was asked whether somebody lives."""
@@ -167,18 +175,25 @@ class ToNode:
         self._is_aside = is_aside
 
     async def aclose(self):
-        self._cluster.closed.append((self._node_id, self._is_aside))
+        key = self._node_id, self._is_aside
+        self._cluster.closed.append(key)
+        for call in self._cluster.open_calls.get(key, ()):
+            call.fail(FsError(Status.RPC_CONNECTION_LOST, "closed"))
 
     async def call(self, method, request, *, timeout_s, under_way=None, **_options):
         call = CallUnderWay(trio.current_time() + timeout_s)
         under_way = set() if under_way is None else under_way
         under_way.add(call)
+        open_calls = self._cluster.open_calls.setdefault((self._node_id, self._is_aside), set())
+        open_calls.add(call)
         try:
-            return await call.within(self._answer(method, request, timeout_s))
+            call.header = await call.within(self._answer(method, request, timeout_s))
         except TimeUpError:
             raise FsError(Status.RPC_TIMEOUT, "no reply") from None
         finally:
             under_way.discard(call)
+            open_calls.discard(call)
+        return call.header
 
     async def _answer(self, method, request, timeout_s):
         cluster, here = self._cluster, self._node_id
@@ -193,6 +208,10 @@ class ToNode:
             raise FsError(Status.RPC_UNKNOWN_METHOD, "service 3 method 21")
         if not is_relayed:
             return Received(await self._reply(here, method))
+        if here in cluster.strangers:
+            return Received(pb.RelayRsp(status=Status.RPC_UNAUTHENTICATED))
+        if here in cluster.troubles:
+            raise FsError(cluster.troubles[here], "no room")
         if (here, request.node_id) in cluster.cut:
             await trio.sleep(2.5)
             return Received(pb.RelayRsp(status=Status.RPC_CONNECTION_LOST, is_silent=True))
@@ -228,9 +247,9 @@ async def cluster(nursery, autojump_clock):
 
 
 async def ask_again(cluster, node_id=1):
-    """As whoever repeats what fails; return for how long."""
+    """As whoever repeats what fails, for as long as he does; return for how long."""
     began_s = trio.current_time()
-    while True:
+    while trio.current_time() - began_s < SECTION.retry_time_s_max:
         try:
             await cluster.ask(node_id)
             return trio.current_time() - began_s
@@ -238,6 +257,7 @@ async def ask_again(cluster, node_id=1):
             told = str(error)
         assert "\n" not in told
         await trio.sleep(0.02)
+    return math.inf
 
 
 async def cut_off(cluster, one=0, two=1):
@@ -338,11 +358,16 @@ async def test_a_relay_that_does_not_reach_it_either_is_not_asked_again(autojump
     await ask_again(cluster)
     assert cluster.sent[3:] == [(3, 1)]
     await trio.sleep(SHUN_S)
-    cluster.heal()
-    cluster.network.partition(["client"], ["node-1"])
-    cluster.cut.add((0, 1))
     await ask_again(cluster)
-    assert cluster.sent[4:] == [(2, 1)]
+    assert cluster.sent[4:] == [(3, 1)], "each question costs seconds"
+    cluster.cut.discard((2, 1))
+    cluster.troubles[3] = Status.RPC_OVERLOADED
+    await ask_again(cluster)
+    assert cluster.sent[5:] == [(3, 1), (2, 1)]
+    cluster.troubles.clear()
+    await trio.sleep(UNREACHED_S)
+    await ask_again(cluster)
+    assert cluster.sent[7:] == [(2, 1)]
 
 
 async def test_a_relay_of_an_earlier_release_is_never_asked_again(autojump_clock, cluster):
@@ -473,6 +498,256 @@ async def test_what_nobody_passes_on_is_asked_straight(autojump_clock, cluster, 
     assert cluster.sent == [(1, 1)]
 
 
-async def ask_method(cluster, method):
+async def ask_method(cluster, method, node_id=1):
     with pytest.raises(FsError):
-        await cluster.ask(1, method)
+        await cluster.ask(node_id, method)
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 3.0])
+async def test_it_is_found_out_also_where_calls_have_less_time(autojump_clock, cluster, limit_s):
+    """They end while the node is tried, and have been answered by nobody."""
+    cluster.nodes.adopt(ClientSection(call_timeout_s=limit_s))
+    await trio.sleep(2 * ANSWER_S)  # until somebody looks, as every two seconds
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+
+
+async def test_calls_that_are_given_up_hide_no_cut(autojump_clock, cluster, nursery):
+    """Was: they counted as answered, so a program that gives up soon kept others waiting."""
+
+    async def impatient():
+        while True:
+            with trio.move_on_after(0.7):
+                await ask_again(cluster)
+
+    nursery.start_soon(impatient)
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+
+
+async def test_what_went_straight_goes_another_way_once_somebody_passes_on(autojump_clock, cluster):
+    cluster.unable = {2, 3}
+    cluster.block(0, 1)
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_again, cluster)
+        await trio.sleep(8.0)
+        assert cluster.sent[-1] == (1, 1)
+        cluster.unable.clear()
+        cluster.routing.publish(2, incarnation="upgraded")
+    assert trio.current_time() - began_s < 8.0 + ANSWER_S + 0.1
+    assert cluster.sent[-1] == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        Status.RPC_OVERLOADED,
+        Status.OUT_OF_RESOURCES,
+        Status.INTERNAL_ERROR,
+        Status.RPC_CONNECTION_LOST,
+    ],
+)
+async def test_who_is_in_trouble_is_asked_after_others(autojump_clock, cluster, caplog, status):
+    caplog.set_level(logging.INFO)
+    cluster.troubles = {2: status}
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    await ask_again(cluster)
+    assert cluster.sent == [(1, 1), (2, 1), (3, 1), (3, 1)]
+    cluster.troubles[3] = status
+    with trio.move_on_after(3.0):
+        await ask_again(cluster)
+    assert {at for at, _ in cluster.sent[4:]} == {2, 3}, "the way to node 1 is cut"
+    del cluster.troubles[2]
+    assert await ask_again(cluster) < 0.1
+    told = [r.getMessage() for r in caplog.records if "go through" in r.getMessage()]
+    assert len(told) == 2
+
+
+async def test_a_relay_that_is_stranger_to_the_node_troubles_no_user(autojump_clock, cluster):
+    """Another one may be none."""
+    cluster.strangers = {2}
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+    assert cluster.sent == [(1, 1), (2, 1), (3, 1)]
+
+
+async def test_the_next_process_of_a_node_is_tried_before_somebody_waits(autojump_clock, cluster):
+    """A pause for each process that is started while the same link is cut was one too many."""
+    await cut_off(cluster)
+    cluster.routing.publish(1, incarnation="second")
+    await trio.sleep(ANSWER_S + TRY_S + 0.1)
+    assert cluster.nodes.unreached == {1}
+    assert await ask_again(cluster) < 0.1
+    cluster.routing.publish(1, state=NodeState.FAILED)
+    await trio.sleep(ANSWER_S + 0.1)
+    assert not cluster.nodes.unreached
+    await trio.sleep(60.0)
+    cluster.heal()
+    cluster.routing.publish(1, incarnation="third", state=UP)
+    await trio.sleep(ANSWER_S + TRY_S + 0.1)
+    assert not cluster.nodes.unreached
+    assert await ask_again(cluster) < 0.1
+    assert cluster.sent[-1] == (1, 1)
+
+
+async def test_what_a_relay_did_not_reach_was_the_process_before(autojump_clock, cluster):
+    cluster.block(2, 1)
+    cluster.block(3, 1)
+    cluster.block(0, 1)
+    with trio.move_on_after(FOUND_OUT_S + 6.0):
+        await ask_again(cluster)
+    cluster.cut = {(0, 1)}
+    cluster.routing.publish(1, incarnation="second")
+    assert await ask_again(cluster) < FOUND_OUT_S + 0.3
+
+
+async def test_a_process_that_is_judged_while_it_is_tried_is_not_cut_off(autojump_clock, cluster):
+    cluster.block(0, 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_again, cluster)
+        await trio.sleep(ANSWER_S + TRY_S / 2)
+        cluster.heal()
+        cluster.network.partition(["client"], ["node-1"])  # new connections alone
+        cluster.routing.publish(1, incarnation="second")
+    await trio.sleep(TRY_S)
+    assert not cluster.nodes.unreached and not cluster.closed
+
+
+async def flap(cluster, count, down_s=12.0, up_s=12.0):
+    """Cut the way and free it again, so often; return the pauses of who uses it."""
+    pauses = []
+
+    async def use():
+        while True:
+            pauses.append(await ask_again(cluster))
+            await trio.sleep(0.5)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(use)
+        for _ in range(count):
+            cluster.block(0, 1)
+            await trio.sleep(down_s)
+            cluster.heal()
+            await trio.sleep(up_s)
+        nursery.cancel_scope.cancel()
+    return [pause for pause in pauses if pause > 1.0]
+
+
+async def test_a_link_that_flaps_costs_ever_fewer_pauses(autojump_clock, cluster):
+    """Was: one for each time, for as long as it flaps."""
+    assert len(await flap(cluster, 10)) < 4
+    cluster.heal()
+    await trio.sleep(FREE_COUNT_MAX * TRY_AGAIN_S + ANSWER_S + TRY_S)
+    assert not cluster.nodes.unreached
+    await trio.sleep(CALM_S)
+    await cut_off(cluster)  # as if it were for the first time
+    cluster.heal()
+    await trio.sleep(TRY_AGAIN_S + ANSWER_S)
+    assert not cluster.nodes.unreached
+
+
+# ---- without memory
+
+
+class LackingDict(dict):
+    """Looks empty, so that nobody makes another one of it."""
+
+    def __bool__(self):
+        return False
+
+    def __setitem__(self, key, value):
+        if self.pop("lack", None):
+            raise MemoryError
+        super().__setitem__(key, value)
+
+
+class Lacking:
+    """Something of which so often there is no memory for an attribute, or a call."""
+
+    def __init__(self, real, count=2):
+        self._real = real
+        self.count = count
+
+    def _take(self):
+        if self.count:
+            self.count -= 1
+            raise MemoryError
+
+    def __getattr__(self, name):
+        self._take()
+        return getattr(self._real, name)
+
+    def __call__(self, *args):
+        self._take()
+        return self._real(*args)
+
+
+LATER_S = FOUND_OUT_S + 2 * ANSWER_S + TRY_AGAIN_S + 0.3
+
+
+async def test_who_has_no_memory_to_look_looks_later(autojump_clock, cluster):
+    """Was: the task that looks ended, and with it the client, or mount."""
+    reach = cluster.nodes._reach
+    reach._routing = lacking = Lacking(cluster.routing)
+    await trio.sleep(2 * ANSWER_S + 0.1)
+    assert not lacking.count
+    await cut_off(cluster)
+
+
+async def test_who_has_no_memory_to_try_tries_later(autojump_clock, cluster):
+    """Was: it counted as being tried for ever."""
+    cluster.nodes._reach._tried_s = LackingDict(lack=True)
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < LATER_S
+
+
+async def test_who_has_no_memory_for_what_it_found_out_finds_it_out_again(
+    autojump_clock, cluster, monkeypatch
+):
+    """Was: half of it was noted, so that requests went straight for as long as the cut lasted."""
+
+    class LackingSet(frozenset):
+        left = 1
+
+        def __new__(cls, *args):
+            if args and cls.left:
+                cls.left -= 1
+                raise MemoryError
+            return super().__new__(cls, *args)
+
+    monkeypatch.setattr(reach_module, "frozenset", LackingSet, raising=False)
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < 2 * SECTION.call_timeout_s
+    assert cluster.nodes.unreached == {1} and not LackingSet.left
+    LackingSet.left = 1
+    cluster.heal()
+    await trio.sleep(2 * TRY_AGAIN_S + ANSWER_S)
+    assert not cluster.nodes.unreached and not LackingSet.left
+
+
+async def test_calls_that_there_was_no_memory_to_end_end_later(
+    autojump_clock, cluster, monkeypatch
+):
+    ended = Lacking(node_calls_module._end)
+    monkeypatch.setattr(node_calls_module, "_end", ended)
+    cluster.block(0, 1)
+    assert await ask_again(cluster) < LATER_S
+    ended.count = 2
+    cluster.took_s[2] = math.inf
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_method, cluster, services.STORAGE_SYNC_CHAINS, 2)
+        await trio.sleep(0.1)
+        cluster.routing.publish(2, state=NodeState.FAILED)
+        with trio.fail_after(2 * node_calls_module.LACK_PAUSE_S + 0.1):
+            while any(cluster.nodes._under_way.values()):  # noqa: ASYNC110 - polls
+                await trio.sleep(0.01)
+
+
+async def test_who_has_no_memory_to_ask_who_lives_asks_later(autojump_clock, cluster):
+    patience = cluster.nodes._patience
+    patience._asked = lacking = Lacking({}, 1)
+    cluster.took_s[1] = 9.0
+    await cluster.ask()
+    assert not lacking.count

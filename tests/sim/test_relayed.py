@@ -31,6 +31,11 @@ PAUSE_S_MAX = 4.5
 """Until it is found out: two seconds of waiting, two of trying."""
 LEASE_PAUSE_S_MAX = 9.0
 """As long as a machine that falls silent may cost."""
+LINK_PAUSE_S_MAX = 17.5
+"""Where two members of a chain do not reach each other either."""
+RESTART_PAUSE_S_MAX = 4.0
+FLAP_COUNT = 8
+FLAP_S = 12.0
 QUICK_S = 1.0
 DATA = b"pass" * CHUNK_BYTES
 """In every chain."""
@@ -373,6 +378,59 @@ def test_the_node_fails_while_it_is_cut_off(fault):
         scene.check_pauses(0)
         if fault == "silent":
             scene.cluster.network.switch_on(scene.head)
+
+    scene.run(use)
+
+
+def test_a_link_that_flaps_costs_ever_fewer_pauses():
+    """Who goes straight as soon as the way is free pays for each time that it is cut again."""
+    scene = Scene(2)
+
+    async def use(scene: Scene, fs: EmberFs) -> None:
+        async def flap() -> None:
+            for _ in range(FLAP_COUNT):
+                scene.cut(CLIENT, scene.head)
+                await trio.sleep(FLAP_S)
+                scene.cluster.network.heal()
+                await trio.sleep(FLAP_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flap)
+            await scene.repeat(lambda count: use_native(fs, count), 2 * FLAP_COUNT * FLAP_S)
+        scene.check_pauses(3)
+
+    scene.run(use)
+
+
+def test_the_node_is_started_again_while_the_link_is_cut():
+    """Its next process is found to be cut off before anybody waits for it."""
+    scene = Scene(2, replica_count=1)
+
+    async def use(scene: Scene, fs: EmberFs) -> None:
+        scene.cut(CLIENT, scene.head)
+        await scene.repeat(lambda count: use_native(fs, count), 10.0)
+        scene.check_pauses()
+        for count in range(3):
+            await scene.cluster.kill(scene.head)
+            scene.cluster.start(scene.head)
+            await scene.repeat(lambda again, n=1000 * count: use_native(fs, n + again), 12.0)
+            scene.check_pauses(1, RESTART_PAUSE_S_MAX)
+        assert any(scene.relayed.values())
+
+    scene.run(use)
+
+
+def test_the_link_of_the_relay_is_cut_as_well():
+    scene = Scene(2)
+
+    async def use(scene: Scene, fs: EmberFs) -> None:
+        scene.cut(CLIENT, scene.head)
+        await scene.repeat(lambda count: use_native(fs, count), 10.0)
+        scene.check_pauses()
+        scene.cut(relay_of(scene), scene.head)
+        await scene.repeat(lambda count: use_native(fs, 100 + count), 40.0)
+        # Chains that both are in go on once one of them has left (storage.link_failed_after_s).
+        scene.check_pauses(1, LINK_PAUSE_S_MAX)
 
     scene.run(use)
 

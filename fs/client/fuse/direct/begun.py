@@ -41,6 +41,7 @@ class NoWay:
     """Of what is begun and goes on whatever becomes of its request: nothing ends it early."""
 
     deadline_s = math.inf
+    is_answered = False
 
     def fail(self, _error: FsError) -> None:
         """Leave it alone."""
