@@ -10,19 +10,21 @@ Invariants:
       to another storage node of the routing info.
     - Nobody gets further than by himself: whom a method is for, and in whose name its request
       speaks, is judged here, since the other node takes our word (`check_rights`).
-    - Memory is bounded: RELAYED_BYTES_MAX of payloads, of requests and replies together, and
+    - Memory is bounded: RELAYED_BYTES_MAX of requests and payloads of replies together, and
       RELAYED_COUNT_MAX requests; one that is larger has its turn when there is no other.
     - A request is executed as often as the client sends it; its channel and sequence number say
       that it is the same.  It is sent once.
     - A node that is not reached from here either is told as such within seconds, so that the client
-      asks somebody else.  One that is slow is waited for, for as long as the client says.
+      asks somebody else.  One that is slow is waited for, for as long as the client says, and
+      RELAYED_S_MAX at the most.
+    - However many requests there are, a node is tried once at a time (ways.py), and told to the
+      manager once.
 
 Concurrency: trio; any number at once.
 """
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,11 +32,11 @@ import trio
 from google.protobuf.message import DecodeError, Message
 
 from ..rpc.api import Call, ConnectionRefused, Identity, Received, Reply, check_client_id
-from ..rpc.free_way import is_way_free
 from ..runtime.background import open_background
 from ..runtime.ports import Buffer
 from ..schema import services
 from ..schema.ids import NodeId
+from ..schema.lacks import is_lack, lacking
 from ..schema.method import Access, Method
 from ..schema.proto import mgmtd_pb2
 from ..schema.proto import storage_pb2 as pb
@@ -43,16 +45,18 @@ from ..schema.routing import Node, NodeState, Role
 from ..schema.status import FsError, Status
 from ..schema.user import User
 from .context import StorageContext
+from .ways import Ways
 
 log = logging.getLogger(__name__)
 
 RELAYED_BYTES_MAX: Final = 64 * 1024 * 1024
 RELAYED_COUNT_MAX: Final = 256
+RELAYED_S_MAX: Final = 300.0
+"""As long as our clients wait for a slow node; others may name no limit at all."""
 ANSWER_S: Final = 1.0
 """A node that has not answered for so long is tried:
 less than clients wait, since they may have to ask another one after us.
 """
-TRY_S: Final = 1.5
 TRY_AGAIN_S: Final = 5.0
 REPORT_TIMEOUT_S: Final = 2.0
 TOLD_S: Final = 60.0
@@ -71,8 +75,6 @@ METHODS: Final = {
     for method in vars(services).values()
     if isinstance(method, Method) and method.is_relayed
 }
-_SILENT: Final = {Status.RPC_CONNECT_FAILED, Status.RPC_CONNECTION_LOST}
-
 Link = tuple[str, int, NodeId]
 """Client id and node id of who does not reach a node, and that node."""
 
@@ -106,6 +108,13 @@ def check_names(peer: Identity, request: Message) -> None:
             check_client_id(update.tag.client_id, peer)
 
 
+class NotReachedError(FsError):
+    """A call that was given up since the way to its node is not free."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Status.RPC_CONNECTION_LOST, detail)
+
+
 @dataclass(slots=True)
 class PassedLink:
     """Somebody who does not reach a node, and whose requests to it come this way."""
@@ -120,8 +129,11 @@ class Relays:
 
     def __init__(self, context: StorageContext) -> None:
         self._context = context
+        self._ways = Ways(context.runtime.network)
+        self._reported: set[tuple[NodeId, str]] = set()
+        """Processes that refuse connections, by node and incarnation: the manager was told."""
         self.byte_count = 0
-        """Of payloads that are being passed on."""
+        """Of what is being passed on."""
         self.request_count = 0
         self.links: dict[Link, PassedLink] = {}
         """By who asked for whom."""
@@ -142,14 +154,14 @@ class Relays:
         # 2. Is there room?
         taken = _Taken(self)
         try:
-            taken.take(len(call.payload))
+            taken.take(len(call.payload) + len(request.message))
             self._note(call.peer, node)
             # 3. Ask, and say what has come of it.
             reply = await self._pass_on(call, node, method, request.message, taken)
+            reply.release = taken.give_back
         except BaseException:
             taken.give_back()
             raise
-        reply.release = taken.give_back
         return reply
 
     def _node(self, node_id: int) -> Node:
@@ -167,7 +179,7 @@ class Relays:
     async def _pass_on(
         self, call: Call, node: Node, method: Method[Any, Any], message: bytes, taken: "_Taken"
     ) -> Reply[pb.RelayRsp]:
-        left_s = (call.deadline_s - trio.current_time()) * (1 - LEFT_FRACTION)
+        left_s = min(call.deadline_s - trio.current_time(), RELAYED_S_MAX) * (1 - LEFT_FRACTION)
 
         def into(_reply: Message, payload_bytes: int) -> Sequence[memoryview]:
             return [taken.take_for_reply(payload_bytes)]
@@ -186,7 +198,10 @@ class Relays:
                 raise  # by us
             if isinstance(error, ConnectionRefused):
                 await self._report(node)
-            is_silent = error.status in _SILENT
+            # A connection that just broke may be made again.
+            is_silent = error.status is Status.RPC_CONNECT_FAILED or isinstance(
+                error, NotReachedError
+            )
             return Reply(pb.RelayRsp(status=error.status, detail=error.detail, is_silent=is_silent))
         answer = pb.RelayRsp(message=received.message.SerializeToString())
         return Reply(answer, [taken.reply] if received.payload_bytes else ())
@@ -199,37 +214,36 @@ class Relays:
         payload: Sequence[Buffer],
         **options: Any,
     ) -> Received[Any]:
-        """Call a node; raises FsError, RPC_CONNECTION_LOST also
-        when it turns out not to be reached.
-        """
+        """Call a node; raises FsError, a NotReachedError when it turns out not to be reached."""
         # Whether it lives is asked beside what it is busy with.
         node_id = 0 if method is services.CORE_GET_INFO else node.node_id
         channel = self._context.channels.get(node.address, node_id=node_id)
         async with open_background() as nursery:
             nursery.start_soon(self._watch, node, nursery.cancel_scope)
             return await channel.call(method, message, payload=payload, **options)
-        detail = f"node {node.node_id} is not reached from node {self._context.node_id} either"
-        raise FsError(Status.RPC_CONNECTION_LOST, detail)
+        own_id = self._context.node_id
+        raise NotReachedError(f"node {node.node_id} is not reached from node {own_id} either")
 
     async def _watch(self, node: Node, scope: trio.CancelScope) -> None:
         """Cancel when the way to a node is not free."""
         await trio.sleep(ANSWER_S)
-        network = self._context.runtime.network
-        while True:
-            with suppress(FsError):  # no descriptor to try it with: it counts as free
-                if not await is_way_free(network, node.address, TRY_S):
-                    scope.cancel()
-                    return
+        while await self._ways.is_free(node):  # noqa: ASYNC110 - it is asked each time
             await trio.sleep(TRY_AGAIN_S)
+        scope.cancel()
 
     async def _report(self, node: Node) -> None:
-        """Tell the manager that a node refuses connections: it looks for itself."""
+        """Tell the manager that a node refuses connections, once: it looks for itself."""
+        process = node.node_id, node.incarnation
+        if process in self._reported:
+            return
+        self._reported = {one for one in self._reported if one[0] != node.node_id} | {process}
         request = mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation)
         try:
             await self._context.mgmtd.call(
                 services.MGMTD_REPORT_UNREACHABLE, request, timeout_s=REPORT_TIMEOUT_S
             )
         except FsError as error:
+            self._reported.discard(process)
             log.info(
                 "node %d refuses connections, the manager was not told: %s", node.node_id, error
             )
@@ -246,8 +260,9 @@ class Relays:
             if len(self.links) >= LINKS_MAX:
                 return
             link = self.links[key] = PassedLink(now_s, now_s)
+            name = f"node {peer.node_id}" if peer.node_id else f"client {key[0]}"
             log.warning(
-                "%s does not reach node %d: its requests go through here", _name(peer), node.node_id
+                "%s does not reach node %d: its requests go through here", name, node.node_id
             )
         link.last_s = now_s
         link.count += 1
@@ -296,10 +311,11 @@ class _Taken:
                 "on"
             )
             raise FsError(Status.RPC_OVERLOADED, detail)
-        relays.request_count += not self._is_counted
-        self._is_counted = True
-        relays.byte_count += byte_count
-        self._bytes += byte_count
+        # All of it, or nothing: there may be no memory for a number.
+        count, total = relays.request_count + (not self._is_counted), relays.byte_count + byte_count
+        own = self._bytes + byte_count
+        relays.request_count, relays.byte_count = count, total
+        self._is_counted, self._bytes = True, own
 
     def take_for_reply(self, byte_count: int) -> memoryview:
         """Return memory for the payload of the reply, which may be asked for more than once;
@@ -322,9 +338,8 @@ def _parsed(method: Method[Any, Any], request: pb.RelayReq) -> Message:
     try:
         parsed: Message = method.request_type.FromString(request.message)
     except DecodeError as error:
-        raise FsError(Status.RPC_BAD_REQUEST, f"{method}, to be passed on: {error}") from error
+        what = f"{method}, to be passed on"
+        if is_lack(error):
+            raise lacking(what, error) from error
+        raise FsError(Status.RPC_BAD_REQUEST, f"{what}: {error}") from error
     return parsed
-
-
-def _name(peer: Identity) -> str:
-    return f"node {peer.node_id}" if peer.node_id else f"client {peer.client_id}"

@@ -3,16 +3,18 @@
 what comes of them, and what is refused.
 """
 
+import math
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 import trio
+from google.protobuf.message import DecodeError
 from xxhash import xxh3_64_intdigest
 
 import fs.storage.relay as relay_module
 from fs.client.relay_channel import RelayChannel, Vain
-from fs.rpc.api import Identity
+from fs.rpc.api import Call, Identity, Reply
 from fs.rpc.transport_memory import DelayRange
 from fs.schema import services
 from fs.schema.ids import NodeId
@@ -296,7 +298,7 @@ async def test_a_slow_node_is_waited_for(mock_clock):
 
 
 async def test_what_is_passed_on_has_its_bounds(mock_clock, monkeypatch):
-    monkeypatch.setattr(relay_module, "RELAYED_BYTES_MAX", 3 * CHUNK)
+    monkeypatch.setattr(relay_module, "RELAYED_BYTES_MAX", 3 * CHUNK + 1000)
     async with detour() as (cluster, client, way):
         statuses = []
 
@@ -329,7 +331,7 @@ async def test_what_is_passed_on_has_its_bounds(mock_clock, monkeypatch):
 async def test_replies_count_as_well(mock_clock, monkeypatch):
     async with detour() as (cluster, client, way):
         await client.write(0, bytes(CHUNK))
-        monkeypatch.setattr(relay_module, "RELAYED_BYTES_MAX", CHUNK + 10)
+        monkeypatch.setattr(relay_module, "RELAYED_BYTES_MAX", CHUNK + 500)
         version = cluster.chain.chain_version
         wanted = read_request([WantedRead(INODE, 0, CHAIN, version, 0, CHUNK)])
         statuses = []
@@ -358,7 +360,7 @@ async def test_who_gives_up_leaves_nothing_behind(mock_clock):
         with trio.move_on_after(0.7) as scope:  # it is under way to the node by then
             await passed(way, client.write_request(0, DATA), DATA, timeout_s=60.0)
         assert scope.cancelled_caught
-        assert cluster.nodes[2].storage.service.relays.byte_count == len(DATA)
+        assert cluster.nodes[2].storage.service.relays.byte_count > len(DATA)  # with its message
         await trio.sleep(3.0)
 
 
@@ -396,3 +398,232 @@ async def test_whether_a_node_lives_is_asked_by_way_of_others(mock_clock):
             await way.call(services.CORE_GET_INFO, services.CORE_GET_INFO.request_type())
         assert caught.value.status is Status.RPC_UNKNOWN_METHOD
     assert not services.CORE_ECHO.is_relayed
+
+
+def connecting(cluster, one, two):
+    """Have a node's connections to another be counted; return the list of when they were made."""
+    made, real = [], cluster.network.connect
+
+    async def connect(name, address):
+        if (name, address) == (f"node-{one}", f"mem:node-{two}"):
+            made.append(trio.current_time())
+        return await real(name, address)
+
+    cluster.network.connect = connect
+    return made
+
+
+async def together(cluster, way, count, timeout_s=9.0):
+    """Have so many requests passed on at once, one after the other within a second."""
+    statuses = []
+
+    async def one(after_s):
+        await trio.sleep(after_s)
+        try:
+            await way.call(services.STORAGE_SYNC_CHAINS, pb.SyncChainsReq(), timeout_s=timeout_s)
+            statuses.append(Status.OK)
+        except FsError as error:
+            statuses.append(error.status)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(one, number / count)
+    return statuses
+
+
+async def test_a_slow_node_is_not_connected_to_once_for_each_request(mock_clock, monkeypatch):
+    """Was: so hundreds of connections waited for a stopped node to accept them, and its kernel
+    keeps only so many.
+    """
+    async with detour() as (cluster, _, way):
+        hang(cluster, monkeypatch)
+        made = connecting(cluster, 2, 1)
+        statuses = await together(cluster, way, 60)
+        assert set(statuses) == {Status.RPC_TIMEOUT}
+        assert 1 < len(made) <= 10
+
+
+def hang(cluster, monkeypatch):
+    """Have node 1 answer no sync of chains."""
+
+    async def sync_chains(*_what):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("fs.storage.queries.sync_chains", sync_chains)
+
+
+async def test_all_hear_of_a_cut_that_one_has_found(mock_clock, monkeypatch):
+    async with detour() as (cluster, client, way):
+        hang(cluster, monkeypatch)
+        await together(cluster, way, 1, 0.5)
+        client.vain.clear()
+        cluster.network.partition(["node-2"], ["node-1"])
+        made = connecting(cluster, 2, 1)
+        began_s = trio.current_time()
+        statuses = await together(cluster, way, 60)
+        assert trio.current_time() - began_s < 4.0
+        assert set(statuses) == {Status.RPC_CONNECTION_LOST} and len(made) < 5
+        assert client.vain == [Vain.UNREACHED] * 60
+
+
+async def test_who_tried_for_others_may_be_given_up(mock_clock, monkeypatch):
+    async with detour() as (cluster, client, way):
+        hang(cluster, monkeypatch)
+        await together(cluster, way, 1, 0.5)
+        client.vain.clear()
+        cluster.network.partition(["node-2"], ["node-1"])
+        began_s = trio.current_time()
+
+        async def other():
+            await trio.sleep(0.2)
+            await together(cluster, way, 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            with trio.move_on_after(1.5):
+                await together(cluster, way, 1)
+        assert trio.current_time() - began_s < 1.5 + 1.5 + 0.2
+        assert client.vain == [Vain.UNREACHED]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), FsError(Status.OUT_OF_RESOURCES, "injected")])
+async def test_who_cannot_try_waits(mock_clock, monkeypatch, error):
+    async with detour() as (cluster, _, way):
+        hang(cluster, monkeypatch)
+
+        async def no_way(*_what):
+            raise error
+
+        monkeypatch.setattr("fs.storage.ways.is_way_free", no_way)
+        assert await together(cluster, way, 1) == [Status.RPC_TIMEOUT]
+
+
+async def test_a_dead_node_is_told_to_the_manager_once(mock_clock, monkeypatch):
+    """Was: once for each request, and each waited for the manager, for up to two seconds."""
+    async with detour() as (cluster, _, way):
+        reported = []
+
+        async def call(_method, request, **_options):
+            reported.append(request.incarnation)
+            await trio.sleep(2.0)
+            if len(reported) == 1:
+                raise FsError(Status.RPC_TIMEOUT, "no manager")
+
+        monkeypatch.setattr(cluster.nodes[2].storage._context.mgmtd, "call", call)
+        await cluster.nodes[1].kill()
+        for count in (1, 2, 2):  # the first one did not reach it
+            assert set(await together(cluster, way, 20)) == {Status.RPC_CONNECT_FAILED}
+            assert len(reported) == count
+        nodes = dict(cluster.info.nodes)
+        nodes[NodeId(1)] = replace(nodes[NodeId(1)], incarnation="next")
+        cluster.nodes[2].routing.info = replace(cluster.nodes[2].routing.info, nodes=nodes)
+        assert set(await together(cluster, way, 3)) == {Status.RPC_CONNECT_FAILED}
+        assert reported[2:] == ["next"]
+
+
+async def test_a_request_without_a_limit_has_one_here(mock_clock, monkeypatch):
+    """A peer may name none.  Was: a bug, told with its traceback."""
+    async with detour() as (cluster, _, _way):
+        relays = cluster.nodes[2].storage.service.relays
+        request = relay_request(services.STORAGE_SYNC_CHAINS)
+        reply = await relays.relay(Call(ALICE, 1, math.inf), request)
+        assert not reply.message.status
+        reply.release()
+        hang(cluster, monkeypatch)
+        began_s = trio.current_time()
+        reply = await relays.relay(Call(ALICE, 1, math.inf), request)
+        assert reply.message.status == Status.RPC_TIMEOUT
+        assert trio.current_time() - began_s <= relay_module.RELAYED_S_MAX
+        reply.release()
+
+
+async def test_a_connection_that_breaks_says_nothing_against_the_way(mock_clock):
+    """Was: the relay was taken for one that does not reach the node, for ten seconds."""
+    async with detour() as (cluster, client, way):
+        await passed(way, client.write_request(0, b"before"), b"before")
+        cluster.network.delay = DelayRange(0.2, 0.2)
+        request = client.write_request(0, DATA)
+        async with trio.open_nursery() as nursery:
+
+            async def one():
+                with pytest.raises(FsError) as caught:
+                    await passed(way, request, DATA)
+                assert caught.value.status is Status.RPC_CONNECTION_LOST
+
+            nursery.start_soon(one)
+            await trio.sleep(0.5)
+            cluster.network.reset("node-2", "node-1")
+        assert client.vain == [Vain.TROUBLE]
+        await trio.sleep(3.0)
+        reply = await passed(way, request, DATA)
+        assert reply.commit_ver == 2
+        assert {content(cluster, n) for n in cluster.nodes} == {(2, 0, DATA)}
+
+
+async def test_messages_count_as_well(mock_clock, monkeypatch):
+    async with detour() as (cluster, _, way):
+        hang(cluster, monkeypatch)
+        chains = [pb.ChainRefPb(chain_id=CHAIN, chain_version=1)] * 500
+        request = pb.SyncChainsReq(chains=chains)
+        monkeypatch.setattr(relay_module, "RELAYED_BYTES_MAX", 2 * request.ByteSize() + 100)
+        statuses = []
+
+        async def one():
+            try:
+                await way.call(services.STORAGE_SYNC_CHAINS, request, timeout_s=3.0)
+            except FsError as error:
+                statuses.append(error.status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(one)
+        assert statuses.count(Status.RPC_OVERLOADED) == 3
+
+
+async def test_no_place_is_lost_for_a_lack_of_memory(mock_clock, monkeypatch):
+    """Was: where there was none to say how the place is given back, it was taken for good."""
+
+    class LackingReply(Reply):
+        @property
+        def release(self):
+            return None
+
+        @release.setter
+        def release(self, value):
+            if value is not None:
+                raise MemoryError
+
+    async with detour() as (_, client, way):
+        monkeypatch.setattr(relay_module, "Reply", LackingReply)
+        for _ in range(3):
+            with pytest.raises(FsError) as caught:
+                await passed(way, client.write_request(0, DATA), DATA)
+            assert caught.value.status is Status.OUT_OF_RESOURCES
+        assert client.vain == [Vain.TROUBLE] * 3
+
+
+async def test_long_names_fill_no_log(mock_clock, caplog):
+    async with detour() as (cluster, _, _way):
+        relays = cluster.nodes[2].storage.service.relays
+        peer = Identity("test", client_id="x" * 60_000)
+        reply = await relays.relay(
+            Call(peer, 1, trio.current_time() + 5), relay_request(services.STORAGE_SYNC_CHAINS)
+        )
+        reply.release()
+        (told,) = [r.getMessage() for r in caplog.records if "does not reach" in r.getMessage()]
+        assert len(told) < 200
+
+
+async def test_lacks_of_who_asks_are_no_bad_frames(mock_clock, monkeypatch):
+    """Was: what there was no memory to decode was bad, and a user's operation failed with that."""
+    async with detour() as (_, client, way):
+
+        class Lacking:
+            @staticmethod
+            def FromString(_message):  # noqa: N802 - as protobuf has it
+                raise DecodeError("Arena alloc failed")
+
+        method = replace(services.STORAGE_WRITE, reply_type=Lacking)
+        with pytest.raises(FsError) as caught:
+            await passed(way, client.write_request(0, DATA), DATA, method)
+        assert caught.value.status is Status.OUT_OF_RESOURCES
