@@ -525,24 +525,31 @@ def _stuck(before: Snapshot, now: Snapshot) -> Iterator[Finding]:
 
 
 def _links(now: Snapshot) -> Iterator[Finding]:
-    for relay_id, answer in now.answers.items():
+    """Links that somebody lacks, each once, however many nodes have passed requests on."""
+    relays: dict[tuple[str, int], dict[NodeId, core_pb2.RelayedLinkPb]] = {}
+    for relay_id, answer in sorted(now.answers.items()):
         for link in answer.info.relayed_links:
             caller = now.clients.get(link.client_id, f"client {link.client_id}")
             if link.caller_node_id:
                 caller = f"node {link.caller_node_id}"
-            node = now.routing.nodes.get(NodeId(link.node_id))
-            address = node.address if node is not None else "its address"
-            yield Finding(
-                "link-cut",
-                Severity.WARNING,
-                f"{caller} and node {link.node_id}",
-                f"it cannot connect to that node, which the manager hears: node {relay_id} passes "
-                "its requests on"
-                f" ({link.request_count} in {link.since_s:.0f} s), which costs both nodes more "
-                "than straight ones",
-                "look at the network between the two: routes, packet filters, switches on the "
-                f"way to {address}",
-            )
+            relays.setdefault((caller, link.node_id), {})[relay_id] = link
+    for (caller, node_id), links in relays.items():
+        node = now.routing.nodes.get(NodeId(node_id))
+        address = node.address if node is not None else "its address"
+        passing = " and ".join(f"node {relay_id}" for relay_id in links)
+        passing += " pass" if len(links) > 1 else " passes"
+        count = sum(link.request_count for link in links.values())
+        since_s = max(link.since_s for link in links.values())
+        yield Finding(
+            "link-cut",
+            Severity.WARNING,
+            f"{caller} and node {node_id}",
+            f"it cannot connect to that node, which the manager hears: {passing} its requests on "
+            f"({count} in {since_s:.0f} s), "
+            "which costs everybody on the way more than straight ones",
+            "look at the network between the two: routes, packet filters, switches on the "
+            f"way to {address}",
+        )
 
 
 CHECKS: Final[tuple[Callable[[Snapshot], Iterator[Finding]], ...]] = (

@@ -296,6 +296,12 @@ def test_a_cut_link_is_named_by_both_ends():
     assert found.subject == "node 2 and node 12"
 
 
+def test_a_cut_link_is_one_finding_however_many_have_passed_requests_on():
+    other = core_pb2.RelayedLinkPb(client_id="c1", node_id=12, since_s=50.0, request_count=3)
+    (found,) = diagnose(snapshot(answers={NodeId(13): passing(other), NodeId(11): passing(LINK)}))
+    assert "node 11 and node 13 pass its requests on (10 in 50 s)" in found.text
+
+
 def test_the_last_replica_is_critical_and_comes_first():
     sick = snapshot(
         routing(chains=[chain(2, S.SERVING, S.WAITING, S.OFFLINE)], is_bootstrapping=True)
