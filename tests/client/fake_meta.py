@@ -331,8 +331,8 @@ class FakeMeta:
         is_owner = r.caller.uid in (0, inode.uid)
         if not is_owner and (wants_explicit or r.HasField("mode")):
             raise FsError(Status.NOT_PERMITTED, f"{r.inode_id}")
-        changes = {k: getattr(r, k) for k in ("mode", "uid", "gid", "atime_ns", "mtime_ns")
-                   if r.HasField(k)}  # fmt: skip
+        names = ("mode", "uid", "gid", "atime_ns", "mtime_ns", "iflags")
+        changes = {name: getattr(r, name) for name in names if r.HasField(name)}
         if r.atime_now:
             changes["atime_ns"] = c.clock_ns()
         if r.mtime_now:

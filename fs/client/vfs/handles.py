@@ -62,6 +62,19 @@ class Handles:
         """Return a handle that can write.
 
         Raises:
+            FsError: as `opened_for_writing`; NOT_PERMITTED where the file has become immutable
+                since it was opened.
+        """
+        handle = self.opened_for_writing(handle_id)
+        if handle.state.inode.iflags:  # there is no flag but this one
+            raise FsError(Status.NOT_PERMITTED, f"inode {handle.state.inode_id:#x} is immutable")
+        return handle
+
+    def opened_for_writing(self, handle_id: int) -> FileHandle:
+        """Return a handle that can write, of a file that may be immutable by now: for what was
+        changed before, and comes only now.
+
+        Raises:
             FsError: BAD_FILE, or the error of an earlier write, once per handle.
         """
         handle = self.handle(handle_id)

@@ -19,7 +19,7 @@ class Writing(Handles):
         for a part, that is written.
 
         Raises:
-            FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, or the error of an
+            FsError: BAD_FILE, FILE_TOO_LARGE, QUOTA_EXCEEDED, NOT_PERMITTED, or the error of an
                 earlier write, once per handle.
         """
         handle = self.writable(handle_id)
@@ -30,9 +30,11 @@ class Writing(Handles):
         the handle is any one by which the inode is mapped.
 
         So the pages go to `offset` also by one with O_APPEND, and each close has to see to them.
+        They are taken of an immutable file, too: the program may have changed them before.
         """
         try:
-            return await self._write(self.writable(handle_id), offset, data, is_append=False)
+            handle = self.opened_for_writing(handle_id)
+            return await self._write(handle, offset, data, is_append=False)
         finally:
             self.note_mapped(handle_id)
 

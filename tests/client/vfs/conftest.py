@@ -24,6 +24,7 @@ BOTH_WAYS = {
     "test_appends",
     "test_copying",
     "test_files",
+    "test_immutable",
     "test_listed_names",
     "test_locks",
     "test_quota",
