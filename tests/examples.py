@@ -2,12 +2,15 @@
 and which cases of a table the fast part leaves to the whole.
 """
 
+import os
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import settings
 
 FEW_SHARE = 10
+IS_FULL = os.environ.get("EMBER_TEST_SCALE", "short") == "full"
+"""Whether all sizes and cases are run, which takes longer than a run of all tests may."""
 
 
 def many(count: int) -> int:
@@ -24,3 +27,15 @@ def first_quick(cases: Iterable, count: int = 1) -> list:
         pytest.param(case, marks=pytest.mark.thorough) if number >= count else case
         for number, case in enumerate(cases)
     ]
+
+
+def some_of(cases: Iterable, count: int) -> list:
+    """Return so many parameters of a test, spread over all that it has;
+    with EMBER_TEST_SCALE=full all of them.
+
+    For cases that say the same of other numbers: all of them take too long for each run.
+    """
+    found = list(cases)
+    if IS_FULL or count >= len(found):
+        return found
+    return [found[number * len(found) // count] for number in range(count)]

@@ -3,6 +3,7 @@ at two services over one store.
 """
 
 import random
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from fs.kv.memory import MemoryEngine
 from fs.meta.check import check
 from fs.runtime.simulated import SimulatedClock
 from fs.schema.proto import meta_pb2 as meta
+from tests.examples import some_of
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import ROOT, World, inline_report, session
 from tests.meta.pauses import PausingEngine
@@ -276,9 +278,9 @@ async def doubt_one(turns, doubt, other, *, is_inline):
     assert [DATA in seen] == takes_for_taken, (seen, takes_for_taken)
 
 
-@pytest.mark.parametrize("is_inline", [False, True], ids=["empty", "inline"])
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("doubt", DOUBTS)
+@pytest.mark.parametrize(
+    ("doubt", "other", "is_inline"), some_of(product(DOUBTS, OTHERS, (False, True)), 14)
+)
 async def test_a_report_in_doubt_takes_effect_once(doubt, other, is_inline, autojump_clock):  # noqa: ARG001
     async def run_with(turns):
         try:

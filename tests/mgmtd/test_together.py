@@ -10,7 +10,7 @@ import trio
 
 from fs.mgmtd import together
 from fs.schema.config import MgmtdSection
-from tests.examples import first_quick
+from tests.examples import first_quick, some_of
 from tests.mgmtd.harness import L, O, S, cluster_of
 
 pytestmark = pytest.mark.thorough
@@ -85,7 +85,7 @@ async def test_a_machine_that_does_not_answer_after_an_orderly_stop_is_not_waite
         await cluster.until(lambda i: all(cluster.states(i, c) == [S, S, S] for c in (1, 2)))
 
 
-@pytest.mark.parametrize("order", first_quick(itertools.permutations([11, 12, 13])))
+@pytest.mark.parametrize("order", some_of(first_quick(itertools.permutations([11, 12, 13])), 3))
 async def test_after_a_loss_of_all_power_whoever_is_there_first_serves(
     autojump_clock, boots, order
 ):

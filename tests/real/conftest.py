@@ -23,9 +23,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import IS_FULL
+
 EMBER = Path(sys.executable).parent / "ember"
 INLINE_BYTES_MAX = os.environ.get("EMBER_TEST_INLINE", "")
-IS_FULL = os.environ.get("EMBER_TEST_SCALE", "short") == "full"
 
 
 def scaled(short: int, full: int) -> int:

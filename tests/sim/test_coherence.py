@@ -1,6 +1,7 @@
 """What a program sees through the caches of Linux, two mounts at once."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from fs.client.vfs.allocation import Allocation
 from fs.client.vfs.files import Files
 from fs.client.vfs.known import Known, Shown
 from fs.meta.ops import unlink
+from tests.examples import some_of
 
 from . import coherence, coherence_names
 from .coherence import run
@@ -30,18 +32,20 @@ else; a listing showed a name from before a look-up by another one, whose open w
 """
 
 
-@pytest.mark.parametrize("is_begun", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "is_begun"), some_of(product(SEEDS, (False, True)), 4))
 def test_all_see_what_was_written(seed, is_begun):
     assert run_deterministic(partial(run, seed, is_begun=is_begun), seed).checked_count > 50
 
 
 @pytest.mark.parametrize(
     ("seed", "inline_bytes_max"),
-    [
-        *((180104, 300), (180116, 300), (180506, 300), (180141, 0), (180240, 65_536)),
-        *((92004, 65_536), (1_000_030, 65_536), (1_000_043, 300)),
-    ],
+    some_of(
+        [
+            *((180104, 300), (180116, 300), (180506, 300), (180141, 0), (180240, 65_536)),
+            *((92004, 65_536), (1_000_030, 65_536), (1_000_043, 300)),
+        ],
+        4,
+    ),
 )
 def test_nobody_reads_zeros_from_a_file_that_is_cut_all_the_time(seed, inline_bytes_max):
     """Seeds that failed: short answers were given before those to READs that began before them in

@@ -3,12 +3,15 @@
 it goes on serving, and does that later.
 """
 
+from itertools import product
+
 import pytest
 import trio
 
 from fs.chunkengine.engine import DiskEngine
 from fs.rpc.buffer_pool import BufferPool
 from fs.storage import failed_disks, resync, storage, watermarks
+from tests.examples import some_of
 
 from .cluster import content, open_caller, open_cluster
 from .test_failed_disks import empty, fill, wait_failed
@@ -36,8 +39,10 @@ class Lacking:
         monkeypatch.setattr(place, name, function)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("what", ["space", "sync", "list_chunks", "compact"])
+@pytest.mark.parametrize(
+    ("what", "error"),
+    some_of(product(["space", "sync", "list_chunks", "compact"], ERRORS), 5),
+)
 async def test_what_a_disk_is_asked_in_the_background_is_asked_later(
     mock_clock, monkeypatch, what, error
 ):
