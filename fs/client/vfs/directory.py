@@ -5,7 +5,8 @@ cookie stands for a name, and a listing resumes strictly after that name, in byt
 that stay are neither missed nor doubled while others come and go.  The same holds of what this
 mount renames meanwhile (`moved_names`).
 
-Cookie 0 is the beginning.  Only `rewind` forgets earlier cookies and the entries that were read.
+Cookie 0 is the beginning.  `rewind` forgets the entries that were read, not the cookies: POSIX lets
+it, but a program may go back to them on every local file system.
 """
 
 import math
@@ -31,6 +32,10 @@ from .ports import Caller
 from .shown_names import ShownNames
 
 PAGE_ENTRY_COUNT = 512
+NAMES_KEPT_MAX = 1 << 18
+"""With more of them a rewind forgets the cookies, too: a directory that changes has new ones each
+time that it is read.
+"""
 LOOK_AGAIN_TRIES = 8
 """What this mount changes all the time is shown as it was a moment ago then,
 for the kernel to ask for it at once.
@@ -291,7 +296,8 @@ class Directories:
     def rewind(self, handle_id: int) -> None:
         """Forget what was read, as rewinddir(3) asks: the next listing shows what is there then."""
         directory = self._directory(handle_id)
-        directory.names.clear()
+        if len(directory.names) > NAMES_KEPT_MAX:
+            directory.names.clear()
         directory.moved.clear()
         directory.page = []
         directory.first_cookie = directory.after_cookie = 0
@@ -413,8 +419,11 @@ class Directories:
         asked: _AskedList,
     ) -> list[DirectoryEntry]:
         # A second reader of the same open directory may have added cookies meanwhile.
-        directory.first_cookie, directory.after_cookie = len(directory.names), cookie
-        directory.names.add_page([entry.name for entry in page])
+        added = len(directory.names)
+        first = directory.names.place(cookie, [entry.name for entry in page])
+        if first != added:  # the program went back
+            page = [entry._replace(cookie=at) for at, entry in enumerate(page, first + 1)]
+        directory.first_cookie, directory.after_cookie = first, cookie
         directory.page = page
         directory.mark, directory.listed_s = asked.mark, asked.at_s
         directory.has_more = reply.has_more

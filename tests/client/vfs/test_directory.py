@@ -76,6 +76,38 @@ async def test_seek_back_and_rewind(autojump_clock, mounts, monkeypatch):
         assert e.value.status is Status.BAD_FILE
 
 
+async def test_a_rewind_keeps_the_places_that_were_handed_out(autojump_clock, mounts, monkeypatch):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 8)
+    monkeypatch.setattr(directory_module, "NAMES_KEPT_MAX", 70)
+    async with mounts() as m:
+        for i in range(30):
+            await m.names.mkdir(1, b"d%02d" % i, 0o755, ROOT)
+        directories = m.vfs.directories
+        d = directories.opendir(1, ROOT)
+        everything = await listing(m, d)
+        for place in (29, 3, 17, 0, 24, 8):
+            directories.rewind(d)
+            assert await listing(m, d, cookie=place) == everything[place:]
+        directories.rewind(d)
+        page = await directories.readdir(d, 12)
+        assert [entry.cookie for entry in page] == list(range(13, 21))
+        with pytest.raises(FsError):
+            await directories.readdir(d, 31)  # nothing has grown
+        # A name that comes has others read anew, and the old places stay.
+        await m.names.mkdir(1, b"d10-more", 0o755, ROOT)
+        directories.rewind(d)
+        assert await listing(m, d) == sorted([*everything, b"d10-more"])
+        assert (await directories.readdir(d, 20))[0].name == everything[20]
+        # What has been read over and over is forgotten at last.
+        await m.names.mkdir(1, b"a", 0o755, ROOT)
+        directories.rewind(d)
+        assert len(await listing(m, d)) == 32
+        directories.rewind(d)
+        with pytest.raises(FsError):
+            await directories.readdir(d, 20)
+        directories.releasedir(d)
+
+
 async def test_listing_shows_local_lengths_and_fsyncdir_is_durable(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
