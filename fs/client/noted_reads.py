@@ -109,6 +109,8 @@ class NotedReads:
         """No read counts."""
         self.counts_listings = True
         """Those of directories may count, too."""
+        self.lack_count = 0
+        """Reads that were not noted for a lack of memory, before the log tells of them."""
         self._is_failing = False
         """Meta has not taken what it was told last."""
         self._is_unknown = False
@@ -124,9 +126,18 @@ class NotedReads:
         self._lock = trio.Lock()
 
     def note(self, inode_id: InodeId, atime_ns: int, mtime_ns: int, ctime_ns: int) -> None:
-        """Note that an inode with these times is being read, if that counts."""
+        """Note that an inode with these times is being read, if that counts; nobody gets an error
+        for a lack of memory here.
+        """
         if self.is_off or self._is_unknown:
             return
+        try:
+            self._note(inode_id, atime_ns, mtime_ns, ctime_ns)
+        except MemoryError:
+            self._drop(inode_id)
+            self.lack_count += 1
+
+    def _note(self, inode_id: InodeId, atime_ns: int, mtime_ns: int, ctime_ns: int) -> None:
         before, now_ns = self.found.get(inode_id), self._times.wall_ns()
         had_ns = atime_ns if before is None else before.over(atime_ns)
         if not is_due(had_ns, mtime_ns, ctime_ns, now_ns):
@@ -182,22 +193,29 @@ class NotedReads:
     async def run(self) -> None:
         """Tell meta until cancelled; `tell_last` tells the rest."""
         while True:
-            await self._has_found.wait()
-            with trio.move_on_after(PAUSE_S):
-                await self._has_many.wait()
             try:
-                await self.finish()
+                await self._tell_some()
             except MemoryError:
                 # What waits still is told later, and no mount ends for a time of access.
                 await trio.sleep(PAUSE_S)
-            now_s = self._times.now_s()
-            while self._stored and next(iter(self._stored.values())) <= now_s:
-                self._show_no_longer()
-            if self._is_unknown:
-                await trio.sleep(AGAIN_S)
-                self._is_unknown = False
-            elif not self.found:
-                self._has_found = trio.Event()
+
+    async def _tell_some(self) -> None:
+        """Wait for reads, and tell meta of those that have come by then."""
+        await self._has_found.wait()
+        with trio.move_on_after(PAUSE_S):
+            await self._has_many.wait()
+        await self.finish()
+        now_s = self._times.now_s()
+        while self._stored and next(iter(self._stored.values())) <= now_s:
+            self._show_no_longer()
+        if self.lack_count:
+            _log.warning("%d reads were not noted for a lack of memory", self.lack_count)
+            self.lack_count = 0
+        if self._is_unknown:
+            await trio.sleep(AGAIN_S)
+            self._is_unknown = False
+        elif not self.found:
+            self._has_found = trio.Event()
 
     async def finish(self) -> None:
         """Tell meta of all that waits; what it does not take is forgotten."""

@@ -390,7 +390,11 @@ class Shared:
         """Note that an open file is read, if that counts by its times as this mount shows them."""
         inode = state.inode
         if state.is_dirty or state.has_unreported:
-            inode = state.present(inode)
+            try:
+                inode = state.present(inode)
+            except MemoryError:
+                self.reads.lack_count += 1
+                return
         self.reads.note(state.inode_id, inode.atime_ns, inode.mtime_ns, inode.ctime_ns)
 
     def _note_read_stored(self, inode_id: InodeId, read: NotedRead, stored_ns: int) -> None:

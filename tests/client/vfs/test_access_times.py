@@ -15,6 +15,7 @@ from fs.client.relatime import is_due
 from fs.client.vfs.access_times import with_reads
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.creating import FMODE_EXEC
+from fs.client.vfs.open_file import NOT_READ, InodeState
 from fs.schema.inode import InodeType
 from fs.schema.proto import meta_pb2
 from fs.schema.status import FsError, Status
@@ -693,6 +694,38 @@ async def test_without_memory_for_a_call_no_read_is_lost(autojump_clock, mounts,
         await m.read_file(b"f")
         await trio.sleep(8 * TOLD_S)
         assert stored(cluster, b"f") > before.atime_ns
+
+
+@pytest.mark.parametrize("lacking", ["_note", "present"])
+async def test_without_memory_to_note_reads_files_are_read_and_closed_all_the_same(
+    autojump_clock, mounts, monkeypatch, caplog, lacking
+):
+    """A file whose close failed for it stayed open here until the end of the mount."""
+    async with mounts() as m:
+        await a_file(m)
+        handle_id = (await m.open(b"f", READ)).handle_id
+        state = m.files.open_state(handle_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(NotedReads if lacking == "_note" else InodeState, lacking, no_memory)
+            patch.setattr(InodeState, "has_unreported", lacking == "present")
+            m.files.readable(handle_id)
+            m.files.handle(handle_id).noted_seq = NOT_READ
+            await m.files.release(handle_id)
+        assert not state.handles and not m.vfs.reads.found
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert "2 reads were not noted for a lack of memory" in caplog.text
+
+
+async def test_without_memory_the_mount_goes_on(autojump_clock, mounts, cluster, monkeypatch):
+    async with mounts() as m:
+        before = await a_file(m)
+        with monkeypatch.context() as patch:
+            patch.setattr(NotedReads, "_show_no_longer", no_memory)
+            await m.read_file(b"f")
+            await trio.sleep(10)
+        await trio.sleep(10)
+        assert stored(cluster, b"f") > before.atime_ns and not m.vfs.reads.found
 
 
 async def test_without_memory_for_a_reply_no_read_is_shown_for_ever(
