@@ -174,7 +174,13 @@ def supervisor_of(directory: ClusterDir) -> ProcessId | None:
 
 def _of_cluster(directory: ClusterDir) -> list[Command]:
     place = directory.path.resolve()
-    return [c for c in commands() if c.directory is not None and c.directory.resolve() == place]
+    try:
+        owners = {os.geteuid(), place.stat().st_uid}
+    except OSError:  # it is gone
+        owners = {os.geteuid()}
+    # Anybody can start a process with any command line.
+    own = [c for c in commands() if c.uid in owners]
+    return [c for c in own if c.directory is not None and c.directory.resolve() == place]
 
 
 def cluster_directories() -> list[Path]:

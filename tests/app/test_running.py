@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fs.app import running
+from fs.app.cluster_dir import RECORD_NAME, ClusterDir
 from fs.app.process_id import ProcessId, real_user
 from fs.app.running import Command, mount_daemon_at, mount_daemons_at, parse_command
 from fs.runtime import mount_table
@@ -92,3 +93,20 @@ def test_who_has_started_a_process():
     assert real_user(os.getpid()) == os.getuid()
     with pytest.raises(OSError, match="No such"):
         real_user(0)
+
+
+@pytest.mark.parametrize(("owner", "believed"), [(0, [0]), (1000, [0, 1000])])
+def test_a_stranger_who_says_that_he_supervises_a_cluster_is_not_believed(
+    monkeypatch, tmp_path, owner, believed
+):
+    """He kept root from starting it."""
+    (tmp_path / RECORD_NAME).touch()
+    running_now = [
+        Command(ProcessId(uid + 1, 1), "supervisor", tmp_path, uid) for uid in (666, 0, 1000)
+    ]
+    monkeypatch.setattr(running, "commands", lambda: running_now)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Path, "stat", lambda *_, **_named: SimpleNamespace(st_uid=owner))
+    found = running._of_cluster(ClusterDir(tmp_path))
+    monkeypatch.undo()
+    assert [command.uid for command in found] == believed
