@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import trio
 
+from ..runtime.mount_table import is_same_place
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .bring_up import begin_mount
@@ -172,7 +173,7 @@ def _free_name(directory: ClusterDir, mount_point: Path) -> str:
     """
     going = [s for s in _mounts(directory) if s["state"] != "stopped"]
     for service in going:
-        if service["mount_point"] == str(mount_point) and service["state"] != "running":
+        if is_same_place(service["mount_point"], mount_point) and service["state"] != "running":
             detail = (
                 f"{mount_point}: {service['name']} is {service['state']} there; see: ember status"
             )
@@ -190,7 +191,7 @@ def _recover(directory: ClusterDir, mount_point: Path) -> bool:
     """
     deadline_s = time.monotonic() + UNMOUNT_TIMEOUT_S
     while True:
-        found = [s for s in _mounts(directory) if s["mount_point"] == str(mount_point)]
+        found = [s for s in _mounts(directory) if is_same_place(s["mount_point"], mount_point)]
         going = [s for s in found if s["state"] not in {"stopping", "stopped"}]
         if not going:
             return False
@@ -229,7 +230,7 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
 
 def _unmount_supervised(directory: ClusterDir, mount_point: Path) -> None:
     for service in _mounts(directory):
-        if service["mount_point"] == str(mount_point) and service["state"] != "stopped":
+        if is_same_place(service["mount_point"], mount_point) and service["state"] != "stopped":
             supervisor_link.ask(directory, command="remove", name=service["name"])
             return
     raise FsError(Status.BAD_MOUNT_POINT, f"this cluster is not mounted at {mount_point}")

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from ..rpc.credential_files import write_new_key
 from ..runtime.config_file import readable_config, write_config
+from ..runtime.mount_table import is_same_place
 from ..schema.config import NEW_CHECKSUM_BLOCK_BYTES
 from ..schema.status import FsError, Status
 from . import supervisor_link
@@ -208,7 +209,7 @@ def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -
         detail = f"{mount_point}: a mount here would hide the cluster's directory, {directory.path}"
         raise FsError(Status.BAD_MOUNT_POINT, f"{detail}; choose an empty directory beside it")
     outlived = left_running(directory).get(MOUNT, {})
-    if outlived.get("mount_point") == str(mount_point):
+    if is_same_place(outlived.get("mount_point", ""), mount_point):
         return
     if options.mount_point is None:
         try:

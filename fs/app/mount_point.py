@@ -16,7 +16,7 @@ from ..client.vfs.mounted_tree import (
     parse_tree,
     tree_of_source,
 )
-from ..runtime.mount_table import AUTOMOUNT, read_mounts
+from ..runtime.mount_table import AUTOMOUNT, mount_at, read_mounts
 from ..schema.status import FsError, Status
 from .running import mount_daemon_at
 from .stuck_daemon import free_all
@@ -37,9 +37,10 @@ def is_dead(path: Path) -> bool:
     return False
 
 
-def mounted_types() -> dict[str, str]:
-    """Return the file-system type of every mount, by mount point (the uppermost one counts)."""
-    return {mounted.place: mounted.kind for mounted in read_mounts()}
+def mounted_type(path: Path) -> str:
+    """Return the type of the file system that is mounted exactly here; empty: none is."""
+    mounted = mount_at(path)
+    return "" if mounted is None else mounted.kind
 
 
 def mounted_sources() -> dict[str, str]:
@@ -74,12 +75,12 @@ def mounted_tree(place: str, source: str) -> MountedTree:
 
 def is_automount(path: Path) -> bool:
     """True if the first use of this place is what has something mounted there."""
-    return mounted_types().get(str(path)) == AUTOMOUNT
+    return mounted_type(path) == AUTOMOUNT
 
 
 def is_mounted(path: Path) -> bool:
     """True if an EmberFS mount stands exactly here, dead or alive."""
-    return mounted_types().get(str(path)) == "fuse.ember"
+    return mounted_type(path) == "fuse.ember"
 
 
 def clear_dead_mount(path: Path) -> None:
@@ -129,7 +130,7 @@ def check_mount_point(path: Path) -> None:
         ) from error
     except OSError as error:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: {error.strerror}") from error
-    if mounted_types().get(str(path), AUTOMOUNT) != AUTOMOUNT:
+    if mounted_type(path) not in {"", AUTOMOUNT}:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
     if names:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path} is not empty; choose an empty directory")

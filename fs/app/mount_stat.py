@@ -8,6 +8,7 @@ from typing import Final
 
 import typer
 
+from ..runtime.mount_table import is_same_place
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
@@ -54,7 +55,8 @@ def metrics_of_mount(mount_point: Path) -> str:
     if (directory := command.directory) is not None:
         services = supervisor_link.ask(ClusterDir(directory), command="status")["services"]
         address = next(
-            (s["metrics_address"] for s in services if s["mount_point"] == str(wanted)), address
+            (s["metrics_address"] for s in services if is_same_place(s["mount_point"], wanted)),
+            address,
         )
     if not address or address.endswith(":0"):
         raise FsError(

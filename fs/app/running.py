@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..runtime.config_file import readable_config
-from ..runtime.mount_table import mount_at
+from ..runtime.mount_table import is_same_place, mount_at
 from ..schema.config import ProcessConfig
 from .cluster_dir import RECORD_NAME, ClusterDir
 from .process_id import ProcessId, is_alive, process_id, real_user
@@ -109,7 +109,7 @@ def _mount_daemons_at(mount_point: Path) -> Iterator[tuple[Command, ProcessConfi
         if config is None:
             # Gone or changed since its start, or of another release: it cannot be the one.
             continue
-        if config.client.mount_point == str(mount_point):
+        if is_same_place(config.client.mount_point, mount_point):
             yield command, config
 
 
@@ -121,7 +121,7 @@ def servers_of(mount_point: Path) -> set[int]:
     """
     if os.geteuid() != 0:
         return {os.geteuid()}
-    mounted = mount_at(str(mount_point))
+    mounted = mount_at(mount_point)
     said = [one for one in mounted.options if one.startswith(_USER_ID)] if mounted else []
     if said:
         return {0, *(int(one.removeprefix(_USER_ID)) for one in said)}

@@ -36,7 +36,7 @@ from typing import Final
 import trio
 
 from ..runtime.config_file import readable_config
-from ..runtime.mount_table import MOUNTINFO, unescaped
+from ..runtime.mount_table import MOUNTINFO, is_same_place, real_place, unescaped
 from .process_id import real_user
 from .running import PROC, mount_daemon_at, parse_command, servers_of
 
@@ -140,7 +140,7 @@ def _stuck_at(mount_point: Path) -> Iterator[int]:
         if (
             role == "mountd"
             and config is not None
-            and config.client.mount_point == str(mount_point)
+            and is_same_place(config.client.mount_point, mount_point)
         ):
             yield pid
 
@@ -157,9 +157,10 @@ def _held_by(pid: int) -> list[int]:
 def _mounted_at(mount_point: Path) -> list[int]:
     """Return the connection of the mount that stands there; nobody is asked."""
     found = []
+    real = str(real_place(mount_point))
     for line in MOUNTINFO.read_bytes().split(b"\n"):
         fields = line.split(b" ")
-        if b" - fuse.ember " in line and unescaped(fields[4]) == str(mount_point):
+        if b" - fuse.ember " in line and unescaped(fields[4]) == real:
             found.append(int(fields[2].partition(b":")[2]))
     return found[-1:]
 

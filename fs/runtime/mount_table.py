@@ -19,6 +19,8 @@ AUTOMOUNT: Final = "autofs"
 come there, but for the process group of whoever mounts.
 """
 
+_LINKS_MAX: Final = 40
+"""As the kernel follows."""
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 
 
@@ -46,6 +48,31 @@ def read_mounts() -> list[Mounted]:
     return found
 
 
-def mount_at(place: str) -> Mounted | None:
+def mount_at(place: Path) -> Mounted | None:
     """Return the uppermost mount of a place; None: nothing is mounted there."""
-    return next((mounted for mounted in reversed(read_mounts()) if mounted.place == place), None)
+    real = str(real_place(place))
+    return next((mounted for mounted in reversed(read_mounts()) if mounted.place == real), None)
+
+
+def real_place(place: Path) -> Path:
+    """Return a mount point as the list of mounts has it, without links.
+
+    Nobody is asked who serves what is mounted there: he may be dead, or hang.
+    """
+    place = place.absolute()
+    for _ in range(_LINKS_MAX):
+        if place.name in {"", ".."}:
+            return Path(os.path.realpath(place))
+        place = Path(os.path.realpath(place.parent), place.name)
+        try:
+            place = place.parent / os.readlink(place)  # noqa: PTH115 - of a mount it asks nobody
+        except OSError:
+            break
+    return place
+
+
+def is_same_place(one: str, other: Path) -> bool:
+    """Return whether two paths lead to one mount point, by whatever links above it."""
+    if one == str(other):
+        return True
+    return Path(one).name == other.name and real_place(Path(one)) == real_place(other)

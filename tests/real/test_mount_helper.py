@@ -227,6 +227,22 @@ def test_a_remount_changes_what_it_names_also_for_a_daemon_that_is_started_again
     assert {"rw", "noexec"} < set(shown(place)[2].split(","))
 
 
+def test_a_daemon_comes_back_at_a_place_that_was_named_by_a_link(cluster, place, tmp_path):
+    """It did not know what the one before had left for its own, and ended again and again."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    named = tmp_path / "link" / place.name
+    run(EMBER, "mount", named, "--dir", cluster.directory, "--subdir", "/a")
+    kill_daemon(named)
+    deadline_s = time.monotonic() + 60
+    while not (is_served(place) and daemon_count(named)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    code, said = called(EMBER, "mount", place, "--dir", cluster.directory)
+    assert code != 0 and "mounted there already" in said
+    run(EMBER, "umount", place)
+    assert not os.path.ismount(place) and not daemon_count(named)
+
+
 def kill_daemon(place):
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fs.runtime import mount_table
-from fs.runtime.mount_table import Mounted, mount_at, read_mounts
+from fs.runtime.mount_table import Mounted, is_same_place, mount_at, read_mounts, real_place
 
 NAMES = (
     "plain",
@@ -37,7 +38,7 @@ def test_names_of_any_kind_are_read(tmp_path, monkeypatch):
     options = "rw", "user_id=7"
     expected = [Mounted(name, f"/m/{name}", "fuse.ember", options) for name in NAMES]
     assert read_mounts() == [Mounted("proc", "/proc", "proc", ("rw",)), *expected]
-    assert all(mount_at(f"/m/{name}").source == name for name in NAMES)
+    assert all(mount_at(Path(f"/m/{name}")).source == name for name in NAMES)
 
 
 def escaped(name, more=b""):
@@ -52,12 +53,43 @@ def test_the_uppermost_mount_counts(tmp_path, monkeypatch):
     table = tmp_path / "mounts"
     table.write_text("a /m autofs rw 0 0\nb /m tmpfs rw 0 0\nc /n tmpfs rw 0 0\n")
     monkeypatch.setattr(mount_table, "TABLE", table)
-    assert mount_at("/m").source == "b"
-    assert mount_at("/o") is None
+    assert mount_at(Path("/m")).source == "b"
+    assert mount_at(Path("/o")) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "real"),
+    [
+        ("real/m", "real/m"),
+        ("link/m", "real/m"),
+        ("link/none", "real/none"),
+        ("none/m", "none/m"),
+        ("last", "real/m"),
+        ("link/../last", "real/m"),
+        ("real/m/..", "real"),
+        ("link", "real"),
+        ("loop", "loop"),
+    ],
+)
+def test_a_place_without_links(tmp_path, given, real, monkeypatch):
+    """As the list of mounts has it.  A daemon that came back looked for what the one before had
+    left by the other name, and mounted never again.
+    """
+    (tmp_path / "real/m").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "last").symlink_to(tmp_path / "link/m")
+    (tmp_path / "loop").symlink_to("loop")
+    assert real_place(tmp_path / given) == tmp_path / real
+    monkeypatch.chdir(tmp_path)
+    assert real_place(Path(given)) == tmp_path / real
+    assert is_same_place(str(tmp_path / "link/m"), tmp_path / "real/m")
+    assert not is_same_place(str(tmp_path / "link/n"), tmp_path / "real/m")
+    assert not is_same_place("", tmp_path)
 
 
 MOUNTS_AND_LOOKS = """
 import ctypes, os, sys
+from pathlib import Path
 from fs.runtime.mount_table import mount_at
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x20000) == 0
@@ -65,7 +97,7 @@ assert libc.mount(None, b"/", None, ctypes.c_ulong(0x4000 | 1 << 18), None) == 0
 for place in sys.argv[1:]:
     name = os.path.basename(place)
     assert libc.mount(os.fsencode(name), os.fsencode(place), b"tmpfs", 0, None) == 0
-    assert mount_at(place).source == name, (place, mount_at(place))
+    assert mount_at(Path(place)).source == name, (place, mount_at(Path(place)))
 """
 
 

@@ -66,7 +66,7 @@ def check_mount_point(mount_point: Path) -> None:
 
 
 def _is_automount(mount_point: Path) -> bool:
-    mounted = mount_at(str(mount_point))
+    mounted = mount_at(mount_point)
     return mounted is not None and mounted.kind == AUTOMOUNT
 
 
