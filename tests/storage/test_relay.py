@@ -627,3 +627,36 @@ async def test_lacks_of_who_asks_are_no_bad_frames(mock_clock, monkeypatch):
         with pytest.raises(FsError) as caught:
             await passed(way, client.write_request(0, DATA), DATA, method)
         assert caught.value.status is Status.OUT_OF_RESOURCES
+
+
+@pytest.mark.parametrize("first", ["straight", "relay"])
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_what_arrives_late_changes_nothing(mock_clock, first, is_repeated):
+    """A write is held up on its way, and its client goes on by another way: repeats it, or gives it
+    up and uses its channel for another one.  Then it arrives.
+    """
+    async with detour() as (cluster, client, way):
+        nodes = cluster.info.nodes
+        to = nodes[NodeId(3)], nodes[NodeId(1)], client.channel(3)
+        other = RelayChannel(*to, on_vain=client.vain.append)
+
+        async def send(request, data, timeout_s=5.0):
+            if first == "relay":
+                return await passed(other, request, data, timeout_s=timeout_s)
+            return await client.attempt(request, data, timeout_s=timeout_s)
+
+        await send(client.write_request(0, b"first"), b"first")
+        cluster.network.block("node-3" if first == "relay" else client.client_id, "node-1")
+        request = client.write_request(0, b"late-")
+        with pytest.raises(FsError):
+            await send(request, b"late-", timeout_s=1.0)
+        await client.channel(1).aclose()  # as a client does that has found the cut
+        version = 2
+        if is_repeated:
+            assert (await passed(way, request, b"late-")).commit_ver == version
+            version, client.channel_id = 3, 2
+        await passed(way, client.write_request(0, b"newer"), b"newer")
+        assert content(cluster, 1) == (version, 0, b"newer")
+        cluster.network.heal()
+        await trio.sleep(5.0)
+        assert {content(cluster, n) for n in cluster.nodes} == {(version, 0, b"newer")}
