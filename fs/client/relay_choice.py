@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 SHUN_S: Final = 10.0
 UNREACHED_S: Final = 300.0
+SHARED_S: Final = 60.0
+"""So old may be what is known of the chains that two nodes share: to count them takes
+milliseconds where there are tens of thousands, and routing info is published all the time.
+"""
 
 _COUNTS_S: Final = {
     Vain.UNABLE: UNREACHED_S,
@@ -59,6 +63,8 @@ class RelayChoice:
         self._relays_info: RoutingInfo | None = None
         self._relays: dict[NodeId, list[Node]] = {}
         """By whom they are to pass on to, in `_relays_info`."""
+        self._shared: dict[NodeId, tuple[float, Counter[NodeId]]] = {}
+        """Since when `chains_shared` is known, and what it said, by node."""
         self._start: int | None = None
 
     def choose(self, node: Node, cut_off: Container[Process]) -> Node | None:
@@ -89,8 +95,18 @@ class RelayChoice:
         if relays is None:
             if self._start is None:  # others that are cut off from it begin with others
                 self._start = self._random.randrange(1 << 16)
-            relays = self._relays[node.node_id] = relays_to(info, node.node_id, self._start)
+            shared = self._shared_with(node.node_id)
+            relays = relays_to(info, node.node_id, self._start, shared)
+            self._relays[node.node_id] = relays
         return relays
+
+    def _shared_with(self, node_id: NodeId) -> Counter[NodeId]:
+        now_s, known = current_time(), self._shared.get(node_id)
+        if known is not None and now_s - known[0] < SHARED_S:
+            return known[1]
+        shared = chains_shared(self._routing.info, node_id)
+        self._shared[node_id] = now_s, shared
+        return shared
 
     def note_vain(self, relay: Node, node: Node, vain: Vain) -> None:
         """A node did not pass on to another one."""
@@ -119,7 +135,20 @@ def process_of(node: Node) -> Process:
     return node.node_id, node.incarnation
 
 
-def relays_to(info: RoutingInfo, node_id: NodeId, start: int) -> list[Node]:
+def chains_shared(info: RoutingInfo, node_id: NodeId) -> Counter[NodeId]:
+    """Return how many chains a node has in common with others."""
+    own = {target.chain_id for target in info.targets.values() if target.node_id == node_id}
+    shared: Counter[NodeId] = Counter()
+    for chain_id in own & info.chains.keys():
+        members = info.chains[chain_id].targets
+        targets = (info.targets.get(member.target_id) for member in members)
+        shared.update({target.node_id for target in targets if target is not None})
+    return shared
+
+
+def relays_to(
+    info: RoutingInfo, node_id: NodeId, start: int, shared: Counter[NodeId]
+) -> list[Node]:
     """Return the storage nodes that may pass requests on to another one,
     those with most chains in common first: they use their links to it.
 
@@ -127,13 +156,8 @@ def relays_to(info: RoutingInfo, node_id: NodeId, start: int) -> list[Node]:
         info: a routing snapshot.
         node_id: the other one.
         start: where to begin among equals.
+        shared: how many chains it has in common with whom.
     """
-    shared: Counter[NodeId] = Counter()
-    for chain in info.chains.values():
-        targets = (info.targets.get(member.target_id) for member in chain.targets)
-        members = {target.node_id for target in targets if target is not None}
-        if node_id in members:
-            shared.update(members)
     living = [
         node
         for node in info.nodes_with_role(Role.STORAGE)

@@ -5,6 +5,8 @@ and straight again afterwards.
 
 import logging
 import math
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,14 @@ import fs.client.reach as reach_module
 from fs.client.node_calls import NodeCalls
 from fs.client.patience import PATIENT_S
 from fs.client.reach import ANSWER_S, CALM_S, FREE_COUNT_MAX, TRY_AGAIN_S, TRY_S
-from fs.client.relay_choice import SHUN_S, UNREACHED_S, relays_to
+from fs.client.relay_choice import (
+    SHARED_S,
+    SHUN_S,
+    UNREACHED_S,
+    RelayChoice,
+    chains_shared,
+    relays_to,
+)
 from fs.rpc.api import ConnectionRefused, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.rpc.transport_memory import MemoryNetwork
@@ -68,21 +77,23 @@ CHAINS = (chain(1, 1, 2), chain(2, 1, 2), chain(3, 1, 3))
 @pytest.mark.parametrize("start", range(5))
 def test_who_shares_most_chains_comes_first(start):
     info = info_of(dict.fromkeys((1, 2, 3, 4), UP), CHAINS)
-    assert [node.node_id for node in relays_to(info, NodeId(1), start)] == [2, 3, 4]
+    shared = chains_shared(info, NodeId(1))
+    assert (shared[NodeId(2)], shared[NodeId(3)], shared[NodeId(4)]) == (2, 1, 0)
+    assert [node.node_id for node in relays_to(info, NodeId(1), start, shared)] == [2, 3, 4]
 
 
 def test_equals_take_turns():
     info = info_of(dict.fromkeys((1, 2, 3, 4), UP))
-    firsts = [relays_to(info, NodeId(1), start)[0].node_id for start in range(6)]
+    firsts = [relays_to(info, NodeId(1), start, Counter())[0].node_id for start in range(6)]
     assert firsts == [2, 3, 4, 2, 3, 4]
 
 
 def test_who_is_not_there_passes_nothing_on():
     info = info_of({1: UP, 2: NodeState.FAILED, 3: NodeState.DISABLED, 4: NodeState.STARTING})
     nodes = {**info.nodes, NodeId(5): Node(NodeId(5), frozenset({Role.META}), "mem:5", "")}
-    found = relays_to(replace(info, nodes=nodes), NodeId(1), 0)
+    found = relays_to(replace(info, nodes=nodes), NodeId(1), 0, Counter())
     assert [node.node_id for node in found] == [4]
-    assert relays_to(info_of({1: UP}), NodeId(1), 7) == []
+    assert relays_to(info_of({1: UP}), NodeId(1), 7, Counter()) == []
 
 
 class Routing:
@@ -101,6 +112,31 @@ class Routing:
         while self.info.routing_version <= routing_version:
             await self._changed.wait()
         return self.info
+
+
+async def test_chains_are_not_counted_whenever_routing_info_is_published(autojump_clock):
+    """There may be tens of thousands, and who counts them on the event loop holds others up."""
+
+    class Targets(dict):
+        looks = 0
+
+        def values(self):
+            Targets.looks += 1
+            return super().values()
+
+    info = info_of(dict.fromkeys((1, 2, 3), UP), CHAINS)
+    routing = Routing(replace(info, targets=Targets(info.targets)))
+    choice, node = RelayChoice(routing, random.Random(1)), info.nodes[NodeId(1)]
+    for version in range(10):
+        routing.publish(3, release=str(version))
+        assert choice.choose(node, set()).node_id == 2
+    assert Targets.looks == 1
+    routing.publish(2, state=NodeState.FAILED)
+    assert choice.choose(node, set()).node_id == 3
+    await trio.sleep(SHARED_S)
+    routing.publish(2, state=UP)
+    assert choice.choose(node, set()).node_id == 2
+    assert Targets.looks == 2
 
 
 class Cluster:
