@@ -47,7 +47,9 @@ def time_noted(now_ns: int, had_ns: int, read: meta.NotedReadPb) -> int:
         return had_ns
     if had_ns > now_ns:  # somebody has set it, and it is over with the next read
         return now_ns
-    return max(had_ns, min(read.atime_ns, now_ns))
+    if read.atime_ns <= had_ns:  # it came after that all the same: the client's clock is behind
+        return now_ns
+    return min(read.atime_ns, now_ns)
 
 
 def _known(key: bytes, stored: bytes | None) -> pb.InodePb | None:

@@ -5,6 +5,7 @@ and what becomes of them when something goes wrong.
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 import trio
@@ -626,6 +627,26 @@ async def test_a_clock_that_is_behind_takes_no_time_back(autojump_clock, mounts,
             await other.names.setattr(before.inode_id, change, None, ROOT)
             await m.read_file(b"%d" % ahead_s)
             assert (await shown(m, b"%d" % ahead_s) >= ahead_ns) == is_kept
+
+
+async def test_what_is_read_by_a_clock_that_is_behind_counts_all_the_same(
+    autojump_clock, mounts, cluster
+):
+    async with mounts() as m:
+        inode_id = (await a_file(m)).inode_id
+        now_ns = cluster.clock_ns()
+        cluster.inodes[inode_id] = replace(
+            cluster.get(inode_id), atime_ns=now_ns, mtime_ns=now_ns, ctime_ns=now_ns
+        )
+        behind_ns, wall_ns = 5 * 10**9, m.vfs.reads._times.wall_ns
+        m.vfs.reads._times = replace(m.vfs.reads._times, wall_ns=lambda: wall_ns() - behind_ns)
+        await m.read_file(b"f")
+        assert await shown(m, b"f") == now_ns
+        await trio.sleep(TOLD_S)
+        assert await shown(m, b"f") == stored(cluster, b"f") > now_ns
+        await m.read_file(b"f")
+        await trio.sleep(TOLD_S)
+        assert notes(cluster) == 1
 
 
 async def test_a_mount_ends_soon_though_meta_does_not_answer(autojump_clock, mounts, cluster):
