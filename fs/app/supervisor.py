@@ -51,6 +51,8 @@ END_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.02
 REQUEST_BYTES_MAX: Final = 65_536
 """Who sends more without ending its line gets no answer: nobody is to fill our memory."""
+LAST_ANSWERS_S: Final = 1.0
+"""Whoever has asked, for the stop or anything else, is answered within so long after the stop."""
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 """Of a service: its files are named by it."""
 
@@ -194,7 +196,11 @@ def _require_usable(name: str, role: str, mount_point: str) -> None:
         raise FsError(Status.RPC_BAD_REQUEST, f"no service: {name!r}, {role!r}, {mount_point!r}")
 
 
-async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -> None:
+async def _serve_socket(
+    supervisor: Supervisor, listener: trio.SocketListener, answering: trio.Nursery
+) -> None:
+    """Accept callers until cancelled, each in a task of `answering`."""
+
     async def handle(stream: trio.SocketStream) -> None:
         try:
             line = b""
@@ -219,7 +225,7 @@ async def _serve_socket(supervisor: Supervisor, listener: trio.SocketListener) -
         finally:
             await trio.aclose_forcefully(stream)
 
-    await trio.serve_listeners(handle, [listener])
+    await trio.serve_listeners(handle, [listener], handler_nursery=answering)
 
 
 async def serve(
@@ -258,9 +264,11 @@ async def serve(
         await nursery.start(supervisor.run)
         if until is not None:
             nursery.start_soon(stop_after, until)
-        nursery.start_soon(_serve_socket, supervisor, trio.SocketListener(listening))
-        await supervisor.wait_stopped()
-        await trio.sleep(0.05)  # lets the answer to "stop" leave
+        async with trio.open_nursery() as answering:
+            listener = trio.SocketListener(listening)
+            nursery.start_soon(_serve_socket, supervisor, listener, answering)
+            await supervisor.wait_stopped()
+            answering.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS_S
         nursery.cancel_scope.cancel()
     path.unlink(missing_ok=True)
 

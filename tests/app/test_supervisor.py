@@ -246,6 +246,32 @@ async def test_a_dead_mount_that_cannot_be_detached_keeps_nothing_else_from_stop
     assert {s["state"] for s in supervisor.status()["services"]} == {"stopped"}
 
 
+async def test_who_has_asked_before_the_stop_is_answered(directory, monkeypatch):
+    """Its answer was given up 50 ms after the stop."""
+    answer = Supervisor.answer
+
+    async def answer_late(self, request):
+        if request["command"] == "status":
+            await trio.sleep(0.5)
+        return await answer(self, request)
+
+    monkeypatch.setattr(Supervisor, "answer", answer_late)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, directory)
+            await wait_until(directory.supervisor_socket.exists)
+            path = str(directory.supervisor_socket)
+            async with (
+                await trio.open_unix_socket(path) as caller,
+                await trio.open_unix_socket(path) as other,
+            ):
+                await caller.send_all(b'{"command": "status"}\n')
+                await other.send_all(b'{"command": "stop"}\n')
+                assert json.loads(await other.receive_some()) == {"complaints": []}
+                assert json.loads(await caller.receive_some())["services"] == []
+    assert not directory.supervisor_socket.exists()
+
+
 async def test_a_request_that_fails_unforeseen_ends_no_supervisor(directory, monkeypatch, caplog):
     async def fail(_):
         raise ExceptionGroup("", [RuntimeError("unforeseen")])
