@@ -80,7 +80,7 @@ class NodeCalls:
         self._reach = Reach(channels, routing, runtime)
         self._patience = Patience(channels, section, self._reach.detour)
         self._limiters: dict[tuple[NodeId, str], QuickSemaphore] = {}
-        self._reported: set[tuple[NodeId, str]] = set()
+        self._reported: set[Process] = set()
         self._under_way: dict[Process, set[UnderWay]] = {}
         """Straight to a node."""
         self._relayed: dict[tuple[Process, Process], set[UnderWay]] = {}
@@ -280,24 +280,33 @@ class NodeCalls:
                 way=way,
             )
         except FsError as error:
-            if way is None and error.status is Status.RPC_CONNECT_FAILED:
-                self._reach.doubt(node)
-                if isinstance(error, ConnectionRefused):
-                    await self._report_unreachable(node)
+            is_refused = isinstance(error, ConnectionRefused)
+            # Other such errors may be what a relay says of the node.
+            if is_refused or (way is None and error.status is Status.RPC_CONNECT_FAILED):
+                called = node if way is None else way.relay
+                self._reach.doubt(called)
+                if is_refused:
+                    await self._report_unreachable(called)
             raise
 
     async def _report_unreachable(self, node: Node) -> None:
-        if (node.node_id, node.incarnation) in self._reported:
+        process, is_told = process_of(node), False
+        if process in self._reported:
             return
-        self._reported.add((node.node_id, node.incarnation))
-        request = mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation)
+        self._reported.add(process)
         try:
+            request = mgmtd_pb2.ReportUnreachableReq(
+                node_id=node.node_id, incarnation=node.incarnation
+            )
             await self._mgmtd.call(services.MGMTD_REPORT_UNREACHABLE, request, timeout_s=2.0)
+            is_told = True
         except FsError as error:
-            self._reported.discard((node.node_id, node.incarnation))
             log.info(
                 "node %d refused a connection; the manager does not answer: %s", node.node_id, error
             )
+        finally:
+            if not is_told:  # also where whoever tells it was cancelled: another one does
+                self._reported.discard(process)
 
 
 def _end(calls: Iterable[UnderWay], detail: str) -> None:

@@ -237,16 +237,22 @@ class Relays:
         if process in self._reported:
             return
         self._reported = {one for one in self._reported if one[0] != node.node_id} | {process}
-        request = mgmtd_pb2.ReportUnreachableReq(node_id=node.node_id, incarnation=node.incarnation)
+        is_told = False
         try:
+            request = mgmtd_pb2.ReportUnreachableReq(
+                node_id=node.node_id, incarnation=node.incarnation
+            )
             await self._context.mgmtd.call(
                 services.MGMTD_REPORT_UNREACHABLE, request, timeout_s=REPORT_TIMEOUT_S
             )
+            is_told = True
         except FsError as error:
-            self._reported.discard(process)
             log.info(
                 "node %d refuses connections, the manager was not told: %s", node.node_id, error
             )
+        finally:
+            if not is_told:  # also where whoever tells it was given up: another one does
+                self._reported.discard(process)
 
     # ---- who does not reach whom
 

@@ -111,6 +111,27 @@ async def test_a_call_ends_when_its_node_is_judged(autojump_clock, change):
         nursery.cancel_scope.cancel()
 
 
+async def test_who_is_cancelled_while_he_reports_leaves_it_to_others(autojump_clock):
+    """Was: nobody told the manager any more, which then waits for the lease of a dead node."""
+
+    class Slow(Peers):
+        async def call(self, method, request, **options):
+            reply = await super().call(method, request, **options)
+            if len(self.reported) == 1:
+                await trio.sleep_forever()
+            return reply
+
+    peers = Slow(ConnectionRefused("mem:one: connection refused"))
+    nodes = calls(Routing(), peers)
+    with trio.move_on_after(1.0) as scope:
+        await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
+    assert scope.cancelled_caught
+    for _ in range(2):
+        with pytest.raises(ConnectionRefused):
+            await nodes.call(NodeId(1), services.STORAGE_SPACE_INFO, pb.SpaceInfoReq())
+    assert peers.reported == [(1, "first")] * 2
+
+
 async def test_a_refusal_is_reported_once(autojump_clock):
     peers = Peers(ConnectionRefused("nobody listens"))
     nodes = calls(Routing(), peers)

@@ -150,6 +150,7 @@ class Cluster:
         """Pairs that do not reach each other."""
         self.unable = set()
         self.strangers = set()
+        self.refusing = set()
         self.troubles = {}
         """What relays answer by themselves, by node."""
         self.sent = []
@@ -240,6 +241,8 @@ class ToNode:
         else:
             cluster.sent.append((here, request.node_id if is_relayed else here))
         await self._way(0, here)
+        if here in cluster.refusing:
+            raise ConnectionRefused(f"mem:{here}: connection refused")
         if here in cluster.unable and is_relayed:
             raise FsError(Status.RPC_UNKNOWN_METHOD, "service 3 method 21")
         if not is_relayed:
@@ -514,6 +517,14 @@ async def test_who_refuses_though_it_lives_is_cut_off(autojump_clock, cluster):
     cluster.sent.clear()
     await cluster.ask()
     assert cluster.sent == [(2, 1)]
+
+
+async def test_a_relay_that_refuses_is_told_to_the_manager(autojump_clock, cluster):
+    """Was: nobody heard of its death from who only has requests passed on by it."""
+    await cut_off(cluster)
+    cluster.refusing = {2}
+    assert await ask_again(cluster) < 0.1
+    assert cluster.reported == [2] and cluster.sent == [(2, 1), (3, 1)]
 
 
 async def test_a_process_that_is_started_again_is_not_cut_off(autojump_clock, cluster):

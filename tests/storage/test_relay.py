@@ -517,8 +517,10 @@ async def test_a_dead_node_is_told_to_the_manager_once(mock_clock, monkeypatch):
         nodes = dict(cluster.info.nodes)
         nodes[NodeId(1)] = replace(nodes[NodeId(1)], incarnation="next")
         cluster.nodes[2].routing.info = replace(cluster.nodes[2].routing.info, nodes=nodes)
+        with trio.move_on_after(1.0):  # who is given up has told nothing
+            await together(cluster, way, 1)
         assert set(await together(cluster, way, 3)) == {Status.RPC_CONNECT_FAILED}
-        assert reported[2:] == ["next"]
+        assert reported[2:] == ["next", "next"]
 
 
 async def test_a_request_without_a_limit_has_one_here(mock_clock, monkeypatch):
