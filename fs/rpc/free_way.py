@@ -2,7 +2,8 @@
 
 That a process is slow, or stopped, says nothing against the way to it: its kernel
 accepts connections all the same.  Nor does that calls to it wait: the connection they
-are on may be stuck by itself.
+are on may be stuck by itself.  Nor that its name leads nowhere: a name service that fails takes no
+connection away.
 """
 
 import trio
@@ -21,7 +22,7 @@ async def is_way_free(network: Network, address: str, within_s: float) -> bool:
     stream = None
     try:
         with trio.move_on_after(within_s):
-            stream = await network.connect(address)
+            stream = await network.connect(address, may_be_old=True)
     except FsError as error:
         if error.status is Status.OUT_OF_RESOURCES:
             raise

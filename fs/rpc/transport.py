@@ -49,6 +49,12 @@ KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_INTERVAL_S: Final = 2
 ACCEPT_PAUSE_S: Final = 0.1
 
+RESOLVE_S: Final = 0.5
+"""After that a name service counts as silent, for who is content with what it said before."""
+
+KNOWN_MAX: Final = 4096
+"""Addresses of which it is known where they led."""
+
 Target = tuple[int, Any]
 """Socket family and the address as the socket module wants it."""
 
@@ -260,8 +266,12 @@ class SocketStream:
 class SocketNetwork:
     """Connects and listens with real sockets; see `fs.runtime.ports.Network`."""
 
-    async def connect(self, address: str) -> Stream:
-        """Connect to an address.
+    def __init__(self) -> None:
+        self._known: dict[str, list[Target]] = {}
+        """Where addresses led when they were last connected to."""
+
+    async def connect(self, address: str, *, may_be_old: bool = False) -> Stream:
+        """Connect to an address; `may_be_old` as of the port.
 
         Raises:
             FsError: RPC_CONNECT_FAILED; `ConnectionRefused` when nobody listens there;
@@ -269,7 +279,7 @@ class SocketNetwork:
         """
         failure: FsError | None = None
         with trio.move_on_after(CONNECT_TIMEOUT_S):
-            for target in await _resolve(address):
+            for target in await self._targets(address, may_be_old=may_be_old):
                 try:
                     return SocketStream(await _connect(target), address)
                 except (ConnectionRefusedError, FileNotFoundError) as error:
@@ -279,6 +289,25 @@ class SocketNetwork:
                         raise lacking(address, error) from error
                     failure = FsError(Status.RPC_CONNECT_FAILED, f"{address}: {error.strerror}")
         raise failure or FsError(Status.RPC_CONNECT_FAILED, f"{address}: no answer in time")
+
+    async def _targets(self, address: str, *, may_be_old: bool) -> list[Target]:
+        known = self._known.get(address) if may_be_old else None
+        if known is None:
+            return await self._resolved(address)
+        with trio.move_on_after(RESOLVE_S):
+            try:
+                return await self._resolved(address)
+            except FsError as error:
+                log.debug("%s leads where it did: %s", address, error)
+        return known
+
+    async def _resolved(self, address: str) -> list[Target]:
+        found = await _resolve(address)
+        self._known.pop(address, None)
+        while len(self._known) >= KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[address] = found
+        return found
 
     async def serve(
         self,

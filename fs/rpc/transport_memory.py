@@ -70,13 +70,14 @@ class MemoryEndpoint:
         self.name = name
         self._network = network
 
-    async def connect(self, address: str) -> Stream:
-        """Connect to a listener of any endpoint.
+    async def connect(self, address: str, *, may_be_old: bool = False) -> Stream:
+        """Connect to a listener of any endpoint; there is no name service.
 
         Raises:
             FsError: RPC_CONNECT_FAILED when the way is blocked for too long;
                 `ConnectionRefused` when nobody listens.
         """
+        del may_be_old
         return await self._network.connect(self.name, address)
 
     async def serve(

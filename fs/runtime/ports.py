@@ -177,8 +177,11 @@ StreamHandler = Callable[[Stream], Awaitable[None]]
 class Network(Protocol):
     """Makes connections.  Addresses are `tcp:HOST:PORT`, `unix:/PATH` or `mem:NAME`."""
 
-    async def connect(self, address: str) -> Stream:
+    async def connect(self, address: str, *, may_be_old: bool = False) -> Stream:
         """Connect; raises FsError(RPC_CONNECT_FAILED) when the host is silent or unknown.
+
+        `may_be_old`: where the name of the host leads nowhere now, where it led the last time will
+        do, for who only wants to know whether the way is free.
 
         Where the host itself answers that nobody listens, the error is a
         `fs.rpc.api.ConnectionRefused`: proof that no process serves there.

@@ -173,7 +173,7 @@ class Cluster:
             runtime=replace(runtime, network=self),
         )
 
-    async def connect(self, address):
+    async def connect(self, address, **_options):
         self.tried.append(address)
         if self.lack:
             raise FsError(Status.OUT_OF_RESOURCES, "no descriptor")

@@ -38,7 +38,7 @@ empty: each suite on what it usually runs on.
 
 
 class NoNetwork:
-    async def connect(self, address: str) -> Stream:
+    async def connect(self, address: str, **_: object) -> Stream:
         raise AssertionError(f"no network in these tests: {address}")
 
     async def serve(self, address: str, handler: StreamHandler, **_: object) -> None:

@@ -25,9 +25,9 @@ CLUSTER = "test-cluster"
 class WatchedNetwork(SocketNetwork):
     """Sockets as the processes of a cluster have them: looked after by the event loop itself."""
 
-    async def connect(self, address):
+    async def connect(self, address, **options):
         readiness.install()
-        return await super().connect(address)
+        return await super().connect(address, **options)
 
     async def serve(self, address, handler, *, task_status=trio.TASK_STATUS_IGNORED):
         readiness.install()

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 import fs.rpc.transport as transport_module
+from fs.rpc.api import ConnectionRefused
 from fs.rpc.free_way import is_way_free
 from fs.rpc.transport import SocketNetwork
 from fs.rpc.transport_memory import MemoryNetwork
@@ -50,7 +51,7 @@ async def test_a_process_that_had_no_turn_finds_that_it_is_connected(autojump_cl
     """Its time is over by then."""
 
     class Late:
-        async def connect(self, _address):
+        async def connect(self, _address, **_options):
             with trio.CancelScope(shield=True):
                 await trio.sleep(9.0)
             return self
@@ -70,3 +71,42 @@ async def test_a_process_without_descriptors_finds_nothing_out(monkeypatch, numb
     with pytest.raises(FsError) as caught:
         await is_way_free(SocketNetwork(), "tcp:127.0.0.1:1", 5.0)
     assert caught.value.status is Status.OUT_OF_RESOURCES
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_a_name_service_that_fails_takes_no_way_away(monkeypatch, nursery, fault):
+    """Was: a node that was just slow then looked cut off, and lost a connection that could not
+    be made again.
+    """
+    network = SocketNetwork()
+    real, is_broken = trio.socket.getaddrinfo, False
+
+    async def getaddrinfo(host, port, **options):
+        if not is_broken:
+            return await real("127.0.0.1" if host == "node-7" else host, port, **options)
+        if fault == "hangs":
+            await trio.sleep_forever()
+        raise socket.gaierror(socket.EAI_AGAIN, "no name service")
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(transport_module, "RESOLVE_S", 0.01)
+    bound = await nursery.start(network.serve, "tcp:127.0.0.1:0", drop)
+    address = bound.replace("127.0.0.1", "node-7")
+    await (await network.connect(address)).aclose()
+    is_broken = True
+    assert await is_way_free(network, address, 60.0)
+    if fault == "fails":
+        with pytest.raises(FsError):  # what was there before may be another node's by now
+            await network.connect(address)
+        assert not await is_way_free(SocketNetwork(), address, 60.0)
+    is_broken = False
+    nursery.cancel_scope.cancel()
+
+
+async def test_where_names_led_is_known_of_so_many(monkeypatch):
+    monkeypatch.setattr(transport_module, "KNOWN_MAX", 3)
+    network = SocketNetwork()
+    for number in range(5):
+        with pytest.raises(ConnectionRefused):
+            await network.connect(f"unix:/nobody-{number}")
+    assert list(network._known) == [f"unix:/nobody-{n}" for n in (2, 3, 4)]

@@ -230,9 +230,9 @@ class EndpointView:
         self._endpoint = endpoint
         self._life = life
 
-    async def connect(self, address: str) -> Stream:
+    async def connect(self, address: str, *, may_be_old: bool = False) -> Stream:
         self._life.check()
-        stream = await self._endpoint.connect(address)
+        stream = await self._endpoint.connect(address, may_be_old=may_be_old)
         if self._life.is_over:
             stream.break_now()  # type: ignore[attr-defined]
             raise ProcessDead(self._life.name)
