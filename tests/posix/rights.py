@@ -283,6 +283,7 @@ def writing_clears_set_id_bits(p: Probe) -> None:
             ("same truncate", lambda: os.truncate("f", 10)),
             ("open trunc", lambda: os.close(os.open("f", os.O_WRONLY | os.O_TRUNC))),
             ("read", lambda: os.pread(os.open("f", os.O_RDONLY), 1, 0)),
+            ("chgrp", lambda: os.chown("f", -1, OTHER_GROUP)),
         ):
             for owner in (OTHER, USER):
                 p.touch("f", 0o666, b"0123456789")

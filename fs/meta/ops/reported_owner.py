@@ -19,7 +19,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import Caller, OpContext
-from .set_attr import set_mode, set_owner
+from .set_attr import set_owner_and_mode
 
 
 def _is_permitted(caller: Caller, inode: pb.InodePb, report: meta.OwnerReportPb) -> bool:
@@ -50,6 +50,5 @@ def take(
     is_other = (inode.mode, inode.uid, inode.gid) != seen
     if is_other and inode.ctime_ns > report.set_ns:
         return meta.OWNER_SUPERSEDED
-    set_owner(ctx, inode, report)
-    set_mode(ctx, inode, report)
+    set_owner_and_mode(ctx, inode, report)
     return meta.OWNER_SET

@@ -14,10 +14,29 @@ from ..inodes import advance_ctime, load_complete, store_inode
 from ..usage import recharge, usage_of
 
 
-def set_owner(
+def set_owner_and_mode(
     ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq | meta.OwnerReportPb
 ) -> None:
-    """Set owner and group as far as they are asked for; raises FsError(NOT_PERMITTED)."""
+    """Set owner, group and mode as far as they are asked for; that the caller may set the mode
+    is known.
+
+    A mode that comes with a group is judged by the group that was, too: it is what a kernel
+    has left of the mode for a chown, and that may be set-group-id for a group he is not in.
+
+    Raises:
+        FsError: NOT_PERMITTED.
+    """
+    mode = None
+    if request.HasField("mode"):
+        mode = permissions.mode_after_chmod(ctx.caller, inode, request.mode & 0o7777)
+    _set_owner(ctx, inode, request)
+    if mode is not None:
+        inode.mode = permissions.mode_after_chmod(ctx.caller, inode, mode)
+
+
+def _set_owner(
+    ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq | meta.OwnerReportPb
+) -> None:
     uid = request.uid if request.HasField("uid") else None
     gid = request.gid if request.HasField("gid") else None
     if uid is None and gid is None:
@@ -27,14 +46,6 @@ def set_owner(
         inode.mode = permissions.mode_after_write(ctx.caller, inode)
     inode.uid = inode.uid if uid is None else uid
     inode.gid = inode.gid if gid is None else gid
-
-
-def set_mode(
-    ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq | meta.OwnerReportPb
-) -> None:
-    """Set the mode if it is asked for; that the caller may is known."""
-    if request.HasField("mode"):
-        inode.mode = permissions.mode_after_chmod(ctx.caller, inode, request.mode & 0o7777)
 
 
 async def _require_mode(tr: Transaction, ctx: OpContext, inode: pb.InodePb, mode: int) -> None:
@@ -153,8 +164,7 @@ async def set_attr(tr: Transaction, ctx: OpContext, request: meta.SetAttrReq) ->
     _require_times(ctx, inode, request)
     if request.HasField("length"):
         await _set_length(tr, ctx, inode, request)
-    set_owner(ctx, inode, request)
-    set_mode(ctx, inode, request)
+    set_owner_and_mode(ctx, inode, request)
     _set_times(ctx, inode, request)
     _set_default_layout(ctx, inode, request)
     advance_ctime(ctx, inode)

@@ -77,6 +77,17 @@ async def test_chown(root, alice, bob, open_dir, who, fields, is_allowed):  # no
     assert changed.mode == 0o755  # a program must not run as its new owner
 
 
+@pytest.mark.parametrize(("who", "mode"), [("root", 0o2666), ("alice", 0o666)])
+async def test_a_chown_with_what_a_kernel_left_of_the_mode(root, alice, open_dir, who, mode):
+    """Linux's FUSE leaves set-group-id where the group may not run it, whoever asks."""
+    f = (await alice.create(open_dir, b"f")).inode_id
+    await root.set_attr(f, gid=500)
+    await root.set_attr(f, mode=0o6666)
+    caller = {"root": root, "alice": alice}[who]
+    changed = await caller.set_attr(f, gid=1000, mode=0o2666)
+    assert (changed.mode, changed.gid) == (mode, 1000)
+
+
 async def test_chown_of_a_directory_keeps_setgid(root, open_dir):
     await root.set_attr(open_dir, mode=0o2755)
     assert (await root.set_attr(open_dir, uid=1000)).mode == 0o2755
