@@ -13,12 +13,19 @@ def write_durable(path: Path, content: str | bytes) -> None:
     Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=_open_no_link) as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not where a link of that name leads, which anybody may have put there who
+    can write in its directory.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def sync_directory(path: Path) -> None:
