@@ -75,7 +75,7 @@ def mount(arguments: list[str]) -> None:
         FsError: what stood in the way; nothing is mounted then.
     """
     words = read_mount_words(arguments)
-    _check_text(words.source, words.mount_point)
+    _check_text(words.source, words.mount_point, *words.settings.values())
     place = os.path.abspath(words.mount_point)  # noqa: PTH100 - links are followed by mount(8)
     if words.is_remount:
         if not words.is_fake:

@@ -40,7 +40,10 @@ def test_a_remount_writes_nothing_for_other_users(tmp_path, monkeypatch, uid):
     assert read_config(path).client.mount_options == expected
 
 
-@pytest.mark.parametrize("words", [("/c/\udcff", "/mnt"), ("/c", "/mnt/\udcff")])
+@pytest.mark.parametrize(
+    "words",
+    [("/c/\udcff", "/mnt"), ("/c", "/mnt/\udcff"), ("n:1", "/mnt", "-o", "key_file=/\udcff")],
+)
 def test_names_that_are_no_text_are_refused_in_a_line(words, capsys):
     assert mount_helper.run("mount", list(words)) == 32
     assert "is not UTF-8 text" in capsys.readouterr().err
