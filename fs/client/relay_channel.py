@@ -50,6 +50,7 @@ _TROUBLE: Final = {
     Status.RPC_CONNECTION_LOST,
     Status.RPC_TIMEOUT,
     Status.RPC_OVERLOADED,
+    Status.RPC_UNCHECKED,
     Status.INTERNAL_ERROR,
     Status.OUT_OF_RESOURCES,
 }

@@ -152,12 +152,12 @@ class Relays:
             raise FsError(Status.RPC_BAD_REQUEST, detail)
         node = self._node(request.node_id)
         # 2. Is there room?
-        taken = _Taken(self)
+        taken, message = _Taken(self), request.message  # which is a copy each time
         try:
-            taken.take(len(call.payload) + len(request.message))
+            taken.take(len(call.payload) + len(message))
             self._note(call.peer, node)
             # 3. Ask, and say what has come of it.
-            reply = await self._pass_on(call, node, method, request.message, taken)
+            reply = await self._pass_on(call, node, method, message, taken)
             reply.release = taken.give_back
         except BaseException:
             taken.give_back()

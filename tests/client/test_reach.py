@@ -590,6 +590,7 @@ async def test_what_went_straight_goes_another_way_once_somebody_passes_on(autoj
     "status",
     [
         Status.RPC_OVERLOADED,
+        Status.RPC_UNCHECKED,
         Status.OUT_OF_RESOURCES,
         Status.INTERNAL_ERROR,
         Status.RPC_CONNECTION_LOST,
