@@ -355,6 +355,10 @@ class Running:
         return f"unix:{self.directory}/run/{name}.sock"
 
 
+ORDER = ("storage", "meta", "mgmtd", "kv")
+"""Who is attacked first: what kv is sent changes what all the others need."""
+
+
 @contextmanager
 def running_cluster(directory: Path):
     """Start a cluster whose processes stay dead once they die; stop it."""
@@ -376,9 +380,9 @@ def fuzz_cluster(folder: Path, *, frames: int, seed: int, only: str = "") -> lis
     """Start a cluster, send `frames` frames to each of its processes, stop it."""
     reports = []
     with running_cluster(folder / "c") as cluster:
-        for name, pid in cluster.pids.items():
+        for name in sorted(cluster.pids, key=lambda name: ORDER.index(name.partition("-")[0])):
             if name.startswith(only):
-                report = Report(name, pid)
+                report = Report(name, cluster.pids[name])
                 attack = Attack(cluster, report, seed)
                 trio.run(attack.run, frames)
                 print(report, flush=True)
