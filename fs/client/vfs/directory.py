@@ -145,7 +145,7 @@ class Directories:
             await self._settle([entry.told.inode_id for entry in rest])
             if not self._are_outdated(directory, rest):
                 return self._newest(rest)
-        ask_count = count_max if is_short else PAGE_ENTRY_COUNT
+        ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
         page = await self._load_page(directory, cookie, ask_count)
         return self._newest(page[:count_max])
 
@@ -176,7 +176,8 @@ class Directories:
         begins, directory = self._core.begins, self._directory(handle_id)
         if begins is None:
             return None
-        request = self._request(directory, cookie, count_max if is_short else PAGE_ENTRY_COUNT)
+        ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
+        request = self._request(directory, cookie, ask_count)
         asked = self._asked_now()
 
         def end(reply: meta_pb2.ListRsp | None, error: FsError | None) -> None:
@@ -206,6 +207,16 @@ class Directories:
         if directory.moved.is_undecided:
             directory.moved.decide(directory.names.name_of(cookie) if cookie else b"")
         return directory
+
+    @staticmethod
+    def _ask_count(
+        directory: _OpenDirectory, cookie: int, count_max: int, *, is_short: bool
+    ) -> int:
+        """Return how many entries to ask meta for: a page of them, but of a program that has gone
+        to another place it is not known whether it will go on from there.
+        """
+        goes_on = cookie == directory.first_cookie + len(directory.page)
+        return PAGE_ENTRY_COUNT if goes_on and not is_short else min(count_max, PAGE_ENTRY_COUNT)
 
     @staticmethod
     def _rest_of_page(

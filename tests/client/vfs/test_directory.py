@@ -108,6 +108,35 @@ async def test_a_rewind_keeps_the_places_that_were_handed_out(autojump_clock, mo
         directories.releasedir(d)
 
 
+async def test_who_goes_from_place_to_place_has_no_pages_listed(
+    autojump_clock, mounts, monkeypatch
+):
+    monkeypatch.setattr(directory_module, "PAGE_ENTRY_COUNT", 20)
+    async with mounts() as m:
+        for i in range(60):
+            await m.names.mkdir(1, b"d%02d" % i, 0o755, ROOT)
+        directories = m.vfs.directories
+        d = directories.opendir(1, ROOT)
+        everything = await listing(m, d)
+        asked = []
+        meta = m.vfs._core.meta
+        listed = meta.list
+
+        async def noting(request):
+            asked.append(request.entry_count_max)
+            return await listed(request)
+
+        monkeypatch.setattr(meta, "list", noting)
+        for place in (35, 10, 31, 9):
+            page = await directories.readdir(d, place, 4)
+            assert [entry.name for entry in page] == everything[place : place + 4]
+        assert asked == [4, 4, 4, 4]
+        # It goes on from the last place.
+        assert (await directories.readdir(d, 13, 4))[0].name == everything[13]
+        assert asked[4:] == [20]
+        directories.releasedir(d)
+
+
 async def test_listing_shows_local_lengths_and_fsyncdir_is_durable(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"f")
