@@ -8,14 +8,17 @@ What a dead one leaves is cleared by the next mount at its place.
 """
 
 import fcntl
+import glob
 import hashlib
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +34,14 @@ from .cluster_plan import METRICS_ADDRESS, MountWishes, mount_config, wished_cli
 from .mount_point import check_fuse, check_mount_point, is_automount
 from .mount_source import MountSource
 from .readiness import READY_VARIABLE
+from .running import commands
 from .supervisor_link import last_line
 from .waits import SERVICE_TIMEOUT_S, ServiceFailedError
 
 END_TIMEOUT_S: Final = 10.0
 """Of a daemon that did not come to serve."""
+KEPT_S: Final = 30 * 24 * 3600.0
+"""For so long what a daemon has said last."""
 NAME_BYTES_MAX: Final = 64
 """Of a mount point's name, in those of its files."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -58,6 +64,18 @@ def _made_folder() -> Path:
     if found.st_uid != os.geteuid() or folder.is_symlink():
         raise FsError(Status.BAD_CONFIG, f"{folder} belongs to somebody else")
     return folder
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove what is left of daemons that ended long ago: each place has files of its own."""
+    served = {command.path for command in commands()}
+    for path in folder.glob("*.toml"):
+        with suppress(FileNotFoundError):  # somebody else does the same
+            of_place = [*folder.glob(f"{glob.escape(path.stem)}.*")]
+            age_s = time.time() - max((one.stat().st_mtime for one in of_place), default=math.inf)
+            if path not in served and age_s > KEPT_S:
+                for one in of_place:
+                    one.unlink()
 
 
 def _config_of(addresses: Sequence[str], settings: dict[str, str]) -> ProcessConfig:
@@ -119,6 +137,7 @@ def start(
     """
     config = _config(source, settings, mount_point, wishes)
     folder = _made_folder()
+    _forget_old(folder)
     digest = hashlib.sha256(os.fsencode(mount_point)).hexdigest()[:8]
     short_name = mount_point.name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")
     path = folder / f"{short_name}-{digest}.toml"

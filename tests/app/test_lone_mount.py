@@ -2,8 +2,10 @@
 and that one which does not come to serve is ended.
 """
 
+import os
 import signal
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import pytest
 
 from fs.app import lone_mount
 from fs.app.cluster_plan import MountWishes
+from fs.app.lone_mount import KEPT_S
 from fs.app.mount_source import parse_source
+from fs.app.process_id import ProcessId
+from fs.app.running import Command
 from fs.runtime.config_file import read_config, write_config
 from fs.schema.config import AuthSection, ClientSection, ProcessConfig, ProcessSection
 from fs.schema.status import FsError
@@ -128,3 +133,21 @@ def test_names_of_mount_points_of_any_kind(tries, tmp_path, name):
     tries("echo >/proc/self/fd/$EMBERFS_READY_FD; exec sleep 100", name)
     (path,) = (tmp_path / "run").glob("*.toml")
     assert read_config(path).client.mount_point == f"{tmp_path}/{name}"
+
+
+@pytest.mark.parametrize("name", ["place", "[a]*"])
+def test_what_daemons_have_left_long_ago_goes(tries, tmp_path, monkeypatch, name):
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    for age_s, kept in ((KEPT_S + 100, "gone"), (KEPT_S + 100, "served"), (KEPT_S - 100, "young")):
+        for suffix in ("toml", "log", "log.1", "lock"):
+            path = folder / f"{name}-{kept}.{suffix}"
+            path.touch()
+            os.utime(path, (time.time() - 2 * age_s, time.time() - 2 * age_s))
+        os.utime(folder / f"{name}-{kept}.log", (time.time() - age_s, time.time() - age_s))
+    served = Command(ProcessId(1, 1), "mountd", folder / f"{name}-served.toml")
+    monkeypatch.setattr(lone_mount, "commands", lambda: [served])
+    tries("echo >/proc/self/fd/$EMBERFS_READY_FD; exec sleep 100", "other")
+    left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("other-"))
+    suffixes = ("lock", "log", "log.1", "toml")
+    assert left == [f"{name}-{kept}.{end}" for kept in ("served", "young") for end in suffixes]
