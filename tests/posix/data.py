@@ -137,6 +137,29 @@ def appending(p: Probe) -> None:
 
 
 @check
+def appending_no_more(p: Probe) -> None:
+    p.touch("from", content=b"0123456789")
+    source = os.open("from", os.O_RDONLY)
+    fd = os.open("f", os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+    p.t("append", os.write, fd, b"one-two-three")
+    p.t("copy", os.copy_file_range, source, fd, 3, 0, 4)
+    p.t("take flag", fcntl.fcntl, fd, fcntl.F_SETFL, 0)
+    p.t("write in place", os.pwrite, fd, b"ONE", 0)
+    p.t("seek", os.lseek, fd, 8, os.SEEK_SET)
+    p.t("write at position", os.write, fd, b"THREE")
+    p.t("position", os.lseek, fd, 0, os.SEEK_CUR)
+    p.t("copy", os.copy_file_range, source, fd, 3, 0, 4)
+    p.t("read", os.pread, fd, 100, 0)
+    p.t("set flag", fcntl.fcntl, fd, fcntl.F_SETFL, os.O_APPEND)
+    p.t("append again", os.pwrite, fd, b"four", 0)
+    p.t("copy", os.copy_file_range, source, fd, 3, 0, 4)
+    p.t("read", os.pread, fd, 100, 0)
+    os.close(fd)
+    with open("f", "rb") as file:
+        p.note("content", file.read())
+
+
+@check
 def mapping(p: Probe) -> None:
     size = 3 * mmap.PAGESIZE
     p.touch("f", content=b"x" * (size - 100))

@@ -436,8 +436,8 @@ class ModelKernel(Caches):
         return count
 
     async def _send_write(self, file: OpenFile, offset: int, data: bytes) -> None:
-        body = p.WRITE_IN.pack(file.handle_id, offset, len(data), 0, 0, 0, 0) + data
-        reply = await self._ask(Opcode.WRITE, file.node.node_id, body)
+        head = p.WRITE_IN.pack(file.handle_id, offset, len(data), 0, 0, file.flags, 0)
+        reply = await self._ask(Opcode.WRITE, file.node.node_id, head + data)
         assert p.WRITE_OUT.unpack(reply)[0] == len(data), "a short write"
 
     async def _write_direct(self, file: OpenFile, offset: int, data: bytes) -> None:

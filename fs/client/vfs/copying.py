@@ -47,8 +47,9 @@ class Copying:
         comes later than the first byte.
 
         Raises:
-            FsError: BAD_FILE, also for a target opened with O_APPEND; INVALID_ARGUMENT for
-                overlapping ranges of one file; and what reading and writing raise.
+            FsError: BAD_FILE; INVALID_ARGUMENT for overlapping ranges of one file; and what
+                reading and writing raise.  (A target with O_APPEND is refused by Linux, which
+                alone knows whether the descriptor still has the flag.)
         """
         while True:
             copied = await self._copied(source_id, offset, target_id, place, count)
@@ -62,8 +63,6 @@ class Copying:
         and has another length by now.
         """
         source, target = self._files.readable(source_id), self._files.writable(target_id)
-        if target.is_append:
-            raise FsError(Status.BAD_FILE, f"inode {target.state.inode_id} is open for appending")
         await self._core.drain(source.state)
         await self._core.settle_length(source.state)
         ref, length = source.state.ref, source.state.local_length()

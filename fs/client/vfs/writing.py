@@ -12,10 +12,13 @@ from .open_file import FileHandle, InodeState
 class Writing(Handles):
     """See module head."""
 
-    async def write(self, handle_id: int, offset: int, data: Buffer) -> int:
+    async def write(
+        self, handle_id: int, offset: int, data: Buffer, *, appends: bool = True
+    ) -> int:
         """Buffer a write and return its length; `data` is kept by reference and must not change.
 
-        An O_APPEND handle ignores `offset`.  Below a quota of bytes that has room
+        An O_APPEND handle ignores `offset`, unless `appends` tells that the program has
+        taken the flag from its descriptor since.  Below a quota of bytes that has room
         for a part, that is written.
 
         Raises:
@@ -23,7 +26,7 @@ class Writing(Handles):
                 earlier write, once per handle.
         """
         handle = self.writable(handle_id)
-        return await self._write(handle, offset, data, is_append=handle.is_append)
+        return await self._write(handle, offset, data, is_append=handle.is_append and appends)
 
     async def write_mapped(self, handle_id: int, offset: int, data: Buffer) -> int:
         """Do what `write` does with pages that programs have changed through maps;

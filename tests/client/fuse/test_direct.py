@@ -280,6 +280,18 @@ async def test_bytes_written_are_read(kernel):
     assert (await kernel.ask(Opcode.READ, p.READ_IN.pack(fh, 0, 1, 0, 0, 0, 0)))[0] == errno.EBADF
 
 
+async def test_a_write_goes_to_the_end_only_while_its_descriptor_appends(kernel):
+    inode_id, _ = await kernel.make(b"f")
+    flags = os.O_RDWR | os.O_APPEND
+    _, reply = await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(flags, 0), inode_id)
+    fh = p.OPEN_OUT.unpack(reply)[0]
+    for now, data in ((flags, b"one-two"), (os.O_RDWR, b"ONE"), (flags, b"!")):
+        body = p.WRITE_IN.pack(fh, 0, len(data), 0, 0, now, 0) + data
+        assert await kernel.ask(Opcode.WRITE, body) == (0, p.WRITE_OUT.pack(len(data), 0))
+    request = p.READ_IN.pack(fh, 0, 100, 0, 0, flags, 0)
+    assert await kernel.ask(Opcode.READ, request) == (0, b"ONE-two!")
+
+
 def entries(reply, is_plus):
     offset, head = 0, p.ENTRY_OUT.size + p.ATTR.size if is_plus else 0
     while offset < len(reply):

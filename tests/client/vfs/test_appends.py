@@ -51,6 +51,21 @@ async def test_append_handles_see_their_own_records(autojump_clock, mounts):
         await m.close(h)
 
 
+async def test_a_handle_whose_flag_was_taken_away_writes_and_copies_where_it_is_told(
+    autojump_clock, mounts
+):
+    async with mounts() as m:
+        h = await m.create(b"log", os.O_RDWR | os.O_APPEND)
+        await m.files.write(h, 0, b"one-two")
+        assert await m.files.write(h, 0, b"ONE", appends=False) == 3
+        assert bytes(await m.files.read(h, 0, 100)) == b"ONE-two"
+        assert await m.vfs.copying.copy(h, 0, h, 4, 3) == 3
+        await m.files.write(h, 0, b"!")
+        assert bytes(await m.files.read(h, 0, 100)) == b"ONE-ONE!"
+        await m.close(h)
+        assert await m.read_file(b"log") == b"ONE-ONE!"
+
+
 async def test_a_failed_reservation_is_an_error_at_close(autojump_clock, mounts, cluster):
     async with mounts() as m:
         h = await m.create(b"log", A)

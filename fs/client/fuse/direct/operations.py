@@ -7,6 +7,7 @@ functions that the loop calls at once.
 
 import errno
 import fcntl
+import os
 from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
@@ -262,8 +263,12 @@ class Operations(DirectoryRequests):
         handle_id, offset, data = _written(request)
         if _kills_set_id(request):
             await self._names.drop_set_id(self._files.handle(handle_id))
-        write = self._files.write_mapped if _is_mapped(request) else self._files.write
-        return (p.WRITE_OUT.pack(await write(handle_id, offset, data), 0),)
+        if _is_mapped(request):
+            count = await self._files.write_mapped(handle_id, offset, data)
+        else:
+            appends = _appends(request)
+            count = await self._files.write(handle_id, offset, data, appends=appends)
+        return (p.WRITE_OUT.pack(count, 0),)
 
     def _flush_now(self, request: Request) -> Reply | None:
         handle_id, _, _, owner = p.FLUSH_IN.unpack_from(request.body)
@@ -420,6 +425,10 @@ def _written(request: Request) -> tuple[int, int, memoryview]:
 
 def _is_mapped(request: Request) -> bool:
     return bool(p.WRITE_IN.unpack_from(request.body)[3] & p.WRITE_CACHE)
+
+
+def _appends(request: Request) -> bool:
+    return bool(p.WRITE_IN.unpack_from(request.body)[5] & os.O_APPEND)
 
 
 def _kills_set_id(request: Request) -> bool:

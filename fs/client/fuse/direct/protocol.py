@@ -175,7 +175,10 @@ FLUSH_IN: Final = Struct("=QIIQ")
 READ_IN: Final = Struct("=QQIIQII")
 """fh, offset, size, read flags, lock owner, flags, unused."""
 WRITE_IN: Final = Struct("=QQIIQII")
-"""fh, offset, size, write flags, lock owner, flags, unused; then the bytes."""
+"""fh, offset, size, write flags, lock owner, flags, unused; then the bytes.
+
+The flags are those that the descriptor has by now: fcntl changes them without a request.
+"""
 WRITE_CACHE: Final = 1
 """Write flag: pages that programs have changed through maps;
 the open file is any one by which the inode is mapped.
