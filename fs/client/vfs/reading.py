@@ -122,6 +122,12 @@ class Reading(Handles):
 
     async def _read(self, handle: FileHandle, offset: int, count: int) -> tuple[Buffer, int]:
         """Return what there is, and the length of the file that it went by."""
+        unsent = self._unsent(handle, offset, count)
+        if unsent is not None:
+            begun, length = unsent
+            if offset + len(begun) == min(offset + count, length):
+                return begun, length
+            return await self._read_on(handle, offset, count, begun)
         # 2. clip to the length, 3. own writes up to there first
         ref, length = await self.settled(handle, offset, count)
         end = min(offset + count, length)
@@ -143,6 +149,37 @@ class Reading(Handles):
             if handle.state.ref is not ref:  # while it waited: the length goes with that one
                 raise CutMeanwhileError(handle.state.inode_id)
             return await self._read_straight(ref, offset, end), length
+
+    async def _read_on(
+        self, handle: FileHandle, offset: int, count: int, begun: Buffer
+    ) -> tuple[Buffer, int]:
+        """Do `_read` where the first bytes are known: the kernel asks for more than a program
+        that reads back what it has just written.
+        """
+        state, ref, place = handle.state, handle.state.ref, offset + len(begun)
+        rest, length = await self._read(handle, place, offset + count - place)
+        if state.ref is not ref or length < place:
+            raise CutMeanwhileError(state.inode_id)
+        return b"".join((begun, rest)), length
+
+    def _unsent(self, handle: FileHandle, offset: int, count: int) -> tuple[Buffer, int] | None:
+        """Return what of a range was written here and is not on its way yet, from its first byte
+        on, with the length of the file; None: that is not so of the first byte.
+
+        Nothing newer is known of those bytes: what is on its way, or stored, was written before.
+        So a program that reads back what it has just written need not wait for storage.
+        """
+        state = handle.state
+        run = state.run
+        if run is None or handle.is_direct or handle.is_append or state.append.length:
+            return None
+        if state.is_length_unknown or state.cuts_under_way:
+            return None
+        length = state.local_length()
+        end = min(offset + count, length, run.end)
+        if not run.offset <= offset < end:
+            return None
+        return run.between(offset, end), length
 
     async def _read_straight(self, ref: FileRef, offset: int, end: int) -> Buffer:
         view = self._core.memory.take(end - offset)
@@ -191,14 +228,16 @@ class Reading(Handles):
                 return state.ref, length
 
     def read_now(self, handle_id: int, offset: int, count: int) -> Buffer | None:
-        """Do what `read` does when the bytes were read ahead, or are inline and known;
-        else return None, with nothing done.
+        """Do what `read` does when the bytes were read ahead, are inline and known, or were written
+        here and are not sent yet; else return None, with nothing done.
 
         Raises:
             FsError: BAD_FILE.
         """
         handle = self.readable(handle_id)
         state = handle.state
+        if state.run is not None:
+            return self._unsent_now(handle, offset, count)
         is_inline = state.file.is_inline and not handle.is_direct
         if state.is_dirty or handle.is_append or state.is_length_unknown or state.cuts_under_way:
             return None
@@ -219,6 +258,16 @@ class Reading(Handles):
         self._core.ahead_hit_count += 1
         self._fetch_ahead(handle, offset, end, length)
         return _cut_out(blocks, offset, end)
+
+    def _unsent_now(self, handle: FileHandle, offset: int, count: int) -> Buffer | None:
+        unsent = self._unsent(handle, offset, count)
+        if unsent is None:
+            return None
+        found, length = unsent
+        if offset + len(found) < min(offset + count, length):
+            return None
+        is_short = len(found) < count and self._may_show_longer(handle.state, length)
+        return None if is_short else found
 
     def ahead_now(self, handle_id: int, offset: int, count: int) -> memoryview | None:
         """Return what `read_now` would, if one block that was read ahead holds all of it,

@@ -11,6 +11,9 @@ from ...schema.layout import MIB
 FLUSH_BYTES_MAX = 8 * MIB
 """Files with larger chunks are flushed in steps of this size, to bound memory."""
 
+PIECES_LOOKED_AT_MAX = 64
+"""Pieces of a run that is read from; more become one."""
+
 
 def flush_unit_bytes(chunk_size_bytes: int, write_buffer_bytes: int) -> int:
     """Return the alignment at which a sequential writer's data is cut into flushes.
@@ -104,6 +107,26 @@ class WriteRun:
         self.length -= front.length
         self.offset = boundary
         return front
+
+    def between(self, offset: int, end: int) -> bytes:
+        """Return a copy of some of the bytes; self.offset <= offset < end <= self.end.
+
+        Of many pieces one is made first, so that a writer who reads everything back does not make
+        each read look at all of them.
+        """
+        assert self.offset <= offset < end <= self.end, (self.offset, offset, end, self.end)
+        if len(self.pieces) > PIECES_LOOKED_AT_MAX:
+            self.pieces = [self.joined()]
+        found: list[Buffer] = []
+        piece_end = self.end
+        for piece in reversed(self.pieces):  # the last ones are those that are read back mostly
+            start = piece_end - len(piece)
+            if start < end:
+                found.append(memoryview(piece)[max(offset - start, 0) : end - start])
+            if start <= offset:
+                break
+            piece_end = start
+        return b"".join(reversed(found))
 
     def joined(self) -> Buffer:
         """Return all bytes as one buffer; without a copy when there is one piece."""

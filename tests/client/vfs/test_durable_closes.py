@@ -109,9 +109,9 @@ async def test_bytes_of_a_close_become_durable_on_their_way(autojump_clock, moun
             await act(h)
         assert (chunks.durable_writes, chunks.sync_count) == (2, 0)
         # What went before, and was not durable, takes a sync.
-        await m.files.write(h, 0, b"y")
-        assert bytes(await m.files.read(h, 0, 1)) == b"y"
-        await m.files.write(h, 1, b"z")
+        await m.files.write(h, 1, b"y")
+        assert bytes(await m.files.read(h, 0, 2)) == b"\0y"
+        await m.files.write(h, 2, b"z")
         await act(h)
         assert (chunks.durable_writes, chunks.sync_count) == (2, 1)
         await m.files.write(h, 2, b"z")

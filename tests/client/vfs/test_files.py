@@ -134,6 +134,7 @@ async def test_dyn_stripe_is_extended_before_writing(autojump_clock, mounts, clu
         assert "ExtendStripe" not in cluster.calls
         await m.files.write(h, 9 * CHUNK, b"far")
         assert bytes(await m.files.read(h, 9 * CHUNK, 10)) == b"far"
+        await m.files.fsync(h, is_data_only=False)
         assert cluster.child(1, b"f").file.dyn_stripe == 4
         await m.close(h)
 

@@ -285,6 +285,8 @@ async def test_own_bytes_are_read_before_the_close(autojump_clock, mounts, clust
         h = await m.create(b"f", RW)
         await write(m, h, 0, b"first")
         assert bytes(await m.files.read(h, 1, 100)) == b"irst"
+        assert not inline(cluster, b"f") and not cluster.stored
+        await m.files.fsync(h, is_data_only=True)
         assert inline(cluster, b"f") == b"first" and not cluster.stored
         await write(m, h, 5, b" and more")
         assert bytes(await m.files.read(h, 0, 100)) == b"first and more"

@@ -185,6 +185,79 @@ async def test_write_back_after_the_interval(autojump_clock, mounts, cluster):
         await m.close(a)
 
 
+async def test_what_was_just_written_is_read_back_without_sending_it(
+    autojump_clock, mounts, cluster
+):
+    """It waited for storage each time, a program that checks what it writes some ms for each."""
+    async with mounts() as m:
+        h = await m.create(b"f", os.O_RDWR)
+        for number in range(60):
+            await m.files.write(h, 1000 * number, bytes([number]) * 1000)
+            assert await m.files.read(h, 1000 * number, 4096) == bytes([number]) * 1000
+            if number:
+                found = m.files.read_now(h, 1000 * number - 1, 2)
+                assert found == bytes([number - 1, number])
+        assert not cluster.chunks.writes
+        await m.files.write(h, 500, b"over")
+        assert bytes(await m.files.read(h, 498, 8)) == b"\0\0over\0\0"
+        await m.files.fsync(h, is_data_only=False)
+        sent = len(cluster.chunks.writes)
+        for number in range(20):  # what follows is there already, and the kernel reads on
+            await m.files.write(h, 1000 * number, b"n" * 1000)
+            found = bytes(await m.files.read(h, 1000 * number, 3000))
+            assert found == b"n" * 1000 + bytes([number + 1]) * 1000 + bytes([number + 2]) * 1000
+            assert m.files.read_now(h, 1000 * number, 1001) is None
+        assert len(cluster.chunks.writes) == sent
+        await m.close(h)
+        assert len(await m.read_file(b"f")) == 60_000
+
+
+@pytest.mark.parametrize("how", ["a longer part", "past the cache", "appended", "cut"])
+async def test_what_is_not_all_of_what_is_asked_for_is_sent_first(
+    autojump_clock, mounts, cluster, how
+):
+    async with mounts() as m:
+        h = await m.create(b"f", os.O_RDWR | (os.O_APPEND if how == "appended" else 0))
+        await m.files.write(h, 0, b"first")
+        await m.files.fsync(h, is_data_only=False)
+        await m.files.write(h, 5, b"second")
+        sent = len(cluster.chunks.writes)
+        other = h
+        if how == "past the cache":
+            other = (await m.open(b"f", os.O_RDONLY | os.O_DIRECT)).handle_id
+        if how == "cut":
+            await set_length(m, h, b"f", 8)
+        found = bytes(await m.files.read(other, 0 if how == "a longer part" else 5, 100))
+        wanted = {"a longer part": b"firstsecond", "cut": b"sec"}.get(how, b"second")
+        assert found == wanted and len(cluster.chunks.writes) > sent
+        if other != h:
+            await m.close(other)
+        await m.close(h)
+
+
+async def test_what_is_cut_while_the_rest_is_read_is_read_anew(autojump_clock, mounts, cluster):
+    async with mounts() as m:
+        await m.write_file(b"f", b"o" * 3000)
+        h = (await m.open(b"f", os.O_RDWR)).handle_id
+        await m.files.write(h, 0, b"n" * 1000)
+        found = []
+
+        async def read():
+            found.append(bytes(await m.files.read(h, 0, 3000)))
+
+        async with trio.open_nursery() as nursery:
+            cluster.chunks.delay_s = 60.0
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.chunks.delay_s = 0.0
+            await set_length(m, h, b"f", 500)
+            await m.files.write(h, 500, b"z" * 2500)
+            await m.files.fsync(h, is_data_only=False)
+            assert not found
+        assert found == [b"n" * 500 + b"z" * 2500]
+        await m.close(h)
+
+
 async def test_while_space_is_tight_the_write_itself_fails(autojump_clock, mounts, cluster):
     full = FsError(Status.NO_SPACE, "disk full")
     async with mounts() as m:

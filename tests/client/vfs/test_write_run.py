@@ -21,6 +21,20 @@ def test_cut_tiles_exactly(pieces, data):
     assert bytes(run.joined()) == whole[boundary - 100 :]
 
 
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=150), st.data())
+def test_any_part_can_be_read(pieces, data):
+    run, whole = WriteRun(100), b"".join(pieces)
+    for piece in pieces:
+        run.append(piece)
+    for _ in range(3):
+        start = data.draw(st.integers(0, len(whole) - 1))
+        end = data.draw(st.integers(start + 1, len(whole)))
+        assert run.between(100 + start, 100 + end) == whole[start:end]
+        run.append(b"more")
+        whole += b"more"
+    assert bytes(run.joined()) == whole and run.length == len(whole)
+
+
 def test_a_single_piece_is_not_copied():
     data = b"x" * 1000
     run = WriteRun(0)
