@@ -21,13 +21,13 @@ from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 
 BY_FILES: Final = ("--dist", "loadfile", "--no-loadscope-reorder")
 """Whole files, in the order of tests/conftest.py."""
-FULL_OPTIONS: Final = ("-n", "3", *BY_FILES)
-"""One file more at a time than the two cores that this is for:
+FULL_OPTIONS: Final = ("-n", "4", *BY_FILES)
+"""Twice as many files at a time as the two cores that this is for:
 of the time of tests with real processes two fifths are spent waiting.
 """
 FAST_OPTIONS: Final = (
     *("-m", "not slow and not thorough and not mount", "--hypothesis-profile=few"),
-    *FULL_OPTIONS,
+    *("-n", "3", *BY_FILES),
 )
 """Few of these wait, but those that do take a fifth of the time of a run by two workers."""
 SOME_FAILED: Final = 1

@@ -364,18 +364,26 @@ def reached_by_tcp(path):
                 to.sendall(data)
             to.shutdown(socket.SHUT_WR)
 
+    def pass_on(here):
+        with here, socket.socket(socket.AF_UNIX) as there, contextlib.suppress(OSError):
+            there.connect(str(path))
+            back = threading.Thread(target=pump, args=(there, here), daemon=True)
+            back.start()
+            pump(here, there)
+            back.join()
+
     def serve(listener):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is shut
             while True:
                 here, _ = listener.accept()
-                there = socket.socket(socket.AF_UNIX)
-                there.connect(str(path))
-                for ends in ((here, there), (there, here)):
-                    threading.Thread(target=pump, args=ends, daemon=True).start()
+                threading.Thread(target=pass_on, args=(here,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        serving = threading.Thread(target=serve, args=(listener,), daemon=True)
+        serving.start()
         yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join()
 
 
 _AUTOFS_READY = 0x9360
