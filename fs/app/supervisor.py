@@ -265,9 +265,16 @@ async def serve(
         if until is not None:
             nursery.start_soon(stop_after, until)
         async with trio.open_nursery() as answering:
-            listener = trio.SocketListener(listening)
-            nursery.start_soon(_serve_socket, supervisor, listener, answering)
+            accepting = trio.CancelScope()
+
+            async def accept() -> None:
+                with accepting:
+                    await _serve_socket(supervisor, trio.SocketListener(listening), answering)
+
+            nursery.start_soon(accept)
             await supervisor.wait_stopped()
+            accepting.cancel()
+            await trio.lowlevel.checkpoint()  # nobody comes to who is about to be gone
             answering.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS_S
         nursery.cancel_scope.cancel()
     path.unlink(missing_ok=True)
