@@ -1,11 +1,11 @@
 # ruff: noqa: ANN001, ANN201, ARG002, D102 - the signatures are those of pyfuse3.Operations
-"""A pyfuse3 file system whose files all have the bytes of one local file,
-read from the disk ahead of their reader.
+"""A pyfuse3 file system whose files all have the bytes of one local file, read from the disk.
 
-What any such file system takes for a cold sequential read: the empty one (empty_fuse.py) reads no
-disk.  It reads past the page cache, into huge pages that are used again, 8 MiB at a time and two
-more ahead, and answers from there: no byte is copied before the kernel copies it.  It verifies
-nothing, and knows nobody to ask.  One reader at a time, who may jump.
+What any such file system takes for cold reads: the empty one (empty_fuse.py) reads no disk.
+Reading in order it reads past the page cache, into huge pages that are used again, 8 MiB at a time
+and two more ahead, and answers from there: no byte is copied before the kernel copies it.  One
+such reader at a time, who may jump.  Small reads go to the disk as they come, each in a thread.
+It verifies nothing, and knows nobody to ask.
 
 Run as `python -m benchmarks.disk_fuse FILE MOUNT_POINT`; serves until unmounted.
 """
@@ -21,6 +21,8 @@ from .empty_fuse import EmptyFs
 
 BLOCK_BYTES = 8 << 20
 AHEAD_COUNT = 2
+SMALL_BYTES_MAX = 16 << 10
+"""Nobody who reads in order asks for so little at once."""
 
 
 class _Block:
@@ -37,6 +39,8 @@ class DiskFs(EmptyFs):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        self._small_fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(self._small_fd, 0, 0, os.POSIX_FADV_RANDOM)
         self._length = os.fstat(self._fd).st_size
         self._blocks: dict[int, _Block] = {}
         self._idle: list[memoryview] = []
@@ -50,6 +54,8 @@ class DiskFs(EmptyFs):
         return entry
 
     async def read(self, fh, off, size):
+        if size <= SMALL_BYTES_MAX:
+            return await trio.to_thread.run_sync(os.pread, self._small_fd, size, off)
         end, parts = min(off + size, self._length), []
         while off < end:
             index, start = divmod(off, BLOCK_BYTES)

@@ -106,9 +106,9 @@ def measure(sizes: Sizes, parent: Path | None, progress: Progress) -> list[Row]:
             folders = directory, ours, beside, Path(local)
             row = _measured(kind, sizes, meter, folders, _rounds(kind[4], sizes))
             rows.append(_beside_fio(row, sizes, fio) if kind[4] is sequential_write else row)
-            if kind[4] is sequential_read:
+            if kind[4] in COLD:
                 progress.step("mount: the same by a file system that reads the disk itself")
-                rows.append(_measured_disk(sizes, Path(local), empty))
+                rows.append(_measured_disk(kind, sizes, Path(local), empty))
     return rows
 
 
@@ -121,10 +121,11 @@ def _beside_fio(row: Row, sizes: Sizes, fio: LargeBlocks) -> Row:
     return replace(row, fio=fio.mib_s(Large.NEW, REPLICAS))
 
 
-def _measured_disk(sizes: Sizes, local: Path, empty: Path) -> Row:
-    """Measure the cold read of any pyfuse3 file system that reads a disk and does nothing else,
-    beside that of the empty one.
+def _measured_disk(kind: Workload, sizes: Sizes, local: Path, empty: Path) -> Row:
+    """Measure the cold reads of any pyfuse3 file system that reads a disk and does nothing else,
+    beside those of the empty one.
     """
+    _, unit, _, _, workload, _ = kind
     path, values, limits = local / "read-by-fuse", [], []
     new_file_mib_s(path, sizes.file_mib)
     with _mount_of("benchmarks.disk_fuse", str(path)) as mounted:
@@ -132,11 +133,11 @@ def _measured_disk(sizes: Sizes, local: Path, empty: Path) -> Row:
         for _ in range(READ_ROUNDS):
             for folder, rates in ((mounted, values), (empty / FOLDER, limits)):
                 drop_page_cache()
-                rates.append(sequential_read(folder, sizes))
+                rates.append(workload(folder, sizes))
     path.unlink()
     value, limit = statistics.median(values), statistics.median(limits)
     return Row(
-        "the same, pyfuse3 that reads the disk itself (of empty pyfuse3)", value, "MiB/s", limit
+        "the same, pyfuse3 that reads the disk itself (of empty pyfuse3)", value, unit, limit
     )
 
 
