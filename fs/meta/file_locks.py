@@ -81,6 +81,13 @@ def without_range(locks: Iterable[FileLock], freed: FileLock) -> list[FileLock]:
     return _ordered(_cut(locks, freed))
 
 
+def without_converted(locks: Iterable[FileLock], refused: FileLock) -> list[FileLock]:
+    """Return the table after a wanted lock could not be had: who converts one of flock has lost
+    the one that he had, as in Linux, so that two who share a file may both want it alone.
+    """
+    return without_range(locks, refused) if refused.kind == LockKindPb.FLOCK_LOCK else list(locks)
+
+
 def without_client(locks: Iterable[FileLock], client_id: str) -> list[FileLock]:
     """Return the table without anything that a client held."""
     return [lock for lock in locks if lock.holder.client_id != client_id]

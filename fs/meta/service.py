@@ -345,7 +345,8 @@ class MetaService(RequestRunner):
     async def set_lock(self, _call: Call, request: meta.SetLockReq) -> meta.SetLockRsp:
         """Serve SetLock."""
         reply = await self._change(set_lock, request)
-        if reply.is_done:  # also a lock for reading in place of one for writing frees something
+        if reply.is_done or reply.has_freed:
+            # Also a lock for reading in place of one for writing frees something.
             self._lock_waits.wake(request.inode_id)
         return reply
 

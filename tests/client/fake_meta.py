@@ -406,6 +406,7 @@ class FakeMeta:
         if conflict is not None:
             if r.wait_id:
                 self._begin_wait(LockWait(r.wait_id, r.inode_id, wanted), before)
+            self.cluster.locks[r.inode_id] = file_locks.without_converted(before, wanted)
             return meta_pb2.SetLockRsp(conflict=file_locks.lock_to_pb(conflict))
         self.cluster.lock_waits.pop((wanted.holder, r.wait_id), None)
         change = file_locks.without_range if r.is_unlock else file_locks.with_lock

@@ -185,16 +185,16 @@ class WideModel(Model):
         if node is None:
             return (True, None) if is_unlock else Status.STALE
         conflict = None if is_unlock else self.lock_conflict(node, lock, who)
-        if conflict is not None:
+        if conflict is not None and kind == "posix":
             return False, conflict
         key = (kind, who.client, owner)
         before = held(node, "locks").get(key, {})
         mine = {byte: how for byte, how in before.items() if not first <= byte <= last}
-        if not is_unlock:
+        if conflict is None and not is_unlock:
             mine |= dict.fromkeys(range(first, last + 1), is_write)
         locks = {**held(node, "locks"), key: mine}
         node.locks = {k: v for k, v in locks.items() if v}
-        return True, None
+        return conflict is None, conflict
 
     # ---- sessions ------------------------------------------------------------------------------
 

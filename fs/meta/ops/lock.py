@@ -26,6 +26,7 @@ from ..file_locks import (
     lock_to_pb,
     with_lock,
     without_client,
+    without_converted,
     without_range,
 )
 from ..idempotency import recall, remember
@@ -72,7 +73,7 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
     if done is not None:
         return done
     wanted = _wanted(ctx, request.lock)
-    inode_id, client_id = request.inode_id, ctx.caller.client_id
+    inode_id = request.inode_id
     may_wait = request.wait_id and wanted.kind == LockKindPb.POSIX_LOCK
     before = await _load(tr, inode_id)
     if request.is_unlock:
@@ -84,26 +85,52 @@ async def set_lock(tr: Transaction, ctx: OpContext, request: meta.SetLockReq) ->
         if conflict is not None:
             if may_wait:
                 await begin_wait(tr, ctx, LockWait(request.wait_id, inode_id, wanted), before)
-            reply = meta.SetLockRsp(conflict=lock_to_pb(conflict))
-            if ctx.caller.is_repeat:  # an earlier try may still come, when the bytes are free
-                remember(tr, ctx, META_SET_LOCK, reply)
-            return reply
+            return _refuse(tr, ctx, inode_id, wanted, conflict, before)
         after = with_lock(before, wanted)
         if may_wait:
             await end_wait(tr, ctx, wanted.holder, request.wait_id)
     if len(after) > max(LOCK_COUNT_MAX, len(before)):
         raise FsError(Status.NO_LOCKS_LEFT, f"inode {inode_id:#x} has {len(before)} locks")
     reply = meta.SetLockRsp(is_done=True)
-    if after != before:
-        _store(tr, inode_id, after)
-        index_key = records.client_locks_key(client_id, inode_id)
-        if not has_client(after, client_id):
-            tr.clear(index_key)
-        elif not has_client(before, client_id):
-            tr.set(index_key, records.pack_u64(ctx.now_ns))
+    _change(tr, ctx, inode_id, before, after)
     if after != before or ctx.caller.is_repeat:
         remember(tr, ctx, META_SET_LOCK, reply)
     return reply
+
+
+def _refuse(  # noqa: PLR0917 - all of them are of one attempt
+    tr: Transaction,
+    ctx: OpContext,
+    inode_id: int,
+    wanted: FileLock,
+    conflict: FileLock,
+    before: list[FileLock],
+) -> meta.SetLockRsp:
+    """Return the answer to an attempt that somebody else's lock forbids."""
+    reply = meta.SetLockRsp(conflict=lock_to_pb(conflict))
+    after = without_converted(before, wanted)
+    reply.has_freed = after != before
+    if reply.has_freed:
+        tr.mark_freeing()
+        _change(tr, ctx, inode_id, before, after)
+    if ctx.caller.is_repeat:  # an earlier try may still come, when the bytes are free
+        remember(tr, ctx, META_SET_LOCK, reply)
+    return reply
+
+
+def _change(
+    tr: Transaction, ctx: OpContext, inode_id: int, before: list[FileLock], after: list[FileLock]
+) -> None:
+    """Store a table that the calling client has changed, and whether it holds anything there."""
+    if after == before:
+        return
+    client_id = ctx.caller.client_id
+    _store(tr, inode_id, after)
+    index_key = records.client_locks_key(client_id, inode_id)
+    if not has_client(after, client_id):
+        tr.clear(index_key)
+    elif not has_client(before, client_id):
+        tr.set(index_key, records.pack_u64(ctx.now_ns))
 
 
 async def find_lock_conflict(

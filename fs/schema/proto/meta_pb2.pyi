@@ -1935,13 +1935,17 @@ Global___SetLockReq: _TypeAlias = SetLockReq  # noqa: Y015
 
 @_typing.final
 class SetLockRsp(_message.Message):
-    """not done: held by somebody else"""
+    """not done: held by somebody else
+    has_freed: not done, and what the owner held has gone, as flock(2) converts a lock
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     IS_DONE_FIELD_NUMBER: _builtins.int
     CONFLICT_FIELD_NUMBER: _builtins.int
+    HAS_FREED_FIELD_NUMBER: _builtins.int
     is_done: _builtins.bool
+    has_freed: _builtins.bool
     @_builtins.property
     def conflict(self) -> _common_pb2.FileLockPb: ...
     def __init__(
@@ -1949,10 +1953,11 @@ class SetLockRsp(_message.Message):
         *,
         is_done: _builtins.bool = ...,
         conflict: _common_pb2.FileLockPb | None = ...,
+        has_freed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict", "is_done", b"is_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflict", b"conflict", "has_freed", b"has_freed", "is_done", b"is_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,6 +41,26 @@ async def test_two_mounts_exclude_each_other_and_see_each_others_bytes(autojump_
         await two.close(h2)
 
 
+async def test_two_that_share_a_lock_may_both_want_it_alone(autojump_clock, mounts):
+    """Each waited for the other for ever."""
+    async with mounts(2) as (one, two):
+        h = await one.create(b"f")
+        inode_id = (await one.names.lookup(1, b"f", ROOT)).inode_id
+        for mount in (one, two):
+            await mount.vfs.locks.lock(inode_id, wish(is_flock=True, is_write=False), wait=False)
+
+        async def convert(mount) -> None:
+            await mount.vfs.locks.lock(inode_id, wish(is_flock=True), wait=True)
+            await trio.sleep(1)
+            await mount.vfs.locks.owner_closes(inode_id, 1, is_flock=True)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(convert, one)
+                nursery.start_soon(convert, two)
+        await one.close(h)
+
+
 async def test_a_wait_can_be_given_up_and_holds_nothing(autojump_clock, mounts):
     async with mounts(2) as (one, two):
         h = await one.create(b"f")

@@ -87,6 +87,41 @@ async def test_a_try_that_comes_late_does_not_free_what_was_locked_since(root, o
     assert (await conflict(other, inode_id, wish())).owner == 1
 
 
+async def test_converting_a_lock_of_flock_gives_up_the_old_one(root, other):
+    """As in Linux; of fcntl's locks none is lost by asking for another one."""
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    for kind in (FLOCK_LOCK, POSIX_LOCK):
+        shared = wish(kind=kind, is_write=False)
+        assert (await lock(root, inode_id, shared)).is_done
+        assert (await lock(other, inode_id, shared)).is_done
+        reply = await lock(root, inode_id, wish(kind=kind))
+        assert not reply.is_done and reply.conflict.client_id == OTHER
+        assert reply.has_freed is (kind == FLOCK_LOCK)
+        assert (await lock(other, inode_id, wish(kind=kind))).is_done is (kind == FLOCK_LOCK)
+    assert (await lock(other, inode_id, wish(kind=FLOCK_LOCK), is_unlock=True)).is_done
+    assert not (await lock(root, inode_id, wish(kind=FLOCK_LOCK), is_unlock=True)).has_freed
+
+
+async def test_who_waits_hears_of_a_lock_that_was_given_up(root, other, autojump_clock):
+    inode_id = (await root.create(ROOT, b"f")).inode_id
+    shared, alone = (wish(kind=FLOCK_LOCK, is_write=how) for how in (False, True))
+    await lock(root, inode_id, shared)
+    await lock(other, inode_id, shared)
+    assert not (await lock(root, inode_id, alone)).is_done
+    await lock(root, inode_id, shared)
+    async with trio.open_nursery() as nursery:
+
+        async def wait():
+            assert await conflict(root, inode_id, alone, wait_ms=5000) is None
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait)
+        await trio.sleep(0.1)
+        assert not (await lock(other, inode_id, alone)).is_done
+        await trio.sleep(0.01)
+        pytest.fail("nobody woke the waiting one")
+
+
 async def test_bad_wishes(root, world):
     inode_id = (await root.create(ROOT, b"f")).inode_id
     with refused(Status.INVALID_ARGUMENT, "EINVAL"):
