@@ -2,12 +2,34 @@
 
 import pytest
 
+from fs.kv.api import Transaction
 from fs.kv.faulty import FaultyEngine
+from fs.kv.forwarding import ForwardingTransaction
 from fs.kv.memory import MemoryEngine
 from fs.runtime.simulated import SimulatedClock
 from tests.kv.harness import CHOSEN_KIND, Lab
 
 KIND = CHOSEN_KIND or "memory"
+
+
+class CountedTransaction(ForwardingTransaction):
+    def __init__(self, inner: Transaction, engine: "CountedEngine") -> None:
+        super().__init__(inner)
+        self._engine = engine
+
+    async def commit(self) -> bytes | None:
+        stamp = await self._inner.commit()
+        self._engine.commit_count += stamp is not None
+        return stamp
+
+
+class CountedEngine(FaultyEngine):
+    """Counts commits that wrote and took effect, as the engine in memory does by itself."""
+
+    commit_count = 0
+
+    def transaction(self) -> Transaction:
+        return CountedTransaction(super().transaction(), self)
 
 
 @pytest.fixture
@@ -22,7 +44,7 @@ async def open_lab(tmp_path, nursery):
             return MemoryEngine(SimulatedClock())
         lab = Lab(kind, tmp_path / f"kv-{len(labs)}", nursery)
         labs.append(lab)
-        return FaultyEngine(await lab.open(), None)
+        return CountedEngine(await lab.open(), None)
 
     yield open_one
     for lab in labs:
