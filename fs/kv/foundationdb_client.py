@@ -82,8 +82,8 @@ def read_cluster_file(path: str) -> str:
             f"FoundationDB's cluster file {path}: {reason}; copy it from a machine of that cluster"
             " (usually /etc/foundationdb/fdb.cluster)",
         ) from error
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#")]
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
     if len(lines) != 1 or not CLUSTER_FILE_LINE.fullmatch(lines[0]):
         raise FsError(
             Status.BAD_CONFIG,
@@ -133,6 +133,24 @@ def _set_options(fdb: Any, options: ClientOptions) -> None:
             tell(value)
 
 
+def _check_files(options: ClientOptions) -> None:
+    """Raise FsError(BAD_CONFIG) for a file or folder that is not there, or not for this process:
+    the client library tells nobody of one, and no server is reached.
+    """
+    for knob, path in (
+        ("trace_directory", options.trace_directory),
+        ("tls_certificate_path", options.tls_certificate_path),
+        ("tls_key_path", options.tls_key_path),
+        ("tls_ca_path", options.tls_ca_path),
+    ):
+        if not path:
+            continue
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise FsError(Status.BAD_CONFIG, f"kv.{knob} {path}: {error.strerror}") from error
+
+
 def client_of(section: KvSection) -> Client:
     """Return the client library of this process,
     loading it and starting its network thread the first time.
@@ -145,6 +163,7 @@ def client_of(section: KvSection) -> Client:
         section.tls_verify_peers,
     )
     if not _clients:
+        _check_files(options)
         fdb = _loaded()
         try:
             _set_options(fdb, options)

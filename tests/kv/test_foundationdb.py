@@ -104,7 +104,7 @@ async def test_a_bad_cluster_file_is_told_at_once(tmp_path, runtime, text, says)
 
 def test_comments_and_tls_addresses_belong_into_cluster_files(tmp_path):
     path = tmp_path / "fdb.cluster"
-    path.write_text("# DO NOT EDIT!\n\nmine:x7Yz@10.0.0.1:4500:tls,[::1]:4500:tls\n")
+    path.write_text("# DO NOT EDIT!\n\nmine:x7Yz@10.0.0.1:4500:tls,[::1]:4500:tls  # as of May\n")
     assert read_cluster_file(str(path)) == "mine:x7Yz@10.0.0.1:4500:tls,[::1]:4500:tls"
 
 
@@ -201,14 +201,12 @@ def test_a_server_that_is_away_is_told_within_the_time(tmp_path):
 
 
 @pytest.mark.slow
-def test_options_reach_the_client_before_its_network_starts(server):
-    options = {
-        "tls_certificate_path": "/c.pem",
-        "tls_key_path": "/k.pem",
-        "tls_ca_path": "/ca.pem",
-        "tls_verify_peers": "Check.Valid=1",
-        "trace_directory": "/traces",
-    }
+def test_options_reach_the_client_before_its_network_starts(server, tmp_path):
+    names = ("tls_certificate_path", "tls_key_path", "tls_ca_path")
+    options = {name: str(tmp_path / name) for name in names}
+    for path in options.values():
+        Path(path).touch()
+    options |= {"tls_verify_peers": "Check.Valid=1", "trace_directory": str(tmp_path)}
     said = opened(
         server.cluster_file,
         before=FAKE,
@@ -216,6 +214,21 @@ def test_options_reach_the_client_before_its_network_starts(server):
         after="print(sorted(library.network.options.values()))",
     )
     assert said.splitlines() == ["open", str(sorted(v.encode() for v in options.values()))]
+
+
+@pytest.mark.parametrize(
+    "knob", ["tls_certificate_path", "tls_key_path", "tls_ca_path", "trace_directory"]
+)
+async def test_a_file_of_the_options_that_is_not_there_is_named(
+    tmp_path, runtime, monkeypatch, knob
+):
+    """The client library says nothing of it; it was told as a server that does not answer."""
+    path = tmp_path / "fdb.cluster"
+    path.write_text("a:b@127.0.0.1:1\n")
+    monkeypatch.setattr(foundationdb_client, "_clients", [])
+    section = KvSection(cluster_file=str(path), **{knob: str(tmp_path / "none")})
+    error = await refusal(Status.BAD_CONFIG, open_engine(section, runtime, cluster_id="a"))
+    assert f"kv.{knob} {tmp_path / 'none'}: No such file" in str(error)
 
 
 @pytest.mark.slow
@@ -389,6 +402,48 @@ def test_the_buffer_counts_what_was_overwritten_once_more():
     once = buffer.size_bytes
     buffer.set(b"k", b"x")
     assert buffer.size_bytes == 2 * once
+
+
+# ---- what the fake refuses as the real one does ------------------------------------------------
+
+
+@only_fake
+async def test_the_fake_is_as_strict_as_the_client_library(engine):
+    """Otherwise a mistake of the engine would show on a real FoundationDB only."""
+    fdb = engine.fdb
+
+    async def code_of(tr, future) -> int:
+        await engine.is_settled(future, 10.0)
+        with pytest.raises(fdb.FDBError) as caught:
+            future.wait()
+        return caught.value.code
+
+    tr = engine.database.create_transaction()
+    assert await code_of(tr, tr.get(b"\xff")) == 2004
+    everything = fdb.KeySelector.first_greater_or_equal
+    beyond = (everything(b""), everything(b"\xff\x00"), 1, fdb.StreamingMode.exact, 1, False)
+    assert await code_of(tr, tr._get_range(*beyond)) == 2004
+    for write in (
+        lambda tr: tr.set(b"\xff", b""),
+        lambda tr: tr.clear_range(b"a", b"\xff\x00"),
+        lambda tr: tr.add_write_conflict_range(b"a", b"\xff\x00"),
+    ):
+        tr = engine.database.create_transaction()
+        write(tr)
+        assert await code_of(tr, tr.commit()) == 2004
+    for parameter in (b"", bytes(13), bytes(10) + b"\1\0\0\0", bytes(10) + b"\xff" * 4):
+        tr = engine.database.create_transaction()
+        tr.set_versionstamped_value(b"a", parameter)
+        assert await code_of(tr, tr.commit()) == 2000
+    tr = engine.database.create_transaction()
+    with pytest.raises(AssertionError, match="no int of C"):
+        tr._get_range(*beyond[:2], 1 << 40, *beyond[3:])
+    tr.set(b"a", b"")
+    with pytest.raises(AssertionError, match="before the writes"):
+        tr.add_read_conflict_key(b"a")
+    await engine.is_settled(tr.commit(), 10.0)
+    with pytest.raises(AssertionError, match="commit had begun"):
+        tr.get(b"a")
 
 
 # ---- faults of the cluster ---------------------------------------------------------------------

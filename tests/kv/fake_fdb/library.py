@@ -17,6 +17,7 @@ import itertools
 import random
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -24,9 +25,9 @@ from collections import deque
 from tests.kv.fake_fdb.wire import address_of, pack, unpack
 
 CANCELLED, RELEASED, UNKNOWN_RESULT, NETWORK_TWICE = 1101, 1102, 1021, 2009
-NO_VERSION, INVERTED = 2021, 2005
+NO_VERSION, INVERTED, INVALID, OUTSIDE = 2021, 2005, 2000, 2004
 MAYBE_COMMITTED = {1021, 1039}
-NOT_COMMITTED = {1020, 1007, 1009, 1038, 1042, 1051, 1037, 1213}
+NOT_COMMITTED = {1020, 1007, 1009, 1037, 1038, 1042, 1051, 1078, 1213, 1223}
 TEXTS = {
     1007: b"Transaction is too old to perform reads or be committed",
     1020: b"Transaction not committed due to conflict with another transaction",
@@ -36,6 +37,9 @@ TEXTS = {
 }
 RECONNECT_S = 0.05
 MUTATIONS = {2: "add", 12: "max", 14: "stamped_key", 15: "stamped_value"}
+KEY_END = b"\xff"
+"""Where the keys of users end."""
+STATUS_KEY = b"\xff\xff/status/json"
 
 
 class Future:
@@ -205,6 +209,18 @@ class Transaction:
         self.writes: list = []
         self.mutations: list = []
         self.stamps: list[Future] = []
+        self.deferred = 0
+        """The first error of a call that has no future to tell it: told by the commit."""
+        self.is_committing = False
+
+    def mutate(self, kind: str, key: bytes, value: bytes, written: tuple[bytes, bytes]) -> None:
+        """Note a mutation, in the order of the calls; `written` is what readers conflict with."""
+        if key >= KEY_END or written[1] > KEY_END:
+            self.deferred = self.deferred or OUTSIDE
+            return
+        self.mutations.append((kind, key, value))
+        if kind != "stamped_key":
+            self.writes.append(written)
 
     def with_version(self, use) -> None:
         """Call `use(error)` once the read version is there."""
@@ -239,6 +255,9 @@ class Transaction:
                 stamp.settle(value[1] if value else None, error)
             future.settle(None, error)
 
+        if self.deferred:
+            done(None, self.deferred)
+            return
         if not self.mutations and not self.writes:
             for stamp in stamps:
                 stamp.settle(None, NO_VERSION)
@@ -267,11 +286,28 @@ class Function:
         self._function = function
 
     def __call__(self, *arguments):
-        assert self.argtypes is None or len(arguments) == len(self.argtypes), self._function
+        if self.argtypes is not None:
+            for kind, argument in zip(self.argtypes, arguments, strict=True):
+                _check_argument(kind, argument)
         result = self._function(*(_plain(argument) for argument in arguments))
         if self.errcheck is not None:
             return self.errcheck(result or 0, self, arguments)
         return result
+
+
+def _check_argument(kind, argument) -> None:
+    """Refuse what ctypes would refuse, and numbers that it would cut without a word."""
+    kind.from_param(argument)
+    if kind is ctypes.c_int:
+        assert -(1 << 31) <= argument < 1 << 31, f"{argument} is no int of C"
+
+
+def _has_place(parameter: bytes) -> bool:
+    """Whether a versionstamped parameter says where in it the ten bytes go."""
+    if len(parameter) < 4:
+        return False
+    (place,) = struct.unpack("<l", parameter[-4:])
+    return 0 <= place <= len(parameter) - 4 - 10
 
 
 def _plain(argument):
@@ -411,12 +447,12 @@ class Library:
             return future.error
         rows, more._obj.value = future.value
         array = (KeyValueStruct * max(1, len(rows)))()
-        for struct, (key, value) in zip(array, rows, strict=False):
+        for row, (key, value) in zip(array, rows, strict=False):
             for name, content in (("key", key), ("value", value)):
                 buffer = ctypes.create_string_buffer(content, max(1, len(content)))
                 future.kept.append(buffer)
-                setattr(struct, name, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_byte)))
-                setattr(struct, f"{name}_length", len(content))
+                setattr(row, name, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_byte)))
+                setattr(row, f"{name}_length", len(content))
         future.kept.append(array)
         out._obj.contents = KeyValueStruct.from_address(ctypes.addressof(array))
         count._obj.value = len(rows)
@@ -441,18 +477,29 @@ class Library:
         del self.handles[handle]
 
     def fdb_transaction_get_read_version(self, handle):
-        tr = self.handles[handle]
+        tr = self._open(handle)
         return self._future(
             lambda future: tr.with_version(lambda error: future.settle(tr.version, error))
         )
 
     def fdb_transaction_get(self, handle, key, length, snapshot):
         assert len(key) == length
-        tr = self.handles[handle]
-        if key == b"\xff\xff/status/json":
+        tr = self._open(handle)
+        if key == STATUS_KEY:
             return self._future(lambda future: tr.connection.send(future.settle, "status"))
+        if key >= KEY_END:
+            return self._failed(OUTSIDE)
         self._reads(tr, key, key + b"\0", snapshot)
         return self._future(tr.ask, "get", key)
+
+    def _failed(self, code: int) -> int:
+        return self._future(lambda future: future.settle(None, code))
+
+    def _open(self, handle: int) -> Transaction:
+        """The real one answers 2017, and fails the commit."""
+        tr = self.handles[handle]
+        assert not tr.is_committing, "a transaction was used after its commit had begun"
+        return tr
 
     def _reads(self, tr: Transaction, begin: bytes, end: bytes, snapshot: int) -> None:
         assert not tr.mutations, "this fake does not merge reads with own writes"
@@ -466,47 +513,57 @@ class Library:
     ):  # fmt: skip
         assert (begin_equal, begin_offset, end_equal, end_offset) == (False, 1, False, 1)
         assert iteration >= 1
+        assert limit >= 0
         assert (mode == 0) == (limit > 0), "exact needs a limit"
-        tr = self.handles[handle]
+        tr = self._open(handle)
         if begin > end:
-            return self._future(lambda future: future.settle(None, INVERTED))
+            return self._failed(INVERTED)
+        if end > KEY_END:
+            return self._failed(OUTSIDE)
         self._reads(tr, begin, end, snapshot)
         return self._future(tr.ask, "get_range", begin, end, limit, bool(reverse))
 
     def fdb_transaction_add_conflict_range(self, handle, begin, _, end, __, kind):
+        tr = self._open(handle)
         if begin > end:
             return INVERTED
-        tr = self.handles[handle]
-        (tr.writes if kind == 1 else tr.reads).append((begin, end))
+        if end > KEY_END:
+            tr.deferred = tr.deferred or OUTSIDE
+        elif kind == 1:
+            tr.writes.append((begin, end))
+        else:
+            # The real one leaves out what the transaction has written by then.
+            assert not tr.mutations, "conflicts of reads come before the writes"
+            tr.reads.append((begin, end))
         return 0
 
     def fdb_transaction_set(self, handle, key, _, value, __):
-        tr = self.handles[handle]
-        tr.mutations.append(("set", key, value))
-        tr.writes.append((key, key + b"\0"))
+        self._open(handle).mutate("set", key, value, (key, key + b"\0"))
 
     def fdb_transaction_clear(self, handle, key, _):
         self.fdb_transaction_clear_range(handle, key, 0, key + b"\0", 0)
 
     def fdb_transaction_clear_range(self, handle, begin, _, end, __):
-        assert begin <= end
-        tr = self.handles[handle]
-        tr.mutations.append(("clear_range", begin, end))
-        tr.writes.append((begin, end))
+        assert begin <= end, "the real one ends the process"
+        self._open(handle).mutate("clear_range", begin, end, (begin, end))
 
     def fdb_transaction_atomic_op(self, handle, key, _, param, __, code):
-        tr = self.handles[handle]
-        tr.mutations.append((MUTATIONS[code], key, param))
-        if MUTATIONS[code] != "stamped_key":
-            tr.writes.append((key, key + b"\0"))
+        tr, kind = self._open(handle), MUTATIONS[code]
+        stamped = {"stamped_key": key, "stamped_value": param}.get(kind)
+        if stamped is not None and not _has_place(stamped):
+            tr.deferred = tr.deferred or INVALID
+            return
+        tr.mutate(kind, key, param, (key, key + b"\0"))
 
     def fdb_transaction_get_versionstamp(self, handle):
-        tr, future = self.handles[handle], Future()
+        tr, future = self._open(handle), Future()
         tr.stamps.append(future)
         return self._handle(future)
 
     def fdb_transaction_commit(self, handle):
-        return self._future(self.handles[handle].commit)
+        tr = self._open(handle)
+        tr.is_committing = True
+        return self._future(tr.commit)
 
     def fdb_transaction_on_error(self, handle, code):
         tr = self.handles[handle]
