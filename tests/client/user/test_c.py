@@ -12,6 +12,16 @@ from emberfs import protocol
 from tests.client.user.serving import NEEDS_MOUNT, ROOT_FOLDER, Server
 
 FOLDER = ROOT_FOLDER / "fs/client/user/c"
+NEEDS_COMPILERS = pytest.mark.skipif(
+    shutil.which("cc") is None or shutil.which("c++") is None, reason="no C or no C++ compiler"
+)
+USES = """\
+uint64_t f(void *ring);
+uint64_t f(void *ring) {
+    return ember_ring_bytes(4) + ember_entry_at(ring, 4, 5)->length
+           + ember_completion_at(ring, 4, 5)->user_data;
+}
+"""
 
 
 def numbers(pattern):
@@ -31,17 +41,18 @@ def test_the_numbers_are_the_same():
     assert defined == {"VERSION": protocol.VERSION, "IOCTL_TICKET": protocol.IOCTL_TICKET}
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_the_header_is_good_for_cpp(tmp_path):
-    source = tmp_path / "bound.cpp"
-    source.write_text(
-        f'#include "{FOLDER / "ember_batch.h"}"\n'
-        "uint64_t f(void *ring) {\n"
-        "    return ember_ring_bytes(4) + ember_entry_at(ring, 4, 5)->length\n"
-        "        + ember_completion_at(ring, 4, 5)->user_data;\n"
-        "}\n"
-    )
-    subprocess.run(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", source], check=True)
+@pytest.mark.parametrize("standard", ["c99", "c17", "c++17"])
+@pytest.mark.parametrize("header", ["ember_batch.h", "hf3fs_usrbio.h"])
+@NEEDS_COMPILERS
+def test_the_headers_are_good_for_every_c_and_for_cpp(tmp_path, header, standard):
+    compiler, suffix = ("c++", "cpp") if "+" in standard else ("cc", "c")
+    source = tmp_path / f"bound.{suffix}"
+    uses = USES if header == "ember_batch.h" else ""
+    source.write_text(f'#include "{FOLDER / header}"\n{uses}')
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = [compiler, f"-std={standard}", *warnings, "-fsyntax-only", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
 
 
 @pytest.mark.mount

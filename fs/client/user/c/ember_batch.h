@@ -6,7 +6,6 @@
 #ifndef EMBER_BATCH_H
 #define EMBER_BATCH_H
 
-#include <assert.h>
 #include <stdint.h>
 
 #define EMBER_BATCH_VERSION 1u
@@ -63,10 +62,12 @@ struct ember_completion {
     int64_t result; /* bytes moved, or a negative errno */
 };
 
-static_assert(sizeof(struct ember_request) == 40, "request");
-static_assert(sizeof(struct ember_reply) == 24, "reply");
-static_assert(sizeof(struct ember_entry) == 64, "entry");
-static_assert(sizeof(struct ember_completion) == 16, "completion");
+/* Their sizes are part of the protocol.  C99 has no static_assert; arrays of a negative size are
+ * refused by every compiler of C and C++. */
+typedef char ember_request_has_40_bytes[sizeof(struct ember_request) == 40 ? 1 : -1];
+typedef char ember_reply_has_24_bytes[sizeof(struct ember_reply) == 24 ? 1 : -1];
+typedef char ember_entry_has_64_bytes[sizeof(struct ember_entry) == 64 ? 1 : -1];
+typedef char ember_completion_has_16_bytes[sizeof(struct ember_completion) == 16 ? 1 : -1];
 
 /* A ring's memory: all entries, then as many completions. */
 static inline uint64_t ember_ring_bytes(uint32_t entry_count) {

@@ -32,6 +32,8 @@ extern "C" {
 
 #define HF3FS_SUPER_MAGIC 0x8f3f5fff
 
+struct timespec; /* which <time.h> keeps to itself in strict C99 */
+
 typedef void *hf3fs_iov_handle;
 typedef void *hf3fs_ior_handle;
 
