@@ -105,6 +105,22 @@ def test_importing_the_names_imports_shared_memory():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize("first", ["hf3fs_fuse.io", "hf3fs_py_usrbio"])
+def test_the_module_of_cpp_has_its_name_in_the_other_one(first):
+    """A writer of safetensors imports it from there, and does without 3FS if it is missing."""
+    program = f"import {first}; from hf3fs_fuse.io import h3fio; h3fio.ioring, h3fio.iovec"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_programs_own_copy_of_the_names_stands_on_our_module(tmp_path):
+    package = tmp_path / "hf3fs_fuse"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "io.py").write_text("from hf3fs_py_usrbio import register_fd")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hf3fs_fuse.io"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_a_store_of_pages(mnt, engine):
     rng = random.Random(engine)

@@ -213,7 +213,7 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
     punch_hole(fd, [1 << 20], [2 << 20])
     hardlink(path, f"{path}-2")
     expected = content[: 1 << 20] + bytes(1 << 20) + content[2 << 20 :]
-    assert read_file(f"{path}-2") == expected
+    assert read_file(fn=f"{path}-2") == expected
     blocks = []
     read_file(path, mnt, block_size=1 << 20, off=5, cb=lambda d, o: blocks.append((o, bytes(d))))
     assert [offset for offset, _ in blocks] == [5, 5 + (1 << 20), 5 + (2 << 20)]
@@ -228,7 +228,7 @@ def test_holes_and_the_rest_of_the_module(mnt, segment):
     assert get_mount_point(path) == extract_mount_point(path) == mnt
     assert ioring.size_for_entries(10) > 0
     register_fd(fd)
-    iov, ring = make_iovec(segment, mnt), make_ioring(mnt, 2, flags=2)
+    iov, ring = make_iovec(segment, mnt), make_ioring(mnt, 2, True, 0, None, None, -1, 2)
     ring.prepare(iov[:10], True, fd, 1 << 20).prepare(iov[:10], True, fd, 5000)
     assert sorted(item.result for item in ring.submit().wait(min_results=2)) == [-errno.ENODATA, 10]
     deregister_fd(fd)

@@ -7,6 +7,8 @@ for programs that bring a copy of that, or import this by itself.
 The mount has to offer `3fs-virt` (`client.hf3fs_tree`).  Programs that import `hf3fs_fuse` have
 EmberFS's own, which needs none.
 
+Imports nothing of `hf3fs_fuse`, which imports this: as with 3FS's.
+
 Not here: `slice_by`; 3FS's C structures.
 """
 
@@ -16,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from hf3fs_fuse.io import (
+from emberfs.usrbio import (
     client_of,
     deregister_fd,
     extract_mount_point,
@@ -26,7 +28,7 @@ from hf3fs_fuse.io import (
     punch_hole,
     register_fd,
 )
-from hf3fs_fuse.io import ioring as _ioring
+from emberfs.usrbio import ioring as _ioring
 
 __all__ = [
     "deregister_fd",
@@ -43,7 +45,7 @@ __all__ = [
 def iovec(
     base: Any,
     id: str | UUID,  # noqa: A002 - the name that programs know
-    mount: str | os.PathLike[str],
+    hf3fs_mount_point: str | os.PathLike[str],
     block_size: int = 0,
     numa: int = -1,
 ) -> Any:
@@ -52,7 +54,7 @@ def iovec(
     Args:
         base: its first bytes, as this program has mapped them: as many as are to be used.
         id: the UUID in the name of the link.
-        mount: the mount point.
+        hf3fs_mount_point: of the files that it will be used for.
         block_size: as the name of the link says.
         numa: accepted, not acted upon.
 
@@ -61,7 +63,7 @@ def iovec(
             link says another block size.
     """
     del numa
-    found, count = find_iovec(id, mount), memoryview(base).nbytes
+    found, count = find_iovec(id, hf3fs_mount_point), memoryview(base).nbytes
     if count > len(found) or block_size != found.block_size:
         what = "what is registered is smaller, or of another block size"
         raise OSError(errno.EINVAL, what, str(id))
@@ -83,7 +85,7 @@ class ioring(_ioring):  # noqa: N801 - the name that programs know
         *flags_last: int,
         flags: int = 0,
     ) -> None:
-        """See `hf3fs_fuse.io.make_ioring`; `flags` may also come last, without its name."""
+        """See `emberfs.usrbio.make_ioring`; `flags` may also come last, without its name."""
         del numa
         (flags,) = flags_last or (flags,)
         super().__init__(
