@@ -185,6 +185,67 @@ def test_a_file_that_was_opened_for_something_else(at):
                 assert (failed.value.errno, failed.value.filename) == (errno.EBADF, f"{folder}/f")
 
 
+@pytest.mark.parametrize("count", [1, 2, 8], ids=["one", "two", "many"])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "own"])
+def test_a_closed_file_keeps_no_other_transfer_from_being_done(at, count, is_shared):
+    client, folder = at
+    file, closed = made(client, f"{folder}/f"), made(client, f"{folder}/closed")
+    closed.close()
+    size = 2 * count
+    view = client.allocate(size).view if is_shared else memoryview(bytearray(size))
+    reads = [
+        Transfer(some, i, view[2 * i + j : 2 * i + j + 1])
+        for i in range(count)
+        for j, some in enumerate((closed, file))
+    ]
+    with pytest.raises(OSError, match="is closed") as failed:
+        client.read(reads)
+    assert (failed.value.errno, failed.value.filename) == (errno.EBADF, f"{folder}/closed")
+    assert bytes(view[1::2]) == b"0123456789"[:count]
+    view[:] = b"x" * size
+    with pytest.raises(OSError, match="is closed"):
+        client.write(reads)
+    whole = bytearray(10)
+    client.read([Transfer(file, 0, memoryview(whole))])
+    assert whole == b"x" * count + b"0123456789"[count:]
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one", "many"])
+def test_transfers_of_a_generator(at, count):
+    """The client inside the process went through them twice, and so wrote nothing."""
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    client.write(Transfer(file, i, memoryview(b"x")) for i in range(count))
+    found = [bytearray(1) for _ in range(count + 1)]
+    counts = client.read(Transfer(file, i, memoryview(found[i])) for i in range(count + 1))
+    assert counts == [1] * (count + 1)
+    assert b"".join(found) == b"x" * count + b"0123456789"[count : count + 1]
+
+
+@pytest.mark.parametrize("kind", ["b", "B", "c", "?"])
+def test_items_of_one_byte_are_bytes(at, kind):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    buffer = bytearray(b"??????????")
+    client.write([Transfer(file, 8, memoryview(buffer)[:2].cast(kind))])
+    assert client.read([Transfer(file, 0, memoryview(buffer).cast(kind))]) == [10]
+    assert buffer == b"01234567??"
+
+
+def test_more_memory_than_any_machine_has(at):
+    for size in (2**63, 2**64, 2**70):
+        with pytest.raises(OSError, match="memory") as failed:
+            at[0].allocate(size)
+        assert failed.value.errno == errno.ENOMEM
+
+
+def test_a_path_in_bytes(at):
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    with client.open(os.fsencode(file.path)) as same:
+        assert same.length() == 10
+
+
 def test_what_belongs_to_one_process_is_not_pickled(at):
     client, folder = at
     file = made(client, f"{folder}/f")

@@ -225,6 +225,22 @@ def test_after_a_fork_files_and_memory_of_the_parent_are_good(client, path):
     assert iov.view[50:55] == b"child"
 
 
+def test_a_child_in_another_folder_finds_a_mount_named_by_a_relative_path(path, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(path))
+    with RingClient(".") as client, client.open(os.path.basename(path)) as file:
+        monkeypatch.chdir("/")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if client.read([Transfer(file, 0, memoryview(bytearray(5)))]) == [5] else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(FileNotFoundError):
+        RingClient("")
+
+
 KILLED = """
 import os, sys, time
 from emberfs.ring import RingClient

@@ -19,7 +19,8 @@ What this module does not do: anything but refuse what none of them takes; it de
 import errno
 import operator
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, Self, SupportsIndex, get_args
 
@@ -38,9 +39,13 @@ def need_mode(mode: str) -> None:
 
 
 def need_size(size: SupportsIndex) -> None:
-    """Raise for so many bytes of memory: TypeError: no integer; ValueError: none."""
+    """Raise for so many bytes of memory: TypeError: no integer; ValueError: none;
+    OSError: ENOMEM: more than any machine has.
+    """
     if operator.index(size) < 1:
         raise ValueError(f"{size} bytes of memory")
+    if operator.index(size) > sys.maxsize:
+        raise OSError(errno.ENOMEM, f"{size} bytes of memory are not to be had")
 
 
 def need_offset(path: str, offset: SupportsIndex) -> None:
@@ -75,6 +80,16 @@ def need_bytes(path: str, view: memoryview) -> None:
     raise ValueError(f"a buffer for {path!r} {what}")
 
 
+def as_bytes(view: memoryview) -> memoryview:
+    """Return a view that `need_bytes` lets through as one of unsigned bytes."""
+    return view if view.format == "B" else view.cast("B")
+
+
+def listed(transfers: "Iterable[Transfer]") -> "Sequence[Transfer]":
+    """Return transfers as what can be gone through again; a generator is empty then."""
+    return transfers if isinstance(transfers, list | tuple) else list(transfers)
+
+
 def no_transfer(given: object) -> TypeError:
     """Return the error of what is given in place of a transfer."""
     kind = type(given).__name__
@@ -86,7 +101,8 @@ def no_transfer(given: object) -> TypeError:
 def transfer_error(number: int, path: str) -> OSError:
     """Return the error of a transfer that ended with this errno."""
     if number == errno.EBADF:
-        return OSError(number, "the file was not opened for this", path)
+        what = "the file was not opened for this, or was closed meanwhile"
+        return OSError(number, what, path)
     return OSError(number, os.strerror(number), path)
 
 
@@ -182,7 +198,7 @@ class BatchClient(Protocol):
         """
         ...
 
-    def read(self, transfers: Sequence[Transfer]) -> list[int]:
+    def read(self, transfers: Iterable[Transfer]) -> list[int]:
         """Fill the buffers; return for each how many bytes were read:
         fewer than asked for only at the end of the file.
 
@@ -194,7 +210,7 @@ class BatchClient(Protocol):
         """
         ...
 
-    def write(self, transfers: Sequence[Transfer]) -> None:
+    def write(self, transfers: Iterable[Transfer]) -> None:
         """Write the buffers; durable after `BatchFile.fsync` or `close`.
 
         Overlapping writes of one call: any order.

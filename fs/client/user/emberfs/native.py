@@ -14,7 +14,7 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from fs.client.blocking import BlockingFile, BlockingFs
@@ -25,6 +25,8 @@ from .batch import (
     BatchFile,
     OpenMode,
     Transfer,
+    as_bytes,
+    listed,
     need_bytes,
     need_mode,
     need_offset,
@@ -170,7 +172,7 @@ class NativeClient(Closing):
 
     def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> NativeFile:
         """See `BatchClient`."""
-        path = os.fspath(path)
+        path = os.fsdecode(path)
         need_mode(mode)
         if self._is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
@@ -185,8 +187,9 @@ class NativeClient(Closing):
             raise OSError(errno.EBADF, "this client is closed")
         return NativeIov(size)
 
-    def read(self, transfers: Sequence[Transfer]) -> list[int]:
+    def read(self, transfers: Iterable[Transfer]) -> list[int]:
         """See `BatchClient`."""
+        transfers = listed(transfers)
         for transfer in transfers:
             if _checked(transfer).buffer.readonly:
                 raise TypeError(f"a buffer for {transfer.file.path!r} is read-only")
@@ -202,8 +205,9 @@ class NativeClient(Closing):
         _raise_first(failures)
         return counts
 
-    def write(self, transfers: Sequence[Transfer]) -> None:
+    def write(self, transfers: Iterable[Transfer]) -> None:
         """See `BatchClient`."""
+        transfers = listed(transfers)
         for transfer in transfers:
             _checked(transfer)
         failures: dict[int, OSError] = {}
@@ -224,7 +228,7 @@ class NativeClient(Closing):
             try:
                 if not (file.can_read if for_read else file.can_write):
                     raise OSError(errno.EBADF, "the file was not opened for this", file.path)  # noqa: TRY301 - collected
-                triple = (file.blocking(), transfer.offset, transfer.buffer)
+                triple = (file.blocking(), transfer.offset, as_bytes(transfer.buffer))
                 wanted.append((index, triple))
             except OSError as error:
                 failures[index] = error

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from .batch import Transfer, transfer_error
+from .batch import BatchFile, Transfer, transfer_error
 from .memory import Region
 from .protocol import LENGTH_MAX, EntryFlag, Op
 
@@ -63,7 +63,7 @@ class Plan:
         self.transfers = transfers
         self.buffers = buffers
         self.pieces: list[Piece] = []
-        self._errors: dict[int, int] = {}
+        self._errors: dict[int, OSError] = {}
         self._joined: dict[int, list[Piece]] = {}
         """What pieces that hold several transfers are made of, by index."""
         for index, (buffer, found) in enumerate(zip(buffers, places, strict=True)):
@@ -129,14 +129,29 @@ class Plan:
                 self._take_apart(index)
                 continue
             if result < 0:
-                self._errors.setdefault(self.pieces[index].transfer, -result)
+                self._fail(self.pieces[index].transfer, -result)
                 continue
             moved[index] += result
             if is_write and moved[index] < self.pieces[index].length:
                 if result:
                     self.waiting.append(index)
                 else:
-                    self._errors.setdefault(self.pieces[index].transfer, errno.EIO)
+                    self._fail(self.pieces[index].transfer, errno.EIO)
+
+    def _fail(self, transfer: int, number: int) -> None:
+        error = transfer_error(number, self.transfers[transfer].file.path)
+        self._errors.setdefault(transfer, error)
+
+    def refuse(self, file: BatchFile, error: OSError) -> None:
+        """Ask for no transfer of a file: it has none, for this reason; before any was asked for."""
+        for index, transfer in enumerate(self.transfers):
+            if transfer.file is file:
+                self._errors.setdefault(index, error)
+        self.waiting = deque(
+            index
+            for index in self.waiting
+            if self.transfers[self.pieces[index].transfer].file is not file
+        )
 
     def _take_apart(self, index: int) -> None:
         """Have the transfers of a piece that failed done each by itself;
@@ -156,8 +171,7 @@ class Plan:
             OSError: the first failure by position.
         """
         if self._errors:
-            index = min(self._errors)
-            raise transfer_error(self._errors[index], self.transfers[index].file.path)
+            raise self._errors[min(self._errors)]
         counts = [0] * len(self.transfers)
         ended: set[int] = set()
         for (transfer, _, length, _, _), moved in zip(self.pieces, self.moved, strict=True):

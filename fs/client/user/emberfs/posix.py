@@ -20,7 +20,7 @@ import mmap
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from .batch import (
     BatchFile,
     OpenMode,
     Transfer,
+    listed,
     need_bytes,
     need_mode,
     need_offset,
@@ -335,13 +336,14 @@ class PosixClient(Closing):
             raise OSError(errno.EBADF, "this client is closed")
         return PosixIov(size)
 
-    def read(self, transfers: Sequence[Transfer]) -> list[int]:
+    def read(self, transfers: Iterable[Transfer]) -> list[int]:
         """Fill the buffers; return for each how many bytes were read:
         fewer than asked for only at the end of the file.
 
         Raises:
             OSError: the first failure by position, with errno and the file's path.
         """
+        transfers = listed(transfers)
         for transfer in transfers:
             if _bytes_of(transfer).readonly:
                 raise TypeError(f"a buffer for {transfer.file.path!r} is read-only")
@@ -357,7 +359,7 @@ class PosixClient(Closing):
                     ended[index] = count < len(part)
         return counts
 
-    def write(self, transfers: Sequence[Transfer]) -> None:
+    def write(self, transfers: Iterable[Transfer]) -> None:
         """Write the buffers; durable after `BatchFile.fsync` or `close`.
 
         Overlapping writes of one call: any order.
@@ -365,6 +367,7 @@ class PosixClient(Closing):
         Raises:
             OSError: as `read`.
         """
+        transfers = listed(transfers)
         files = {_own(_checked(transfer).file) for transfer in transfers}
         try:
             self._run(_write_piece, transfers)

@@ -13,10 +13,11 @@ Invariants:
 
 import errno
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, cast
 
-from .batch import OpenMode, Transfer, transfer_error
+from .batch import OpenMode, Transfer, listed, transfer_error
 from .closing import Closing, shown
 from .daemon import Daemon
 from .ior import Ior, Rings
@@ -50,7 +51,9 @@ class RingClient(Closing):
             raise ValueError(
                 f"{mount_path}: is no path of a mount: open_client of emberfs.opening takes URLs"
             )
-        self._mount_path = os.fspath(mount_path)
+        # In another working directory a child, or who looks for another daemon, finds it as well.
+        path = os.fspath(mount_path)
+        self._mount_path = str(Path(path).absolute()) if path else path
         self.daemon = Daemon(self._mount_path)
         """Who serves the mount; files, memory and rings of it are this client's."""
         self._files: set[RingFile] = set()
@@ -135,12 +138,16 @@ class RingClient(Closing):
         """
         return self._rings.new(entry_count, depth=depth, timeout_s=timeout_s, priority=priority)
 
-    def read(self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS) -> list[int]:
+    def read(self, transfers: Iterable[Transfer], *, flags: EntryFlag = _NO_FLAGS) -> list[int]:
         """See `BatchClient`."""
+        transfers = listed(transfers)
         if len(transfers) >= _ROWS_MIN:
             with self.daemon.lock:
                 found = shared_columns(transfers, self._iovs.regions, self.daemon)
-            if found is not None:
+            # One that is closed, or lost with its daemon, must not keep the others from being read.
+            if found is not None and all(
+                cast(RingFile, file).is_registered for file in set(found[0].files)
+            ):
                 rows, region = found
                 return self._read_shared(RingRows(rows, region, flags=flags))
         if len(transfers) == 1:
@@ -182,9 +189,9 @@ class RingClient(Closing):
         finally:
             self._lanes.give_back(lane)
 
-    def write(self, transfers: Sequence[Transfer]) -> None:
+    def write(self, transfers: Iterable[Transfer]) -> None:
         """See `BatchClient`."""
-        self._move(self._plan(Op.WRITE, transfers, _NO_FLAGS))
+        self._move(self._plan(Op.WRITE, listed(transfers), _NO_FLAGS))
 
     def new_buffer(self, size: int) -> memoryview:
         """See `emberfs.rows.new_buffer`."""
@@ -230,23 +237,29 @@ class RingClient(Closing):
         return self._read_shared(RingRows(rows, region, region_offset=start))
 
     async def read_async(
-        self, transfers: Sequence[Transfer], *, flags: EntryFlag = _NO_FLAGS
+        self, transfers: Iterable[Transfer], *, flags: EntryFlag = _NO_FLAGS
     ) -> list[int]:
         """Do what `read` does, in a coroutine of asyncio or trio;
         cancelled, the buffers are not reached any more.
         """
-        return await self._move_async(self._plan(Op.READ, transfers, flags))
+        return await self._move_async(self._plan(Op.READ, listed(transfers), flags))
 
-    async def write_async(self, transfers: Sequence[Transfer]) -> None:
+    async def write_async(self, transfers: Iterable[Transfer]) -> None:
         """Do what `write` does, in a coroutine of asyncio or trio;
         cancelled, any part may have been written.
         """
-        await self._move_async(self._plan(Op.WRITE, transfers, _NO_FLAGS))
+        await self._move_async(self._plan(Op.WRITE, listed(transfers), _NO_FLAGS))
 
     def _plan(self, op: Op, transfers: Sequence[Transfer], flags: EntryFlag) -> Plan:
         buffers = checked_buffers(op, transfers, self.daemon)
         with self.daemon.lock:
-            return Plan(op, transfers, buffers, map(self._iovs.regions.find, buffers), flags)
+            plan = Plan(op, transfers, buffers, map(self._iovs.regions.find, buffers), flags)
+        for file in {transfer.file for transfer in transfers}:
+            try:
+                own_file(file, self.daemon).register()
+            except OSError as error:  # closed, or lost with its daemon: the others are to be moved
+                plan.refuse(file, error)
+        return plan
 
     def _move(self, plan: Plan) -> list[int]:
         lane = self._lanes.take()

@@ -10,6 +10,7 @@ from .batch import (
     OFFSET_MAX,
     BatchFile,
     Transfer,
+    as_bytes,
     need_bytes,
     need_offset,
     need_view,
@@ -52,14 +53,21 @@ class RingFile(OfOneProcess):
     @property
     def id(self) -> int:
         """At the daemon; registers the file where it is not yet."""
-        if self._generation != self.daemon.generation or not self._id:
+        if self._generation != self.daemon.generation or not self._id:  # asked for each small read
             self.register()
         return self._id
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the daemon that serves the mount knows it, as far as is known here."""
+        return self._generation == self.daemon.generation and bool(self._id)
+
     def register(self) -> None:
         """Make the file known to the daemon, where it is not."""
+        if self.is_registered:
+            return
         with self.daemon.lock:
-            if self._generation != self.daemon.generation or not self._id:
+            if not self.is_registered:
                 self.daemon.ask(self._register_at)
 
     def _register_at(self, connection: Connection) -> None:
@@ -170,7 +178,7 @@ def checked_buffers(op: Op, transfers: Sequence[Transfer], daemon: Daemon) -> li
             raise TypeError(f"a buffer for {file.path!r} is read-only")
         if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
             need_offset(file.path, offset)
-        buffers.append(buffer if buffer.format == "B" else buffer.cast("B"))
+        buffers.append(as_bytes(buffer))
     return buffers
 
 
