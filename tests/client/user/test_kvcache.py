@@ -6,13 +6,14 @@ import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from emberfs.kvcache import KVCache
 from emberfs.kvcache_format import DELETED, Geometry, Header, pack_entry, pack_header
 from emberfs.kvcache_index import LEFTOVER_MS
-from emberfs.posix import PosixClient
+from emberfs.posix import PosixClient, PosixFile
 
 from tests.client.user.kvcache_work import (
     BLOCK,
@@ -347,6 +348,18 @@ def test_small_blocks_are_written_together(tmp_path):
         Counting.transfers.clear()
         c.put(blocks[1:])
         assert Counting.transfers == [1, 1]
+
+
+def test_making_a_segment_waits_for_no_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(PosixFile, "fsync", lambda file: synced.append(Path(file.path).name))
+    with opened(tmp_path) as cache:
+        put(cache, range(60))
+        assert synced == []
+        put(cache, range(60, 70))  # the first segment is full
+        assert len(synced) == 1
+        sizes = {path.stat().st_size for path in tmp_path.iterdir()}
+        assert sizes == {(1 << 20) + 64 * BLOCK}  # from the beginning
 
 
 def test_a_write_that_fails_leaves_a_cache_that_works(tmp_path):

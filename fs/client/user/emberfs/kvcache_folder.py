@@ -14,15 +14,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from .batch import BatchClient
+from .batch import BatchClient, BatchFile
 from .mounted import require_mounted
 from .posix import PosixClient
 from .ring import RingClient
 
 if TYPE_CHECKING:
-    from .native import NativeClient
+    from .native import NativeClient, NativeFile
 
 _NAME: Final = re.compile(r"segment-([0-9a-f]{32})")
 
@@ -56,6 +56,10 @@ class Folder(Protocol):
 
     def segments(self) -> list[Listed]:
         """Return all segments."""
+        ...
+
+    def lengthen(self, file: BatchFile, length: int) -> None:
+        """Make a new file longer, with a hole, for all who look at it from now on."""
         ...
 
     def touch(self, name: str) -> None:
@@ -133,6 +137,10 @@ class OsFolder:
                         found.append(Listed(entry.name, status.st_size, used_ms))
         return found
 
+    def lengthen(self, file: BatchFile, length: int) -> None:
+        """See `Folder`."""
+        os.truncate(file.path, length)
+
     def touch(self, name: str) -> None:
         """See `Folder`."""
         with suppress(FileNotFoundError):
@@ -176,6 +184,11 @@ class NativeFolder:
             for entry in listed
             if _NAME.fullmatch(entry.name) and entry.inode.file is not None
         ]
+
+    def lengthen(self, file: BatchFile, length: int) -> None:
+        """See `Folder`."""
+        with self._errors(file.path):
+            cast("NativeFile", file).blocking().truncate(length)
 
     def touch(self, name: str) -> None:
         """See `Folder`."""

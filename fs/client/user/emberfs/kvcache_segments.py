@@ -348,13 +348,11 @@ class Segments:
         writer = self.client.open(path, "x")
         try:
             # The whole length from the beginning: no other mount has to be told of a longer file.
-            end = Transfer(writer, self.geometry.file_bytes - 1, memoryview(bytearray(1)))
-            self.client.write([end])
+            self.folder.lengthen(writer, self.geometry.file_bytes)
             head = bytearray(HEAD_BYTES)
             packed = pack_header(header)
             head[: len(packed)] = packed
             self.client.write([Transfer(writer, 0, memoryview(head))])
-            writer.fsync()
             reader = self.client.open(path)
         except BaseException:
             with suppress(OSError):  # the first failure is the one to tell
