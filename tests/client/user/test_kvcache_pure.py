@@ -17,7 +17,7 @@ from emberfs.kvcache_format import (
     parse_entries,
     parse_header,
 )
-from emberfs.kvcache_index import LEFTOVER_MS, Index, Limits, SegmentFacts, choose
+from emberfs.kvcache_index import LEFTOVER_MS, Index, Limits, Place, SegmentFacts, choose
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +101,9 @@ STEPS = st.one_of(
     ),
     st.tuples(st.just("delete"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
     st.tuples(st.just("forget"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
+    st.tuples(st.just("doubt"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
+    st.tuples(st.just("trust"), st.sampled_from(NAMES), st.integers(0, SLOTS - 1)),
+    st.tuples(st.just("refresh"), st.sampled_from(NAMES)),
     st.tuples(st.just("clear"), st.sampled_from(NAMES)),
     st.tuples(st.just("drop"), st.sampled_from(NAMES)),
 )
@@ -109,7 +112,7 @@ STEPS = st.one_of(
 @pytest.mark.thorough
 @given(st.lists(STEPS, max_size=30))
 def test_the_index_finds_exactly_what_a_list_of_slots_has(steps):
-    index, model = Index(), {}
+    index, model, doubted, refresh_count = Index(), {}, {}, 0
     for kind, name, *rest in steps:
         if name not in model:
             index.add_segment(name, Geometry(1, SLOTS))
@@ -118,6 +121,7 @@ def test_the_index_finds_exactly_what_a_list_of_slots_has(steps):
             slot, digest, put_ms = rest
             if model[name].get(slot, (None, 0))[0] != digest:
                 model[name][slot] = (digest, put_ms)
+                doubted.pop((name, slot), None)
             index.add(name, slot, Entry(digest, put_ms * 10, put_ms))
         elif kind == "delete":
             index.add(name, rest[0], DELETED)
@@ -125,25 +129,40 @@ def test_the_index_finds_exactly_what_a_list_of_slots_has(steps):
         elif kind == "forget":
             index.forget(name, rest[0])
             model[name].pop(rest[0], None)
+        elif kind == "doubt":
+            index.doubt(name, rest[0])
+            if rest[0] in model[name]:
+                doubted[name, rest[0]] = refresh_count
+        elif kind == "trust":
+            index.trust([Place(name, rest[0], 0)])
+            doubted.pop((name, rest[0]), None)
+        elif kind == "refresh":
+            index.note_refresh()
+            refresh_count += 1
         elif kind == "clear":
             index.clear_segment(name)
             model[name] = {}
         else:
             index.drop_segment(name)
             del model[name]
-        check(index, model)
+        doubted = {(n, s): since for (n, s), since in doubted.items() if s in model.get(n, {})}
+        due = {place for place, since in doubted.items() if since < refresh_count}
+        check(index, model, set(doubted), due)
 
 
-def check(index, model):
+def check(index, model, doubted, due):
     held = [(d, n, s, ms) for n, slots in model.items() for s, (d, ms) in slots.items()]
     assert len(index) == len({digest for digest, *_ in held})
     for digest in DIGESTS:
         places = {(n, s) for d, n, s, _ in held if d == digest}
         assert set(index.all_of(digest)) == places
         for after_ms in (-1, 4):
-            found = index.find(digest, after_ms)
-            fresh = {(n, s, ms * 10) for d, n, s, ms in held if d == digest and ms > after_ms}
-            assert found in fresh if fresh else found is None
+            fresh = {(n, s): ms for d, n, s, ms in held if d == digest and ms > after_ms}
+            sure = {Place(*place, ms * 10) for place, ms in fresh.items() if place not in doubted}
+            again = {Place(*place, ms * 10) for place, ms in fresh.items() if place in due}
+            for is_sure, wanted in ((True, sure), (False, sure or again)):
+                found = index.find(digest, after_ms, is_sure=is_sure)
+                assert found in wanted if wanted else found is None
 
 
 def test_slots_are_known_up_to_the_first_gap():

@@ -15,6 +15,7 @@ Invariants:
       anything: its permissions are the guard.
     - A process that dies leaves what it had put; of what it was just
       putting some blocks may be missing.
+    - Who looked for a block while it was still being put finds it after his next refresh.
     - A key names its content: the first block that was put stays until it is
       deleted, expires, or makes room.
     - Calls come from any number of threads and processes; the child of a fork goes
@@ -34,17 +35,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from .batch import BatchClient, Iov, Transfer, need_bytes, need_view
+from .batch import BatchClient, Iov, need_bytes, need_view
 from .closing import Closing, shown
 from .kvcache_folder import make_folder, open_folder
-from .kvcache_format import SLOTS_MAX, Entry, Geometry, block_checksum, key_digest
+from .kvcache_format import SLOTS_MAX, Geometry, key_digest
 from .kvcache_index import Limits, Place
 from .kvcache_opened import OpenedSegments
 from .kvcache_removal import Collected, collect_segments, delete_blocks
 from .kvcache_search import Search
-from .kvcache_segments import Own, Segment, Segments
+from .kvcache_segments import Reserved, Segment, Segments
+from .kvcache_writing import write_blocks
 from .opening import Connect, connect_for
-from .rows import new_buffer
 from .urls import is_url
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -54,8 +55,6 @@ _CAPACITY_SHARE: Final = 256
 """A large cache has about so many segments."""
 _SMALL_SHARE: Final = 4
 """And a small one at least so many, so that dropping one leaves most."""
-_GATHERED_BYTES: Final = 1 << 20
-"""Small blocks are written so many bytes at a time."""
 _ROUNDS: Final = 3
 """How many copies of a block are tried, and how often a segment is made: more than once is rare."""
 
@@ -70,7 +69,9 @@ class Stats:
     hit_count: int
     miss_count: int
     damaged_count: int
-    """Blocks that were not what had been put: torn by a crash, or dropped just then."""
+    """Times that a block was not what had been put:
+    torn by a crash, dropped just then, or still on its way.
+    """
     put_count: int
     collected: Collected
 
@@ -244,17 +245,24 @@ class KVCache(Closing):
         ttl_ms = self._limits.ttl_ms
         return -1 if ttl_ms is None else _wall_ms(self._clock) - ttl_ms
 
-    def _look_up(self, segments: Segments, digests: Sequence[bytes]) -> list[Place | None]:
-        """Return where blocks lie; what is missing is looked for among what is new."""
-        places = self._find(segments, digests)
+    def _look_up(
+        self, segments: Segments, digests: Sequence[bytes], *, is_sure: bool = False
+    ) -> list[Place | None]:
+        """Return where blocks lie, with `is_sure` those that nobody doubts;
+        what is missing is looked for among what is new.
+        """
+        places = self._find(segments, digests, is_sure=is_sure)
         if None in places and self._refresh_if_due(segments):
-            places = self._find(segments, digests)
+            places = self._find(segments, digests, is_sure=is_sure)
         return places
 
-    def _find(self, segments: Segments, digests: Iterable[bytes]) -> list[Place | None]:
+    def _find(
+        self, segments: Segments, digests: Iterable[bytes], *, is_sure: bool
+    ) -> list[Place | None]:
         after_ms = self._put_after_ms()
         with segments.lock:
-            return [segments.index.find(digest, after_ms) for digest in digests]
+            find = segments.index.find
+            return [find(digest, after_ms, is_sure=is_sure) for digest in digests]
 
     def contains(self, keys: Iterable[bytes]) -> list[bool]:
         """Return for each key whether its block can probably be had;
@@ -283,17 +291,22 @@ class KVCache(Closing):
         """
         search = Search([key_digest(key) for key in keys], list(map(self._block, buffers)))
         self._enter().do(lambda segments: self._search(segments, search))
-        self._count(hit=search.found.count(True), miss=search.found.count(False))
+        hit_count = search.found.count(True)
+        miss_count = len(search.found) - hit_count
+        self._count(hit=hit_count, miss=miss_count, damaged=search.damaged_count)
         return search.found
 
     def _search(self, segments: Segments, search: Search) -> None:
-        self._look_up(segments, search.digests)
-        for _ in range(_ROUNDS):
-            damaged_count = search.read_round(segments, self._put_after_ms())
-            self._count(damaged=damaged_count)
-            if not damaged_count:
-                break
+        """Read what is known to be there, then what else there may be since."""
+        self._read(segments, search)
+        if False in search.found and self._refresh_if_due(segments):
+            self._read(segments, search)
         self._touch(search.used.values())
+
+    def _read(self, segments: Segments, search: Search) -> None:
+        for _ in range(_ROUNDS):
+            if not search.read_round(segments, self._put_after_ms()):
+                break
 
     def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
         """Return the block of each key, or None; see `get_into`, which needs no new memory."""
@@ -338,15 +351,16 @@ class KVCache(Closing):
         self, segments: Segments, wanted: dict[bytes, memoryview], written: set[bytes]
     ) -> None:
         digests = list(wanted)
-        places = self._look_up(segments, digests)
+        places = self._look_up(segments, digests, is_sure=True)
         new = [(d, wanted[d]) for d, place in zip(digests, places, strict=True) if place is None]
         start = 0
         while start < len(new):
-            own, first, count = self._reserve(segments, len(new) - start)
-            some = new[start : start + count]
-            self._write(segments, own, first, some)
+            reserved = self._reserve(segments, len(new) - start)
+            some = new[start : start + reserved.slot_count]
+            write_blocks(segments, reserved, some, _wall_ms(self._clock))
+            self._touch([reserved.own.segment])
             written.update(digest for digest, _ in some)
-            start += count
+            start += reserved.slot_count
 
     def _block(self, given: memoryview) -> memoryview:
         """Return memory of a block as the bytes that it is, whatever the caller keeps there;
@@ -362,20 +376,13 @@ class KVCache(Closing):
         need_bytes(self._path, block)
         return block
 
-    def _reserve(self, segments: Segments, count: int) -> tuple[Own, int, int]:
-        """Return the own segment, held, and so many of its slots as there are:
-        (it, first, count).
-        """
+    def _reserve(self, segments: Segments, count: int) -> Reserved:
+        """Return so many slots of the own segment, or as many as it has; of a new one if none."""
         while True:
             with self._put_lock:
-                with segments.lock:
-                    own = segments.own
-                    if own is not None and own.used_count < self._geometry.slot_count:
-                        own.writer.hold()
-                        first = own.used_count
-                        count = min(count, self._geometry.slot_count - first)
-                        own.used_count += count
-                        return own, first, count
+                reserved = segments.reserve(count)
+                if reserved is not None:
+                    return reserved
                 segments.give_up_own()
                 self._collect(segments, self._geometry.slot_count * self.block_bytes)
                 self._make(segments)
@@ -392,53 +399,6 @@ class KVCache(Closing):
                     raise
             else:
                 return
-
-    def _write(
-        self,
-        segments: Segments,
-        own: Own,
-        first: int,
-        blocks: Sequence[tuple[bytes, memoryview]],
-    ) -> None:
-        """Write blocks, then their entries: who finds an entry finds the block."""
-        geometry = own.segment.header.geometry
-        now_ms = _wall_ms(self._clock)
-        try:
-            pieces = self._gathered([block for _, block in blocks])
-            offset = geometry.block_offset(first)
-            transfers = []
-            for piece in pieces:
-                transfers.append(Transfer(own.writer.file, offset, piece))
-                offset += piece.nbytes
-            segments.client.write(transfers)
-            entries = [Entry(digest, block_checksum(block), now_ms) for digest, block in blocks]
-            segments.write_entries(own, first, entries)
-        except OSError:
-            with segments.lock:  # others would look for entries in this gap for ever
-                own.used_count = geometry.slot_count
-            raise
-        finally:
-            own.writer.release()
-        self._touch([own.segment])
-
-    def _gathered(self, blocks: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Return the bytes of neighbouring slots in few pieces:
-        each piece is one change of a chunk on all replicas.
-
-        A change costs as much as copying megabytes, so small blocks are copied together; large
-        ones are pieces of their own.
-        """
-        each = _GATHERED_BYTES // self.block_bytes
-        if each <= 1 or len(blocks) == 1:
-            return blocks
-        pieces = []
-        for begin in range(0, len(blocks), each):
-            some = blocks[begin : begin + each]
-            piece = new_buffer(self._client, len(some) * self.block_bytes)
-            for number, block in enumerate(some):
-                piece[number * self.block_bytes : (number + 1) * self.block_bytes] = block
-            pieces.append(piece)
-        return pieces
 
     def sync(self) -> None:
         """Return when all that this process has put would survive a power loss.

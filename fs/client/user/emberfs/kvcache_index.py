@@ -1,9 +1,12 @@
 """Which block lies where, and which segments have to go; pure.
 
 Invariants of `Index`:
-    - A digest is found exactly if a known slot holds it; of several, any one.
+    - A digest is found exactly if a known slot holds it that is not doubted; of several, any one.
     - What is dropped, forgotten or deleted is never found again, unless its entry is added anew.
     - `SegmentIndex.known` slots from the first one on are known.
+    - A slot whose block was bad is doubted, not forgotten: entries may be there before their
+      blocks.  Who looks for the block finds it again after the next refresh, at most once in each
+      until it was good; who wants to know whether it has to be put never does.
 
 Invariants of `choose`: the choice depends on its arguments alone, so that several processes that
 collect at the same time choose the same; it takes no segment of which `is_own` says that somebody
@@ -11,7 +14,7 @@ here writes it, and as few others as the limits allow.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -60,6 +63,9 @@ class Index:
         self._places: dict[bytes, tuple[str, int]] = {}
         self._more: dict[bytes, set[tuple[str, int]]] = {}
         """Of digests that lie in several places, the others."""
+        self._doubted: dict[tuple[str, int], int] = {}
+        """Slots whose block was bad, and the refresh since which it was."""
+        self._refresh_count = 0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -105,6 +111,7 @@ class Index:
         digest = segment.digests.pop(slot, None) if segment else None
         if digest is None:
             return
+        self._doubted.pop((name, slot), None)
         more = self._more.get(digest, set())
         if self._places[digest] != (name, slot):
             more.remove((name, slot))
@@ -115,16 +122,42 @@ class Index:
         if not more:
             self._more.pop(digest, None)
 
-    def find(self, digest: bytes, put_after_ms: int) -> Place | None:
-        """Return where a block lies that was put after a time."""
+    def note_refresh(self) -> None:
+        """Let what is doubted be looked at again: its writer may have come to an end."""
+        self._refresh_count += 1
+
+    def doubt(self, name: str, slot: int) -> None:
+        """Note that what was read of a slot is not what its entry says;
+        harmless if nothing is known to lie there.
+        """
+        segment = self.segments.get(name)
+        if segment is not None and slot in segment.digests:
+            self._doubted[name, slot] = self._refresh_count
+
+    def trust(self, places: Iterable[Place]) -> None:
+        """Note that what was read there is what the entries say."""
+        if self._doubted:
+            for place in places:
+                self._doubted.pop((place.segment, place.slot), None)
+
+    def find(self, digest: bytes, put_after_ms: int, *, is_sure: bool = False) -> Place | None:
+        """Return where a block lies that was put after a time, best where nobody doubts it;
+        with `is_sure` only there.
+        """
         first = self._places.get(digest)
         if first is None:
             return None
+        doubted = None
         for name, slot in (first, *self._more.get(digest, ())):
             segment = self.segments[name]
-            if segment.put_ms[slot] > put_after_ms:
+            if segment.put_ms[slot] <= put_after_ms:
+                continue
+            since = self._doubted.get((name, slot)) if self._doubted else None
+            if since is None:
                 return Place(name, slot, segment.checksums[slot])
-        return None
+            if since < self._refresh_count and not is_sure:
+                doubted = Place(name, slot, segment.checksums[slot])
+        return doubted
 
     def all_of(self, digest: bytes) -> list[tuple[str, int]]:
         """Return every (segment, slot) that holds a digest."""

@@ -30,14 +30,16 @@ class Search:
         self.found = [False] * len(digests)
         self.used: dict[str, Segment] = {}
         """Segments that blocks were found in, by name."""
+        self.damaged_count = 0
+        """Copies that were bad, of all rounds."""
 
     def read_round(self, segments: Segments, after_ms: int) -> int:
         """Read, in one batch, what is missing and known to lie somewhere,
         put after `after_ms` (since 1970).
 
         Returns:
-            How many blocks were bad: those copies are forgotten, so that
-            another round may try others.
+            How many blocks were bad: those copies are doubted, so that
+            another round tries others.
 
         Raises:
             OSError: a segment that is there cannot be read.
@@ -62,15 +64,19 @@ class Search:
             counts = segments.read(transfers)
         finally:
             release_all(segment.reader for segment in held)
+        good: list[Place] = []
         bad: list[Place] = []
         for (i, place), count, segment in zip(places, counts, held, strict=True):
             buffer = self.buffers[i]
             if count == buffer.nbytes and block_checksum(buffer) == place.checksum:
                 self.found[i] = True
                 self.used[segment.name] = segment
+                good.append(place)
             else:
                 bad.append(place)
         with segments.lock:
             for place in bad:
-                segments.index.forget(place.segment, place.slot)
+                segments.index.doubt(place.segment, place.slot)
+            segments.index.trust(good)
+        self.damaged_count += len(bad)
         return len(bad)

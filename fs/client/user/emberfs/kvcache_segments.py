@@ -16,12 +16,13 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from .batch import BatchClient, BatchFile, Transfer
 from .kvcache_folder import Folder, Listed, segment_name
 from .kvcache_format import (
+    DELETED,
     ENTRY_BYTES,
     HEAD_BYTES,
     ID_BYTES,
@@ -30,7 +31,6 @@ from .kvcache_format import (
     Entry,
     Geometry,
     Header,
-    pack_entry,
     pack_header,
     parse_entries,
     parse_header,
@@ -100,6 +100,20 @@ class Own:
     writer: SharedFile
     used_count: int = 0
     """Slots given out, from the first one on."""
+    writing: set[int] = field(default_factory=set)
+    """Slots whose blocks are on their way.
+
+    What lies there is known when they have arrived; until then entries that are read there say
+    nothing.
+    """
+
+
+class Reserved(NamedTuple):
+    """Slots of the own segment that somebody is about to write."""
+
+    own: Own
+    first: int
+    slot_count: int
 
 
 def _is_whole(header: Header, file: BatchFile, name: str) -> bool:
@@ -180,6 +194,8 @@ class Segments:
             self._drop_missing({one.name for one in listed})
             self._open_new(listed)
             self._learn()
+            with self.lock:
+                self.index.note_refresh()
             return listed
         finally:
             self._refresh_lock.release()
@@ -299,8 +315,11 @@ class Segments:
         known = self.index.segments.get(segment.name)
         if known is None:  # dropped meanwhile
             return False
+        own = self.own
+        writing = own.writing if own is not None and own.segment is segment else ()
         for slot, entry in parse_entries(segment.header.id, first, content):
-            self.index.add(segment.name, slot, entry)
+            if slot not in writing:
+                self.index.add(segment.name, slot, entry)
         end = first + len(content) // ENTRY_BYTES
         return first < end <= known.known < known.geometry.slot_count
 
@@ -379,20 +398,35 @@ class Segments:
             self.has_unsynced = True
             raise
 
-    def write_entries(self, own: Own, first_slot: int, entries: Sequence[Entry]) -> None:
-        """Say what lies in neighbouring slots of the own segment, whose writer is held;
-        raises OSError.
+    def reserve(self, count: int) -> Reserved | None:
+        """Return as many of the next slots of the own segment, at most `count`, as it has,
+        with its writer held until `end_write`; None: there is no own segment with any.
         """
-        header = own.segment.header
-        content = bytearray().join(
-            pack_entry(header.id, slot, entry) for slot, entry in enumerate(entries, first_slot)
-        )
-        offset = header.geometry.entry_offset(first_slot)
-        self.client.write([Transfer(own.writer.file, offset, memoryview(content))])
         with self.lock:
+            own = self.own
+            if own is None or own.used_count == self.geometry.slot_count:
+                return None
+            own.writer.hold()
+            first = own.used_count
+            own.used_count = min(first + count, self.geometry.slot_count)
+            own.writing.update(range(first, own.used_count))
+            return Reserved(own, first, own.used_count - first)
+
+    def end_write(self, reserved: Reserved, entries: Sequence[Entry]) -> None:
+        """Know what lies in slots that were reserved: `DELETED`: it could not be written.
+
+        Raises:
+            OSError: the segment was given up meanwhile, and cannot be closed.
+        """
+        own, first, count = reserved
+        with self.lock:
+            own.writing.difference_update(range(first, first + count))
             if own.segment.name in self.opened:
-                for slot, entry in enumerate(entries, first_slot):
+                for slot, entry in enumerate(entries, first):
                     self.index.add(own.segment.name, slot, entry)
+            if DELETED in entries:  # others would look for entries in this gap for ever
+                own.used_count = own.segment.header.geometry.slot_count
+        own.writer.release()
 
     def close(self) -> None:
         """Close all files; raises what kept bytes that were put from being made durable."""
