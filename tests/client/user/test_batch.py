@@ -265,6 +265,26 @@ def test_an_iov_outlives_nothing_that_refers_to_it(client):
     other.close()
 
 
+def test_what_nobody_has_closed_goes_with_the_last_reference(implementation, folder):
+    """Data sets have no `close`: of each that was made anew, for each epoch, descriptors stayed."""
+    path = write_file(folder, "f", b"0123456789")
+
+    def use():
+        client = RingClient(folder) if implementation == "ring" else PosixClient()
+        files = [client.open(path, mode) for mode in ("r", "r+")]
+        memory = client.allocate(10)
+        assert client.read([Transfer(file, 0, memory.view) for file in files]) == [10, 10]
+
+    def descriptors():
+        gc.collect()
+        return set(os.listdir("/proc/self/fd"))
+
+    use()
+    before = descriptors()
+    use()
+    assert descriptors() == before
+
+
 def test_numpy_uses_the_memory_itself(client, folder):
     numpy = pytest.importorskip("numpy")
     iov = client.allocate(16)

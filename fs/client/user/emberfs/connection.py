@@ -13,6 +13,7 @@ import errno
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -76,6 +77,8 @@ class Connection:
         self.has_ended = False
         """Whether a call has found that the daemon listens no more."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # What has no `close`, as a data set, lets go of it without a warning.
+        weakref.finalize(self, self._socket.close).atexit = False
         try:
             self._socket.connect(socket_address(path))
             self.call(Call.HELLO, VERSION)

@@ -98,6 +98,7 @@ class Ior(OfOneProcess):
         self._id = answer.id
         memory_fd, bell_fd = answer.fds
         self._bell = socket.socket(fileno=bell_fd)
+        weakref.finalize(self, self._bell.close).atexit = False  # as of a connection
         self._ear = QuickEar(self._bell)
         try:
             self._memory = mmap.mmap(memory_fd, ring_bytes(entry_count))

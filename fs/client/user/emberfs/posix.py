@@ -80,11 +80,16 @@ class PosixFile(OfOneProcess):
     def __init__(self, path: str, mode: OpenMode, forget: Callable[["PosixFile"], None]) -> None:
         self.path = path
         self._forget = forget
+        self._descriptor = -1
         self._descriptor = os.open(path, open_flags(mode), NEW_FILE_MODE)
         if mode == "r" and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
-            os.close(self._descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._is_unsynced = mode in {"w", "x"}
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:  # nobody has closed it, nor its client
+            with suppress(OSError):  # nobody is there to be told
+                os.close(self._descriptor)
 
     def __repr__(self) -> str:
         return shown(self, repr(self.path), is_closed=self._descriptor < 0)

@@ -92,11 +92,11 @@ class RingClient(Closing):
         Raises:
             OSError: EOPNOTSUPP: it is of another file system.
         """
+        file = RingFile(self.daemon, path, fd, self._files.discard)
         try:
-            file = RingFile(self.daemon, path, fd, self._files.discard)
             file.register()
         except BaseException:
-            os.close(fd)
+            file.abandon()
             raise
         with self.daemon.lock:
             self._files.add(file)

@@ -5,6 +5,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from .batch import (
     OFFSET_MAX,
@@ -37,6 +38,9 @@ class RingFile(OfOneProcess):
         self._id = 0
         self._generation = -1
         self._connection: Connection | None = None
+
+    def __del__(self) -> None:
+        self.abandon()
 
     @property
     def path(self) -> str:
@@ -127,6 +131,15 @@ class RingFile(OfOneProcess):
             return connection.call(call, file_id).number
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
+
+    def abandon(self) -> None:
+        """Give the descriptor back without a word, as where nobody has closed the file
+        nor its client; twice is harmless.
+        """
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):  # nobody is there to be told
+                os.close(fd)
 
     def close(self) -> None:
         """See `BatchFile`."""
