@@ -4,6 +4,7 @@ every start method of workers, exact resume.
 
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -322,6 +323,29 @@ def test_a_state_of_another_shape_is_refused(records, tmp_path):
         make_loader("sampler", tmp_path, 0).load_state_dict(state)
     with pytest.raises(TypeError, match="BlockSampler"):
         ResumableLoader(RecordDataset(records), batch_size=4)
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 5])
+def test_a_rank_that_does_not_exist_is_refused(records, rank):
+    for make in (partial(BlockSampler, COUNT, 8), partial(RecordStream, records)):
+        with pytest.raises(ValueError, match=f"rank {rank} of 2"):
+            make(rank=rank, world=2)
+
+
+def test_no_share_is_silently_empty(tmp_path):
+    """A program that trains for a number of steps, epoch after epoch, would never end."""
+    with RecordWriter(tmp_path / "few.ffr", 3) as writer:
+        for sample in (b"1", b"2", b"3"):
+            writer.write(sample)
+    for make in (partial(BlockSampler, 3, 8), partial(RecordStream, tmp_path)):
+        with pytest.raises(ValueError, match="3 samples for 4 ranks"):
+            make(rank=0, world=4)
+        assert list(make(rank=2, world=3))
+    stream = RecordStream(tmp_path, rank=0, world=2)
+    assert len(list(DataLoader(stream, batch_size=1, num_workers=1))) == 1
+    with pytest.raises(ValueError, match="3 samples for 4 ranks, or workers"):
+        list(DataLoader(stream, batch_size=1, num_workers=2))
+    assert list(BlockSampler(0, 8, rank=0, world=4)) == []
 
 
 def test_a_sampler_drops_what_it_is_told_to():

@@ -38,6 +38,19 @@ def share(count: int, number: int, shares: int) -> tuple[int, int]:
     return number * each, (number + 1) * each
 
 
+def need_shares(count: int, number: int, shares: int) -> None:
+    """Raise ValueError for a share that does not exist, or where each of them would be empty:
+    a program that goes on until it has seen enough would never end.
+    """
+    if not 0 <= number < shares:
+        raise ValueError(f"rank {number} of {shares}: ranks are 0 .. {shares - 1}")
+    if 0 < count < shares:
+        raise ValueError(
+            f"{count} samples for {shares} ranks, or workers of all ranks together: "
+            "an equal share of them is none"
+        )
+
+
 class EpochOrder:
     """The order of one epoch.
 

@@ -34,7 +34,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from ..batch import BatchFile
 from ..ffrecord import RecordReader
 from ..opening import Connect, connect_for
-from ..order import EpochOrder, share
+from ..order import EpochOrder, need_shares, share
 from ..pack import PackedFolder, files_below
 from ..rereading import Rereader
 from ..rows import Rows, read_rows
@@ -310,6 +310,9 @@ class RecordStream(IterableDataset[Any]):
         world: see `rank`.
         connect: makes the client to read through; default: `connect_for` the files.
         check: compare each sample with its checksum.
+
+    Raises:
+        ValueError: no such rank, or fewer samples than ranks; of workers when they begin.
     """
 
     def __init__(
@@ -331,6 +334,7 @@ class RecordStream(IterableDataset[Any]):
         found = rank_and_world()
         self.rank = found[0] if rank is None else rank
         self.world = found[1] if world is None else world
+        need_shares(len(self.reader), self.rank, self.world)
         self._position = torch.zeros(3, dtype=torch.int64).share_memory_()  # workers see it change
 
     def __len__(self) -> int:
@@ -359,6 +363,7 @@ class RecordStream(IterableDataset[Any]):
         epoch, batches, batch_size = (int(value) for value in self._position)
         # Workers take turns, and the first one is always the first.
         role = (number + batches) % workers
+        need_shares(len(self.reader), self.rank * workers + role, self.world * workers)
         own = batches // workers + (role < batches % workers)
         begin, end = share(len(self.reader), self.rank * workers + role, self.world * workers)
         order = EpochOrder(len(self.reader), self._block, self._window, self._seed, epoch)

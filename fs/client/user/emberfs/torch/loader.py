@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
-from ..order import EpochOrder, share
+from ..order import EpochOrder, need_shares, share
 from .datasets import RecordStream, rank_and_world
 
 
@@ -29,6 +29,9 @@ class BlockSampler(Sampler[list[int]]):
         rank: of this process, and `world`, their number: default, those of torch.distributed.
         world: see `rank`.
         drop_last: leave out the last batch of an epoch if it is smaller.
+
+    Raises:
+        ValueError: no such rank, or fewer samples than ranks.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class BlockSampler(Sampler[list[int]]):
         found = rank_and_world()
         self.rank = found[0] if rank is None else rank
         self.world = found[1] if world is None else world
+        need_shares(count, self.rank, self.world)
         self._drop_last = drop_last
         self._epoch = self._batches = 0
 
