@@ -31,6 +31,22 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     assert (names(tmp_path), path.read_bytes()) == (["f"], b"new")
 
 
+def test_a_file_that_is_replaced_is_read_by_those_who_could_read_it(tmp_path):
+    path = tmp_path / "f"
+    for mode in (0o600, 0o640, 0o755):
+        path.touch()
+        path.chmod(mode)
+        with replaced(path) as partial:
+            Path(partial).write_bytes(b"new")
+        assert path.stat().st_mode & 0o7777 == mode
+    (tmp_path / "link").symlink_to("f")
+    with replaced(tmp_path / "link") as partial:
+        Path(partial).write_bytes(b"beside")
+        mode = Path(partial).stat().st_mode
+    assert (tmp_path / "link").lstat().st_mode == mode
+    assert path.read_bytes() == b"new"
+
+
 def test_a_folder_is_published_and_what_was_cut_off_is_removed(tmp_path):
     target = tmp_path / "run" / "one"
     left = Path(make_partial_folder(target))

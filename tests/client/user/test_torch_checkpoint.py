@@ -395,6 +395,14 @@ def test_safetensors(tmp_path):
             load_tensors(tmp_path / "f.safetensors")
     with pytest.raises(ValueError, match="complex128"):
         save_tensors({"t": torch.zeros(1, dtype=torch.complex128)}, tmp_path / "f.safetensors")
+    with pytest.raises(TypeError, match="metadata 'step': 3"):
+        save_tensors(state, tmp_path / "f.safetensors", {"step": 3})
+    for kind, empty in (
+        ("meta", torch.empty(3, device="meta")),
+        ("sparse", torch.eye(3).to_sparse()),
+    ):
+        with pytest.raises(ValueError, match=f"t: a {kind}.* has no bytes"):
+            save_tensors({"t": empty}, tmp_path / "f.safetensors")
     with pytest.raises(ValueError, match="no tensor of this name"):
         save_tensors({"__metadata__": torch.zeros(1)}, tmp_path / "f.safetensors")
     # Of the file that these were loaded from.

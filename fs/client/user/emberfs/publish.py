@@ -20,6 +20,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from operator import index
@@ -37,6 +38,8 @@ by updates that cost nearly the same whatever their size.
 """
 
 _FOLDED_URLS = tuple(f"{protocol}:/" for protocol in PROTOCOLS)
+MODE_BITS = 0o777
+"""Who may read, write and run a file."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -82,8 +85,8 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a name to write a file under; at the end of the block, it replaces `path`;
-    if the block fails, it is gone.
+    """Yield a name to write a file under; at the end of the block, it replaces `path`, whose mode
+    it then has; if the block fails, it is gone.
 
     The block makes the file's content durable.
 
@@ -95,6 +98,7 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
     partial = partial_name(path)
     try:
         yield partial
+        _keep_mode(Path(path), Path(partial))
         Path(partial).replace(path)
     except BaseException as error:
         # It may not have been made, or cannot go now: the first failure is the one to tell.
@@ -104,6 +108,14 @@ def replaced(path: str | os.PathLike[str]) -> Iterator[str]:
             error.filename = os.fspath(path)  # the name that the caller knows
         raise
     sync_folder(Path(path).absolute().parent)
+
+
+def _keep_mode(old: Path, new: Path) -> None:
+    """Let a file be read by those who may read the one that it replaces, if there is one."""
+    with suppress(FileNotFoundError):
+        mode = old.lstat().st_mode
+        if stat.S_ISREG(mode):
+            new.chmod(mode & MODE_BITS)
 
 
 def make_folder(path: Path) -> None:

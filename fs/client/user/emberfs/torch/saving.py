@@ -223,10 +223,13 @@ def save_tensors(
     """Save a dictionary of tensors as safetensors.
 
     Raises:
-        TypeError: what is no tensor.
-        ValueError: a type or name that the format does not have.
+        TypeError: what is no tensor, or metadata that is no text.
+        ValueError: a type or name that the format does not have, or a tensor without bytes.
     """
     given = {name: text for name, text in (metadata or {}).items() if name != METADATA_KEY}
+    for name, said in given.items():
+        if not isinstance(name, str) or not isinstance(said, str):
+            raise TypeError(f"metadata {name!r}: {said!r}: names and values are text")
     header: dict[str, Any] = {METADATA: {METADATA_KEY: NO_SUM, **given}}
     kept, end = [], 0
     for name, tensor in sorted(tensors.items(), key=_largest_items_first):
@@ -234,6 +237,8 @@ def save_tensors(
             raise TypeError(f"{name}: is {type(tensor).__name__}, not a tensor")
         if tensor.dtype not in _NAMES:
             raise ValueError(f"{name}: safetensors files have no {tensor.dtype}")
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            raise ValueError(f"{name}: a {_kind(tensor)} tensor has no bytes to save")
         if name == METADATA:
             raise ValueError(f"{name}: safetensors files have no tensor of this name")
         content = plain(tensor)
@@ -262,6 +267,10 @@ def save_tensors(
         for content in kept:
             stream.append(bytes_of(content))
         stream.finish()
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
 
 
 def _largest_items_first(named: tuple[str, Any]) -> tuple[int, str]:
