@@ -229,6 +229,21 @@ def test_a_file_is_not_copied_onto_itself(fs):
     assert fs.cat_file("/a") == b"data"
 
 
+def test_what_is_no_bytes_empties_no_file(fs):
+    fs.pipe_file("/a", b"kept")
+    for wrong in ("text", 3, None, memoryview(b"with gaps")[::2]):
+        with pytest.raises((TypeError, ValueError)):
+            fs.pipe_file("/a", wrong)
+        with pytest.raises((TypeError, ValueError)):
+            fs.pipe({"/a": wrong})
+        with pytest.raises((TypeError, ValueError)):
+            fs.pipe({"/b": b"new", "/a": wrong})
+    assert fs.cat_file("/a") == b"kept"
+    assert not fs.exists("/b")
+    fs.pipe({"/b": memoryview(b"\1\0\2\0").cast("H"), "/c": b""})
+    assert fs.cat(["/b", "/c"]) == {"/b": b"\1\0\2\0", "/c": b""}
+
+
 def test_directories_are_no_files(fs):
     fs.mkdir("/d", create_parents=False)
     for call in (fs.open, fs.cat_file, fs.rm_file):

@@ -216,9 +216,10 @@ class Content(Names):
 
     def pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
         """Write a whole file; mode create: which must not exist."""
-        path = self._strip_protocol(path)
+        # What is no bytes is refused while the file has what it had.
+        path, content = self._strip_protocol(path), memoryview(value).cast("B")
         with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
-            file.write(value)
+            file.write(content)
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
         """Write a whole file, or many by path, side by side."""
@@ -229,7 +230,10 @@ class Content(Names):
             for one, content in path.items():
                 self.pipe_file(one, content, **kwargs)
             return
-        contents = {self._strip_protocol(one): content for one, content in path.items()}
+        contents = {
+            self._strip_protocol(one): memoryview(content).cast("B")
+            for one, content in path.items()
+        }
         with os_errors(next(iter(contents), "")):
             failed = self.connection.write_files(contents)
             if self.auto_mkdir and (missing := _missing(failed)):
