@@ -40,6 +40,10 @@ _AT_ONCE_COUNT_MAX: Final = 1024
 """Of what is done one by one, writes and the reads of a batch that failed: a turn of the event loop
 with so many takes some 0.1 s, and each write is compared with all that are under way.
 """
+BEGUN_ALONE_BYTES_MAX: Final = 64 * 1024
+"""Of a read by itself: to copy it once more costs less than a task.  Several reads of so many bytes
+are mostly for several nodes.
+"""
 _TICKET_COUNT_MAX: Final = 65_536
 """Of tickets that were never used, the oldest are forgotten."""
 
@@ -305,7 +309,8 @@ class Batches:
                     made.clear()
             on_end((_with_holes(table) if made else ()) if is_done else None)
 
-        return self._core.store.begin_read(table, end, is_relaxed=is_relaxed)
+        begin = partial(self._core.store.begin_read, table, end, is_relaxed=is_relaxed)
+        return begin(bytes_max=BEGUN_ALONE_BYTES_MAX) if len(table) == 1 else begin()
 
     async def _read_singly(
         self, wanted: Sequence[tuple[BatchIo, FileRead]], *, is_relaxed: bool

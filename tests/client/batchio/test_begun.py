@@ -38,12 +38,17 @@ async def test_small_reads_are_begun_and_larger_ones_not(autojump_clock, flushed
         ]
         assert it.memory.view[200:300] == CONTENT[500:600]
         assert len(chunks.begun) == 2
-        assert await it.do({"length": 4097}) == [4097]
+        assert await it.do({"length": 4000}, {"place": 8192, "length": 97}) == [4000, 97]
+        assert await it.do({"offset": 9, "length": 65_537}) == [65_537]
+        assert len(chunks.begun) == 2
+        assert await it.do({"offset": 9, "length": 65_536}) == [65_536]  # by itself
+        assert it.memory.view[:65_536] == CONTENT[9:65_545]
+        assert len(chunks.begun) == 3
         assert await it.do({"op": Op.WRITE, "length": 100}) == [100]
         assert await it.do({"offset": len(CONTENT) - 5, "length": 10}) == [5]
-        assert len(chunks.begun) == 2
+        assert len(chunks.begun) == 3
         batches = it.mount.vfs.batches
-        assert (batches.batch_count, batches.entry_count, batches.open_count) == (5, 6, 0)
+        assert (batches.batch_count, batches.entry_count, batches.open_count) == (7, 9, 0)
         assert it.ring._turns._free == 4
 
 
@@ -113,9 +118,9 @@ async def test_the_ring_goes_on_while_one_is_under_way(autojump_clock, flushed):
         it.ring_bell(1)
         await trio.testing.wait_all_tasks_blocked()
         assert len(chunks.begun) == 1
-        it.put(place=8192, length=8192, user_data=2)
+        it.put(place=1 << 17, length=1 << 17, user_data=2)
         it.ring_bell(1)
-        assert await it.results(1) == [(2, 8192)]
+        assert await it.results(1) == [(2, 1 << 17)]
         chunks.begun_gate.set()
         assert await it.results(1) == [(1, 100)]
 
