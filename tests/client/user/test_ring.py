@@ -241,6 +241,12 @@ def test_a_child_in_another_folder_finds_a_mount_named_by_a_relative_path(path, 
         RingClient("")
 
 
+def test_numbers_that_no_request_has(client):
+    for count in (-1, 2**32, 1.5):
+        with pytest.raises(ValueError, match="NEW_RING with a number that no request has"):
+            client.ring(count)
+
+
 KILLED = """
 import os, sys, time
 from emberfs.ring import RingClient
@@ -293,6 +299,36 @@ def test_nobody_works_while_nothing_happens(server, client, path):
     assert done.is_set()
     assert after[0] - before[0] < 0.1
     assert after[1] - before[1] < 0.1
+
+
+def test_a_file_of_another_file_system_is_not_emptied_before_it_is_refused(client, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"kept")
+    for path, mode in ((other, "w"), (tmp_path / "new", "w"), (tmp_path / "new", "x")):
+        with pytest.raises(OSError, match="not on an EmberFS mount") as failed:
+            client.open(path, mode)
+        assert failed.value.errno == errno.EOPNOTSUPP
+    assert other.read_bytes() == b"kept"
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_nothing_is_made_where_the_mount_was(tmp_path):
+    """It would lie on another disk, and keep the mount from being made again."""
+    server = Server(tmp_path / "mnt")
+    try:
+        with RingClient(server.mount_point) as client:
+            server.stop()
+            for mode in ("w", "x"):
+                with pytest.raises(OSError, match="mount"):
+                    client.open(server.mount_point / "new", mode)
+            assert os.listdir(server.mount_point) == []
+            server = Server(server.mount_point)
+            for mode in ("x", "w"):
+                with client.open(server.mount_point / "new", mode) as file:
+                    client.write([Transfer(file, 0, memoryview(b"there"))])
+            assert (server.mount_point / "new").read_bytes() == b"there"
+    finally:
+        server.close()
 
 
 def test_an_unmount_ends_what_programs_have(tmp_path):

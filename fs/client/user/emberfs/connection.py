@@ -12,6 +12,7 @@ could take the parent for alive.
 import errno
 import os
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Sequence
@@ -82,6 +83,8 @@ class Connection:
         try:
             self._socket.connect(socket_address(path))
             self.call(Call.HELLO, VERSION)
+            self.device = os.stat(path).st_dev  # noqa: PTH116 - a path of any type
+            """Of all files of the mount."""
         except BaseException:
             self._socket.close()
             raise
@@ -105,7 +108,10 @@ class Connection:
         """
         with self._lock:
             serial = self._serial = (self._serial + 1) % 2**32
-        packet = REQUEST.pack(call, serial, id_, depth, timeout_ms, priority, first, second)
+        try:
+            packet = REQUEST.pack(call, serial, id_, depth, timeout_ms, priority, first, second)
+        except struct.error as error:
+            raise ValueError(f"{call.name} with a number that no request has: {error}") from None
         try:
             socket.send_fds(self._socket, [packet], [fd] if fd >= 0 else [], socket.MSG_NOSIGNAL)
         except OSError as error:

@@ -19,6 +19,7 @@ from typing import Final, cast
 
 from .batch import OpenMode, Transfer, listed, transfer_error
 from .closing import Closing, shown
+from .connection import socket_address
 from .daemon import Daemon
 from .ior import Ior, Rings
 from .iov import Iovs, SharedIov
@@ -26,7 +27,7 @@ from .lanes import ENTRY_COUNT, Lanes
 from .plan import Plan
 from .posix import NEW_FILE_MODE, open_flags
 from .protocol import LENGTH_MAX, EntryFlag, Op, Priority
-from .ring_file import RingFile, checked_buffers, is_plain_read, own_file
+from .ring_file import RingFile, checked_buffers, is_plain_read, of_another_mount, own_file
 from .rows import SHARED_BYTES_MIN, Buffers, RingRows, Rows, copy_rows, shared_columns
 from .urls import is_url
 
@@ -83,7 +84,24 @@ class RingClient(Closing):
         path, flags = os.fspath(path), open_flags(mode)
         if self.daemon.is_closed:
             raise OSError(errno.EBADF, "this client is closed", path)
+        if mode in {"w", "x"}:
+            self._need_mount_of(path)
         return self.adopt(path, os.open(path, flags, NEW_FILE_MODE))
+
+    def _need_mount_of(self, path: str) -> None:
+        """Raise OSError before a file is made, or emptied, that is not on the client's mount:
+        ENOTCONN: nothing is mounted; EXDEV, EOPNOTSUPP: it is on another one, or on none.
+        """
+        folder = os.path.dirname(path) or os.curdir  # noqa: PTH120 - as it is, also with ".."
+        try:
+            device = os.stat(folder).st_dev  # noqa: PTH116
+        except OSError:
+            return  # opening says why
+        if device == self.daemon.connection().device:
+            return
+        socket_address(folder)
+        if device != os.stat(self._mount_path).st_dev:  # noqa: PTH116
+            raise of_another_mount(self.daemon, path)
 
     def adopt(self, path: str, fd: int) -> RingFile:
         """Return a file for a descriptor that is open on the mount,

@@ -96,11 +96,7 @@ class RingFile(OfOneProcess):
                 number = errno.EISDIR
                 raise OSError(number, os.strerror(number), self._path) from error
             if self._is_of_another_mount():
-                what = (
-                    f"on another mount than {self.daemon.mount_path}: a client reaches the files "
-                    "of one"
-                )
-                raise OSError(errno.EXDEV, what, self._path) from error
+                raise of_another_mount(self.daemon, self._path) from error
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def _is_of_another_mount(self) -> bool:
@@ -160,6 +156,12 @@ class RingFile(OfOneProcess):
             connection.call(Call.DROP_FILE, self._id)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._path) from error
+
+
+def of_another_mount(daemon: Daemon, path: str) -> OSError:
+    """Return the error of a file that is on a mount of another daemon."""
+    what = f"on another mount than {daemon.mount_path}: a client reaches the files of one"
+    return OSError(errno.EXDEV, what, path)
 
 
 def own_file(file: BatchFile, daemon: Daemon) -> RingFile:
