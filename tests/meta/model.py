@@ -344,6 +344,23 @@ class Model:
         node.nlink -= 1
         return None
 
+    def forbids_removal(self, top, who):
+        """Return why somebody may not remove all that lies in a tree, or None."""
+        waiting = [top]
+        while who.uid and waiting:
+            directory = waiting.pop()
+            if not directory.entries:
+                continue
+            if not (directory.is_owned_by(who) or directory.allows(who, WRITE | SEARCH)):
+                return Status.ACCESS_DENIED
+            for _, child in sorted(directory.entries.items()):
+                status = self._may_take_away(directory, child, who)
+                if status is not None:
+                    return status
+                if child.kind == "dir":
+                    waiting.append(child)
+        return None
+
     def remove_tree(self, parent, name, who=SUPERUSER):
         status, node = self._removable(parent, name, who)
         if status is not None:
@@ -352,6 +369,9 @@ class Model:
             return Status.NOT_DIRECTORY
         if not node.is_owned_by(who):
             return Status.NOT_PERMITTED
+        status = self.forbids_removal(node, who)
+        if status is not None:
+            return status
         for directory in [n for n in node.below() if n.kind == "dir"]:
             directory.nlink = 0
             for child in directory.entries.values():

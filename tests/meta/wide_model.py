@@ -337,6 +337,8 @@ class WideModel(Model):
         status, node = self._removable(parent, name, who)
         if status is None and node.kind == "dir" and not node.is_owned_by(who):
             status = Status.NOT_PERMITTED
+        if status is None and node.kind == "dir":
+            status = self.forbids_removal(node, who)
         if status is not None:
             return status
         if self._is_in_trash(parent):

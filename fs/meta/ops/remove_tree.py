@@ -26,6 +26,7 @@ from ..inodes import (
 from ..name_leases import require_unleased
 from ..read_ahead import object_keys
 from ..usage import charge, whole_tree
+from .tree_rights import require_tree_removable
 
 
 def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
@@ -64,7 +65,8 @@ async def take_tree(
 async def remove_tree(
     tr: Transaction, ctx: OpContext, request: meta.RemoveTreeReq
 ) -> meta.RemoveRsp:
-    """Remove a directory that the caller owns, with everything below it.
+    """Remove a directory that the caller owns, with everything below it,
+    if he may remove that, too, as far as `require_tree_removable` looks.
 
     Raises:
         FsError: NOT_FOUND (also when the name leads to another inode than the request says),
@@ -83,5 +85,6 @@ async def remove_tree(
     if inode.type != pb.DIRECTORY:
         raise FsError(Status.NOT_DIRECTORY, f"inode {inode.inode_id:#x}")
     permissions.require_owner(ctx.caller, inode)
+    await require_tree_removable(tr, ctx.caller, inode)
     await take_tree(tr, ctx, parent, request.name, inode)
     return meta.RemoveRsp(removed=inode)

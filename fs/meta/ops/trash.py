@@ -38,6 +38,7 @@ from .mkdir import make_directory
 from .remove_tree import take_tree
 from .rename import Place, relocate
 from .trash_mark import new_mark
+from .tree_rights import require_tree_removable
 from .unlink import take_name
 
 EXPIRY_S_MAX: Final = 30 * 86_400
@@ -158,6 +159,7 @@ async def move_to_trash(
     permissions.require_removable(ctx.caller, parent, inode)
     if inode.type == pb.DIRECTORY:
         permissions.require_owner(ctx.caller, inode)
+        await require_tree_removable(tr, ctx.caller, inode)
     if await _is_in_trash(tr, ctx, parent.inode_id):
         await _remove(tr, ctx, parent, request.name, inode)
         return meta.MoveToTrashRsp(moved=inode)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from fs.meta import permissions
+from fs.meta.ops import tree_rights
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
 from tests.meta.harness import ROOT, refused, session
@@ -109,6 +111,55 @@ async def test_remove_tree(root, alice, bob):
     await alice.create(sub, b"late")  # below: garbage collection takes it too
     with refused(Status.NOT_FOUND):
         await alice.rename(home, b"x", top, b"x")
+
+
+async def test_a_tree_that_holds_what_its_owner_may_not_remove_stays(root, alice, bob):
+    """As `rm -r` leaves it: the owner of a directory may not empty those of others in it."""
+    home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
+
+    async def remove(status: Status) -> None:
+        for request in (
+            alice.remove_tree(home, b"t"),
+            alice.call("move_to_trash", meta.MoveToTrashReq(parent_inode_id=home, name=b"t")),
+        ):
+            with refused(status):
+                await request
+
+    top = (await alice.mkdir(home, b"t", 0o777)).inode_id
+    sub = (await alice.mkdir(top, b"sub", 0o777)).inode_id
+    theirs = await bob.mkdir(sub, b"theirs", 0o755)
+    await bob.create(theirs.inode_id, b"f")
+    await remove(Status.ACCESS_DENIED)
+    await bob.unlink(theirs.inode_id, b"f")
+    await bob.create(sub, b"f")  # alice may, in her directory
+    await alice.set_attr(sub, mode=0o1777)
+    shared = await bob.mkdir(sub, b"shared", 0o1777)
+    await bob.create(shared.inode_id, b"g")
+    await remove(Status.NOT_PERMITTED)
+    await bob.set_attr(shared.inode_id, mode=0o777)
+    g = await root.create(shared.inode_id, b"i")
+    await root.set_attr(g.inode_id, iflags=permissions.IMMUTABLE)
+    await remove(Status.NOT_PERMITTED)
+    await root.set_attr(g.inode_id, iflags=0)
+    await alice.set_attr(sub, mode=0o500)  # hers: she could change it
+    await alice.remove_tree(home, b"t")
+
+
+async def test_as_much_of_a_tree_is_asked_about_as_takes_little_time(root, alice, bob, monkeypatch):
+    monkeypatch.setattr(tree_rights, "DIRECTORIES_MAX", 4)
+    home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
+    for depth in (3, 4):
+        below = (await alice.mkdir(home, b"t", 0o777)).inode_id
+        for _ in range(depth - 1):
+            below = (await alice.mkdir(below, b"d", 0o777)).inode_id
+        theirs = await bob.mkdir(below, b"theirs", 0o755)
+        await bob.create(theirs.inode_id, b"f")
+        if depth == 3:
+            with refused(Status.ACCESS_DENIED):
+                await alice.remove_tree(home, b"t")
+            await root.remove_tree(home, b"t")
+        else:
+            await alice.remove_tree(home, b"t")
 
 
 def real_path(inode_id):
