@@ -8,6 +8,7 @@ markup of tables is shown as it is.
 import sys
 from typing import Final
 
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -21,6 +22,11 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 
 def printable(text: str) -> str:
     """Return a line as it can be printed."""
     return text.translate(_CONTROLS)
+
+
+def say_name(name: str) -> None:
+    """Print a line that users chose: to programs exactly, on a terminal as it can be printed."""
+    typer.echo(printable(name) if sys.stdout.isatty() else name, color=True)
 
 
 def cell(text: str) -> Text:

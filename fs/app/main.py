@@ -254,12 +254,13 @@ def path(
     """Print the path of an inode: of a directory at once,
     of a file by listing the directory where it counts.
     """
+    from .cells import say_name  # noqa: PLC0415
     from .quota_commands import connected  # noqa: PLC0415
 
     with connected(directory) as fs:
         found = fs.paths_of(inode)
     for line in [json.dumps(found)] if as_json else found:
-        typer.echo(line)
+        say_name(line)
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 
 from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
-from .cells import cell, console, table
+from .cells import cell, console, say_name, table
 from .errors import named
 from .listing import confirm
 from .paths_on_mounts import path_inside
@@ -124,7 +124,7 @@ def restore(
     with connected(directory, [to] if to else ()) as fs:
         for entry in _chosen(fs.trash(), names):
             try:
-                typer.echo(fs.restore(entry, path_inside(to) if to else ""))
+                say_name(fs.restore(entry, path_inside(to) if to else ""))
             except FsError as error:
                 if error.status is not Status.EXISTS:
                     raise

@@ -6,7 +6,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from fs.app.cells import cell, table
+from fs.app.cells import cell, say_name, table
 from fs.app.listing import EXIT_DECLINED, confirm, print_facts, print_rows
 
 NAMES = [
@@ -25,6 +25,18 @@ def test_tables_show_names_as_they_are(name, shown, capsys):
     text = capsys.readouterr().out
     assert text.count(shown) == 3
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("name", "shown"), NAMES)
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_line_is_exact_for_programs_only(name, shown, is_terminal, monkeypatch):
+    """A terminal obeyed names, and a program got them without their sequences."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stdout", stream)
+    say_name(name)
+    stream.flush()
+    assert stream.buffer.getvalue().decode() == (shown if is_terminal else name) + "\n"
 
 
 @pytest.mark.parametrize("width", [20, 60])
