@@ -64,7 +64,13 @@ from .buffer import (
     Unwritten,
     WriteBuffer,
 )
-from .foundationdb_client import client_of, engine_error, key_prefix, read_cluster_file
+from .foundationdb_client import (
+    RELEASE,
+    client_of,
+    engine_error,
+    key_prefix,
+    read_cluster_file,
+)
 from .transaction import BufferedTransaction
 
 READ_TIMEOUT_S: Final = TRANSACTION_AGE_S_MAX
@@ -151,8 +157,8 @@ class FoundationDbEngine:
             raise FsError(
                 Status.KV_UNREACHABLE,
                 f"FoundationDB at {self.where} did not answer within {timeout_s:g} s; are its "
-                "processes"
-                " up and reachable from here? See: fdbcli -C CLUSTERFILE --exec status",
+                f"processes up, of the client library's release ({RELEASE}), and reachable from "
+                "here? See: fdbcli -C CLUSTERFILE --exec status",
             )
         try:
             return int(future.wait())

@@ -22,6 +22,8 @@ from ..schema.status import FsError, Status
 from .api import PREFIX_BYTES_MAX
 
 API_VERSION: Final = 730
+RELEASE: Final = f"{API_VERSION // 100}.{API_VERSION % 100 // 10}"
+"""A server of another one is not refused by the client library, but waited for without end."""
 CLUSTER_FILE_LINE: Final = re.compile(r"\w+:\w+@[^\s,@]+(,[^\s,@]+)*")
 
 
@@ -112,9 +114,8 @@ def _loaded() -> Any:
     except Exception as error:  # the binding raises nothing more special
         raise FsError(
             Status.BAD_CONFIG,
-            f"FoundationDB's client library (libfdb_c.so, 7.3 or newer): {error} Install the "
-            "package"
-            " foundationdb-clients, or name its folder in LD_LIBRARY_PATH",
+            f"FoundationDB's client library (libfdb_c.so, {RELEASE} or newer): {error} Install the "
+            "package foundationdb-clients, or name its folder in LD_LIBRARY_PATH",
         ) from error
     return fdb
 

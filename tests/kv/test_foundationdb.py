@@ -197,6 +197,7 @@ def test_a_server_that_is_away_is_told_within_the_time(tmp_path):
     said = opened(path, before="" if session.is_real() else FAKE)
     assert said.startswith("KV_UNREACHABLE")
     assert "within 0.5 s" in said
+    assert "release (7.3)" in said  # what the client library does not tell
     assert "127.0.0.1:1" in said
 
 
