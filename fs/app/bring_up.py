@@ -38,6 +38,7 @@ from .cluster_dir import (
     save_record,
 )
 from .cluster_plan import (
+    NODE_COUNT_MAX,
     USUAL_MOUNT,
     MountWishes,
     check_sizes,
@@ -102,7 +103,8 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         replicas = min(REPLICA_COUNT_DEFAULT, nodes)
     chains = options.chain_count
     if chains is None:
-        chains = default_chain_count(nodes, replicas)
+        # Too many are refused by `check_sizes`, and not counted for before.
+        chains = default_chain_count(min(nodes, NODE_COUNT_MAX), replicas)
     cluster_id = f"ember-{secrets.token_hex(4)}"
     return ClusterRecord(
         cluster_id,
@@ -110,8 +112,8 @@ def new_record(options: UpOptions, mount_point: str) -> ClusterRecord:
         replicas,
         chains,
         mount_point,
-        mgmtd_count=options.mgmtd_count or 1,
-        meta_count=options.meta_count or 1,
+        mgmtd_count=1 if options.mgmtd_count is None else options.mgmtd_count,
+        meta_count=1 if options.meta_count is None else options.meta_count,
         kv=options.kv or "",
         is_closed=options.is_closed,
         checksum_block_bytes=NEW_CHECKSUM_BLOCK_BYTES,
@@ -154,10 +156,11 @@ def with_services(
     Raises:
         FsError: ALREADY_RUNNING when others of them still run, without a supervisor.
     """
+    mgmtds, metas = options.mgmtd_count, options.meta_count
     changed = replace(
         record,
-        mgmtd_count=options.mgmtd_count or record.mgmtd_count,
-        meta_count=options.meta_count or record.meta_count,
+        mgmtd_count=record.mgmtd_count if mgmtds is None else mgmtds,
+        meta_count=record.meta_count if metas is None else metas,
     )
     if changed != record and supervisor_link.has_orphans(directory):
         raise FsError(

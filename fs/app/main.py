@@ -246,7 +246,9 @@ for part in (service_commands, store_commands, groups, developer_commands):
 
 @app.command()
 def path(
-    inode: Annotated[int, typer.Argument(help="As `ls -i` and the event log show it.")],
+    inode: Annotated[
+        int, typer.Argument(min=0, max=2**64 - 1, help="As `ls -i` and the event log show it.")
+    ],
     directory: DirOption = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,

@@ -40,6 +40,8 @@ DirOption = Annotated[Path | None, typer.Option("--dir", help="The cluster's dir
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="A directory.")]
 
+NUMBER_MAX: Final = 2**64 - 1
+"""What a message can carry."""
 _UNITS: Final[dict[str, int]] = {"": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("KMGTP", 1)
@@ -56,7 +58,10 @@ def parse_number(text: str) -> int:
     match = re.fullmatch(r"(\d+)([A-Za-z]*)", text.strip())
     if match is None or match[2] not in _UNITS:
         raise FsError(Status.INVALID_ARGUMENT, f"{text!r}: say for example 500, 10G or 10GB")
-    return int(match[1]) * _UNITS[match[2]]
+    number = int(match[1]) * _UNITS[match[2]]
+    if number > NUMBER_MAX:
+        raise FsError(Status.INVALID_ARGUMENT, f"{text!r}: at most {NUMBER_MAX}")
+    return number
 
 
 def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = False) -> BlockingFs:

@@ -29,8 +29,9 @@ user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True, add_
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
 user.add_typer(token, name="token")
 
+ID_MAX: Final = 2**32 - 2
 UidArgument = Annotated[
-    int, typer.Argument(metavar="UID", min=0, max=2**32 - 2, help="The number of the user.")
+    int, typer.Argument(metavar="UID", min=0, max=ID_MAX, help="The number of the user.")
 ]
 
 
@@ -39,7 +40,10 @@ def parse_ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         raise FsError(Status.INVALID_ARGUMENT, f"--groups {text}: numbers, with commas between")
-    return [int(part) for part in parts]
+    numbers = [int(part) for part in parts]
+    if max(numbers, default=0) > ID_MAX:
+        raise FsError(Status.INVALID_ARGUMENT, f"--groups {text}: at most {ID_MAX}")
+    return numbers
 
 
 def parse_time_s(text: str, option: str, *, days_max: int) -> int:
@@ -67,7 +71,9 @@ def add(
     uid: UidArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What people call the user.")],
     *,
-    gid: Annotated[int | None, typer.Option(help="Primary group.", show_default="UID")] = None,
+    gid: Annotated[
+        int | None, typer.Option(min=0, max=ID_MAX, help="Primary group.", show_default="UID")
+    ] = None,
     groups: Annotated[
         str | None, typer.Option(help="Supplementary groups: 10,20; '': none.")
     ] = None,

@@ -70,3 +70,19 @@ def test_a_size_of_zero_is_told_as_it_was_given(tmp_path):
         check_unchanged(UpOptions(tmp_path, node_count=0), made)
     with pytest.raises(FsError, match="--kv foundationdb:/a: this cluster was made with rocksdb"):
         check_unchanged(UpOptions(tmp_path, kv="foundationdb:/a"), made)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"node_count": 10**20}, "--nodes 100000000000000000000: 1 to"),  # it counted for ever
+        ({"mgmtd_count": 0}, "--mgmtds 0: 1 to"),  # it was taken for one
+        ({"meta_count": 0}, "--metas 0: 1 to"),
+    ],
+)
+def test_numbers_that_cannot_be_are_told_at_once(tmp_path, options, says):
+    asked = UpOptions(tmp_path / "c", has_mount=False, **options)
+    with pytest.raises(FsError) as caught:
+        prepare(asked, tmp_path, Progress())
+    assert caught.value.status is Status.BAD_CONFIG
+    assert says in str(caught.value)

@@ -8,9 +8,11 @@ import typer
 
 from fs.app.groups import GROUPS
 from fs.app.main import app
+from fs.app.quota_commands import parse_number
 from fs.app.release import RELEASE
 from fs.app.sections import SECTIONS
 from fs.kernels.in_use import kernels_in_use
+from fs.schema.status import FsError, Status
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"]])
@@ -69,3 +71,20 @@ def test_a_command_without_a_section_is_shown_all_the_same(capsys, monkeypatch):
         app(["--help"], prog_name="ember")
     said = capsys.readouterr().out
     assert re.search(r"^Other:\n(  .*\n)*  rm +Move files", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", ["18446744073709551616", "99999999999999999999"])
+def test_a_number_that_no_inode_has_is_refused(number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        app(["path", number])
+    assert ended.value.code == 2
+    assert "18446744073709551615" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["16384P", "99999999T", "18446744073709551616"])
+def test_a_limit_that_no_message_can_carry_is_refused(text):
+    """It ended in a traceback."""
+    assert parse_number("16383P") == 16383 << 50
+    with pytest.raises(FsError) as caught:
+        parse_number(text)
+    assert caught.value.status is Status.INVALID_ARGUMENT

@@ -75,3 +75,13 @@ def test_nobody_is_told_that_a_stranger_was_shut_out(manager):
     assert manager.revoked == [token.token_id]
     run("rm", "1000")
     assert not manager.users
+
+
+@pytest.mark.parametrize("option", ["--gid", "--groups"])
+@pytest.mark.parametrize("number", ["4294967295", "99999999999999999999"])
+def test_numbers_that_no_group_can_have_are_refused(manager, option, number):
+    """They ended in a traceback."""
+    done = CliRunner().invoke(user_commands.user, ["add", "5", "eve", option, number])
+    assert done.exit_code != 0
+    assert "4294967294" in f"{done.output}{done.stderr}{done.exception}"
+    assert not manager.users
