@@ -88,7 +88,7 @@ class BlockingFile:
         """See `EmberFile.read`."""
         return self._owner.run(lambda: self._file.read(offset, length))
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
+    def read_into(self, offset: int, buffer: Buffer) -> int:
         """See `EmberFile.read_into`."""
         return self._owner.run(lambda: self._file.read_into(offset, buffer))
 
@@ -393,14 +393,12 @@ class BlockingFs:
         """See `EmberFs.prefetch`; `BlockingFile.prefetch` is what programs call."""
         return self.run(lambda: self._native.prefetch(file, offset, length))
 
-    def read_batch(self, reads: Sequence[tuple[BlockingFile, int, memoryview]]) -> list[int]:
+    def read_batch(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int]:
         """See `EmberFs.read_batch`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
         return self.run(lambda: self._native.read_batch(unwrapped))
 
-    def read_each(
-        self, reads: Sequence[tuple[BlockingFile, int, memoryview]]
-    ) -> list[int | FsError]:
+    def read_each(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int | FsError]:
         """See `EmberFs.read_each`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
         return self.run(lambda: self._native.read_each(unwrapped))

@@ -29,7 +29,7 @@ from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
 from .file_read import FileRead
 from .inline_bytes import brought_bytes
 from .many_inline import REPLY_BYTES_MAX, Part, Wanted, ask_many, parts_of
-from .native_content import check_offset, fill_from
+from .native_content import byte_view, check_offset, fill_from, room_view
 from .native_file import EmberFile
 from .native_limits import Limits
 from .native_paths import Place, split_path
@@ -268,9 +268,10 @@ class EmberFs(Trash, Limits, Trees):
             return await file.read(0, file.length) if data is None else bytes(data)
 
     async def write_file(self, path: str, data: Buffer) -> None:
-        """Replace the content of a file and make it durable."""
+        """Replace the content of a file and make it durable; TypeError: what is no bytes."""
+        view = byte_view(data)  # while the file has what it had
         async with await self.create(path) as file:
-            await file.write(0, data, is_last=True)
+            await file.write(0, view, is_last=True)
 
     async def write_files(self, contents: Mapping[str, Buffer]) -> dict[str, FsError]:
         """Do `write_file` for many files side by side; return those that failed, and why."""
@@ -359,12 +360,18 @@ class EmberFs(Trash, Limits, Trees):
             failures += wrong
         return read_bytes, failures
 
-    async def read_batch(self, reads: Sequence[tuple[EmberFile, int, memoryview]]) -> list[int]:
+    async def read_batch(self, reads: Sequence[tuple[EmberFile, int, Buffer]]) -> list[int]:
         """Read (file, offset, buffer) triples in as few requests as possible.
 
         Returns:
-            For each, the bytes filled: fewer than its buffer's length only at the end of the file.
+            For each, the bytes filled: fewer than its buffer has only at the end of the file.
+
+        Raises:
+            TypeError: a buffer that is read-only, or has gaps.
         """
+        return await self._read_views([(file, at, room_view(buffer)) for file, at, buffer in reads])
+
+    async def _read_views(self, reads: Sequence[tuple[EmberFile, int, memoryview]]) -> list[int]:
         for file, offset, _ in reads:
             file.require_open()
             check_offset(file.path, offset)
@@ -430,7 +437,7 @@ class EmberFs(Trash, Limits, Trees):
         return moved
 
     async def read_each(
-        self, reads: Sequence[tuple[EmberFile, int, memoryview]]
+        self, reads: Sequence[tuple[EmberFile, int, Buffer]]
     ) -> list[int | FsError]:
         """Do what `read_batch` does, and say of each for itself how it went."""
         try:

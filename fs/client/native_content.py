@@ -33,6 +33,32 @@ def check_offset(path: str, offset: int) -> None:
         raise FsError(Status.INVALID_ARGUMENT, f"{path}: offset {offset}")
 
 
+def byte_view(data: Buffer) -> memoryview:
+    """Return memory of any type and shape as bytes, so that its length is their number.
+
+    Raises:
+        TypeError: no memory, or one with gaps.
+    """
+    view = memoryview(data)
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def room_view(buffer: Buffer) -> memoryview:
+    """Return memory that is to be filled as `byte_view` does.
+
+    Raises:
+        TypeError: also where it is read-only.
+    """
+    view = byte_view(buffer)
+    if not view.readonly:
+        return view
+    if view.nbytes:
+        raise TypeError("a buffer to be filled is read-only")
+    return memoryview(bytearray())
+
+
 class FileContent:
     """See module head.  Any number of tasks may read at once."""
 
@@ -216,16 +242,18 @@ class FileContent:
             self._truncate_ver, self._written_end = part.truncate_ver, 0
         self._length = max(part.length, self._written_end)
 
-    async def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset` on; return the bytes filled,
+    async def read_into(self, offset: int, buffer: Buffer) -> int:
+        """Fill `buffer`, memory of any type, from `offset` on; return the bytes filled,
         fewer only at the end of the file.
 
         Raises:
             FsError: STALE: the file was removed, and not open for writing here; and others.
             ValueError: it was closed.
+            TypeError: memory that is read-only, or has gaps.
         """
         self.require_open()
         check_offset(self.path, offset)
+        buffer = room_view(buffer)
         if offset >= self._length or not len(buffer):
             return 0
         while True:

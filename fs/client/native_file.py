@@ -27,7 +27,7 @@ from .ending import EndingSessions, is_final
 from .entries import Identity
 from .inline_bytes import add_bytes
 from .inline_report import InlineReport
-from .native_content import FileContent, check_offset
+from .native_content import FileContent, byte_view, check_offset
 from .own_changes import OwnChanges
 
 
@@ -114,10 +114,11 @@ class EmberFile(FileContent):
         Raises:
             FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may
                 have been, or all of them and be gone, as others have written since.
+            TypeError: no memory, or one with gaps.
         """
         check_offset(self.path, offset)
         self._require_writable()
-        view = memoryview(data)
+        view = byte_view(data)
         end = offset + len(view)
         if end > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"{self.path}: {end} bytes")
@@ -209,7 +210,7 @@ class EmberFile(FileContent):
             FsError: as `write`.
         """
         self.require_open()
-        view = memoryview(data)
+        view = byte_view(data)
         if not view:
             return self._length
         self._require_writable()

@@ -5,6 +5,7 @@ what it reports, what it refuses, what failures leave.
 
 import os
 import random
+from array import array
 from contextlib import asynccontextmanager
 
 import pytest
@@ -269,6 +270,40 @@ async def test_bad_arguments(autojump_clock, client):
     with pytest.raises(FsError) as caught:
         await reader.write(0, b"x")
     assert caught.value.status is Status.BAD_FILE
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["chunks", "inline"])
+async def test_memory_of_any_type_is_its_bytes(autojump_clock, client, cluster, limit):
+    """The items of an array of numbers were counted as bytes, and storage waited for the rest."""
+    cluster.inline.bytes_max = limit
+    fs, numbers = client(), array("H", range(1000))
+    content = numbers.tobytes()
+    await fs.write_file("/f", memoryview(content).cast("B", (20, 100)))
+    async with await fs.open("/f") as file:
+        found, rows, empty = array("H", bytes(len(content))), bytearray(2000), array("H")
+        assert await file.read_into(0, found) == len(content)
+        assert found == numbers
+        wide = memoryview(rows).cast("B", (20, 100))
+        wanted = [(file, 0, wide), (file, 3, memoryview(found)[:5]), (file, 0, empty)]
+        assert await fs.read_batch(wanted) == [2000, 10, 0]
+        assert rows == content
+        assert found[:5].tobytes() == content[3:13]
+        for wrong in (memoryview(rows)[::2], b"1234", memoryview(b"1234")):
+            for read in (file.read_into(0, wrong), fs.read_batch([(file, 0, wrong)])):
+                with pytest.raises(TypeError):
+                    await read
+    async with await fs.create("/f") as file:
+        await file.write(2, numbers)
+        assert await file.append(numbers) == 2 + len(content)
+        for wrong in ("text", None, memoryview(rows)[::2]):
+            with pytest.raises(TypeError):
+                await file.write(0, wrong)
+            with pytest.raises(TypeError):
+                await file.append(wrong)
+    for wrong in ("text", None, memoryview(rows)[::2]):
+        with pytest.raises(TypeError):
+            await fs.write_file("/f", wrong)
+    assert await fs.read_file("/f") == bytes(2) + content + content
 
 
 def blocking(client):
