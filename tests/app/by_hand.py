@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.commands import run_ember
+
 EMBER = Path(sys.executable).parent / "ember"
 
 
@@ -55,7 +57,7 @@ class ByHand:
         self.mount.mkdir()
         self.running = {}
         self.key_file, self.token_file = base / "cluster.key", base / "token"
-        subprocess.run([EMBER, "key", "new", self.key_file], check=True, timeout=TIMEOUT_S)
+        run_ember("key", "new", self.key_file).check_returncode()
         self.services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
         self.ports = dict(zip(SERVERS, free_ports(len(SERVERS)), strict=True))
         self.manager = f"tcp:127.0.0.1:{self.ports['mgmtd']}"
@@ -98,10 +100,7 @@ class ByHand:
         """Run a service's health check; return its exit code and what it says."""
         kind, ember, *words = self.services[name]["healthcheck"]["test"]
         assert (kind, ember) == ("CMD", "ember")
-        command = [EMBER, *(self.placed(name, word) for word in words), *more]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
+        done = run_ember(*(self.placed(name, word) for word in words), *more, timeout=TIMEOUT_S)
         return done.returncode, done.stdout + done.stderr
 
     def file(self, name):
@@ -130,9 +129,7 @@ class ByHand:
             os.close(ready)
 
     def init(self):
-        done = subprocess.run(
-            self.command("init"), capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-        )
+        done = run_ember(*self.command("init")[1:], timeout=TIMEOUT_S)
         assert done.returncode == 0, done.stderr + self.logs()
         return done.stdout
 
@@ -155,10 +152,8 @@ class ByHand:
 
     def user(self, *words):
         """Run `ember user ...` with what a manager's file says."""
-        command = [EMBER, "user", *words, "--config", self.file("mgmtd")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
-        )
+        done = run_ember("user", *words, "--config", self.file("mgmtd"), timeout=TIMEOUT_S)
+        done.check_returncode()
         return done.stdout
 
     def mount_with_the_key(self):

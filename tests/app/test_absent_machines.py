@@ -5,13 +5,13 @@ without a machine that does not answer, and with a storage process that is too o
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.app.by_hand import EMBER, SERVERS, TIMEOUT_S
+from tests.app.by_hand import SERVERS, TIMEOUT_S
+from tests.commands import run_ember
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,8 +38,8 @@ def start_all(by_hand):
 
 def serving(by_hand):
     """Return how many targets serve; -1: no manager says."""
-    command = [EMBER, "admin", "chain", "list", "--json", "--config", by_hand.file("mgmtd")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    words = ["admin", "chain", "list", "--json", "--config", by_hand.file("mgmtd")]
+    done = run_ember(*words, timeout=TIMEOUT_S)
     if done.returncode:
         return -1
     return sum(t["state"] == "serving" for c in json.loads(done.stdout) for t in c["targets"])
@@ -58,7 +58,7 @@ def test_a_machine_that_does_not_answer_after_an_orderly_stop_is_not_waited_for(
     by_hand.wait_ready(by_hand.start("mount"))
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
-    subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
+    run_ember("umount", by_hand.mount).check_returncode()
     by_hand.running.pop("mount").wait(60)
     for name in SERVERS:  # managers before storage
         by_hand.stop(name)

@@ -4,13 +4,13 @@ a person has their new chains take the disks.
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.app.by_hand import EMBER, SERVERS, TIMEOUT_S
+from tests.app.by_hand import SERVERS, TIMEOUT_S
+from tests.commands import run_ember
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,8 +31,7 @@ main(mgmtd.run)
 
 
 def _admin(by_hand, *words):
-    command = [EMBER, "admin", *words, "--config", by_hand.file("mgmtd")]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    return run_ember("admin", *words, "--config", by_hand.file("mgmtd"), timeout=TIMEOUT_S)
 
 
 def _until(by_hand, is_met, *words):
@@ -50,7 +49,7 @@ def test_disks_are_accepted_under_the_names_of_before(by_hand, monkeypatch):
     by_hand.wait_ready(by_hand.start("mount"))
     content = os.urandom(3_000_000)
     (by_hand.mount / "file").write_bytes(content)
-    subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
+    run_ember("umount", by_hand.mount).check_returncode()
     by_hand.running.pop("mount").wait(60)
     for name in reversed(SERVERS):
         by_hand.stop(name)

@@ -17,6 +17,7 @@ from fs.schema.config import AuthSection
 from fs.schema.status import FsError
 from placement.table_file import from_json
 from tests.app.by_hand import EMBER, SERVERS
+from tests.commands import run_ember
 
 pytestmark = [
     pytest.mark.slow,
@@ -76,8 +77,8 @@ def check_health(by_hand):
         time.sleep(0.2)
     assert found[0] == 0 and "node 13" in found[1], found
     assert by_hand.probe("mount")[0] == 1
-    command = [EMBER, "placement", "export", "--config", by_hand.file("mgmtd")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    done = run_ember("placement", "export", "--config", by_hand.file("mgmtd"))
+    done.check_returncode()
     found = from_json(done.stdout, "exported")
     assert (len(found.disks), len(found.table)) == (3, 4)
 
@@ -88,15 +89,14 @@ def replace_the_key(by_hand):
     """
     old = by_hand.key_file.read_text()
     other = by_hand.base / "new.key"
-    subprocess.run([EMBER, "key", "new", other], check=True, timeout=60)
+    run_ember("key", "new", other).check_returncode()
     for text in (other.read_text() + old, other.read_text()):
         by_hand.key_file.write_text(text)
         for name in SERVERS:
             by_hand.running[name].send_signal(signal.SIGHUP)
             (by_hand.mount / name).write_text(name)
     by_hand.key_file.write_text(old)
-    stranger = [EMBER, "user", "ls", "--config", by_hand.file("mgmtd")]
-    done = subprocess.run(stranger, capture_output=True, text=True, check=False, timeout=60)
+    done = run_ember("user", "ls", "--config", by_hand.file("mgmtd"))
     by_hand.key_file.write_text(other.read_text())
     assert "RPC_UNAUTHENTICATED" in done.stderr, done.stderr
 
@@ -126,7 +126,7 @@ def test_a_cluster_of_hand_written_files(by_hand, monkeypatch):
     assert (user["name"], user["is_root"], user["is_admin"]) == ("daemon", True, False)
     (token,) = user["tokens"]
     assert token["used"] and token["id"] in by_hand.token_file.read_text()
-    subprocess.run([EMBER, "umount", by_hand.mount], check=True, timeout=60)
+    run_ember("umount", by_hand.mount).check_returncode()
     assert not os.path.ismount(by_hand.mount)
     assert by_hand.running.pop("mount").wait(10) == 0
     by_hand.user("token", "revoke", token["id"])

@@ -5,8 +5,6 @@ on one fake server.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from fs.app.cluster_plan import server_configs
 from fs.app.foundationdb import StoreReport, parse_kv, read_status
 from fs.kv.foundationdb_client import key_prefix
 from fs.schema.status import FsError
+from tests.commands import run_ember
 from tests.kv.fake_fdb import wire
 from tests.kv.fake_fdb.session import FakeServer
 
@@ -88,12 +87,7 @@ class Ember:
         self.mount.mkdir()
 
     def run(self, *arguments, check=True):
-        command = [sys.executable, "-m", "fs.app.main", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": f"{SITE}:{ROOT}:{ROOT}/fs/client/user"}
-        done = subprocess.run(
-            [*command, "--dir", self.directory],
-            env=environment, capture_output=True, text=True, check=False, timeout=150, cwd=ROOT,
-        )  # fmt: skip
+        done = run_ember(*arguments, "--dir", self.directory, timeout=150, path=str(SITE))
         assert not check or done.returncode == 0, (done.stdout, done.stderr)
         return done
 

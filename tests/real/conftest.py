@@ -9,7 +9,6 @@ a release. With EMBER_TEST_INLINE=BYTES these clusters keep files up to that len
 their metadata stores, with 0 none.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,10 @@ from pathlib import Path
 
 import pytest
 
+from fs.app import supervisor_link
+from fs.app.cluster_dir import ClusterDir
+from fs.app.status_view import gather
+from tests.commands import run_ember
 from tests.examples import IS_FULL
 
 EMBER = Path(sys.executable).parent / "ember"
@@ -36,15 +39,18 @@ def scaled(short: int, full: int) -> int:
 
 def run(*command: object, cwd: Path | None = None, timeout: float = 600, **kwargs) -> str:
     """Run a command that must succeed; return what it prints."""
-    done = subprocess.run(
-        [str(c) for c in command],
-        cwd=cwd,
-        timeout=timeout,
-        capture_output=True,
-        text=True,
-        check=False,
-        **kwargs,
-    )
+    if command[0] == EMBER and not kwargs:
+        done = run_ember(*command[1:], cwd=cwd, timeout=timeout)
+    else:
+        done = subprocess.run(
+            [str(c) for c in command],
+            cwd=cwd,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
+            **kwargs,
+        )
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -58,6 +64,14 @@ class Cluster:
 
     def ember(self, *arguments: object, timeout: float = 300) -> str:
         return run(EMBER, *arguments, timeout=timeout)
+
+    def tried(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run a command on it that may fail; return how it ended."""
+        return run_ember(*arguments, "--dir", self.directory, timeout=300)
+
+    def wipe(self) -> None:
+        """Stop it and remove everything, if there is anything."""
+        run_ember("down", "--dir", self.directory, "--wipe", timeout=120)
 
     def up(self, *options: object) -> None:
         self.ember(
@@ -80,20 +94,34 @@ class Cluster:
         """
         pid = self.pid_of(service)
         os.kill(pid, signal.SIGKILL)
+        self.wait_successor(service, pid)
         deadline = time.monotonic() + 60
-        while self.pid_of(service) == pid or not os.path.ismount(self.mount):
-            assert time.monotonic() < deadline, f"{service} is not started anew"
-            time.sleep(0.3)
+        while not os.path.ismount(self.mount):
+            assert time.monotonic() < deadline, "it is not mounted"
+            time.sleep(0.05)
+
+    def wait_successor(self, service: str, pid: int) -> None:
+        """Wait until another process than this one serves as a service."""
+        deadline = time.monotonic() + 60
+        while (told := self.process(service))["pid"] == pid or told["state"] != "running":
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)
 
     def down(self, *options: object) -> None:
         self.ember("down", "--dir", self.directory, *options)
 
     def status(self) -> dict:
-        return json.loads(self.ember("status", "--dir", self.directory, "--json"))
+        """What `ember status --json` prints, without a process for each time that a test asks."""
+        return gather(ClusterDir(self.directory))
+
+    def process(self, service: str) -> dict:
+        """What the supervisor knows of a process."""
+        told = supervisor_link.ask(ClusterDir(self.directory), command="status")
+        (found,) = [s for s in told["services"] if s["name"] == service]
+        return found
 
     def pid_of(self, service: str) -> int:
-        (found,) = [s for s in self.status()["services"] if s["name"] == service]
-        return found["pid"]
+        return self.process(service)["pid"]
 
     def wait_healthy(self, timeout_s: float = 300) -> float:
         """Wait until every target of every chain serves; return the seconds it took."""
@@ -107,21 +135,21 @@ class Cluster:
         raise AssertionError(f"not healthy after {timeout_s} s: {self.status()['chains']}")
 
 
-def _up(made: Cluster) -> None:
-    made.up()
+def _up(made: Cluster, *options: object) -> None:
+    made.up(*options)
     if INLINE_BYTES_MAX:
         made.keep_small_files(int(INLINE_BYTES_MAX))
 
 
 @contextmanager
-def _running(base: Path) -> Iterator[Cluster]:
+def _running(base: Path, *options: object) -> Iterator[Cluster]:
     made = Cluster(base / "data", base / "mnt")
     made.mount.mkdir()
     try:
-        _up(made)
+        _up(made, *options)
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+        made.wipe()
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +162,13 @@ def cluster(tmp_path_factory, until_last_use):
 def own_cluster(tmp_path):
     """A cluster for one test, which may break it."""
     with _running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def lone_cluster(tmp_path):
+    """As own_cluster, of one storage process, for a test of what is none of its business."""
+    with _running(tmp_path, "--nodes", 1, "--replicas", 1, "--chains", 1) as made:
         yield made
 
 

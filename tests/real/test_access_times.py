@@ -3,7 +3,6 @@ between mounts, of very many files, and where nothing may be written.
 """
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from fs.client.noted_reads import PAUSE_S
 
-from .conftest import EMBER, scaled
+from .conftest import scaled
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 SOON_S = PAUSE_S + 1.5
@@ -23,7 +22,7 @@ def second_mount(cluster, tmp_path_factory):
     mount = tmp_path_factory.mktemp("second")
     cluster.ember("mount", mount, "--dir", cluster.directory)
     yield mount
-    subprocess.run([EMBER, "umount", mount, "--dir", cluster.directory], check=True, timeout=60)
+    cluster.ember("umount", mount, "--dir", cluster.directory)
 
 
 def seen(path):
@@ -37,17 +36,17 @@ def soon(condition, timeout_s=30):
         time.sleep(0.1)
 
 
-def test_the_whole_cluster_without(own_cluster):
+def test_the_whole_cluster_without(lone_cluster):
     """As specs/operating.md says: a setting for all mounts."""
-    where = "--dir", own_cluster.directory
-    (own_cluster.mount / "f").write_text("x")
-    own_cluster.ember("admin", "config", "change", "mount", 'client.atime="noatime"', *where)
-    own_cluster.kill("mount-1")
-    soon(lambda: os.statvfs(own_cluster.mount).f_flag & os.ST_NOATIME)
-    before = seen(own_cluster.mount / "f")
-    (own_cluster.mount / "f").read_text()
+    where = "--dir", lone_cluster.directory
+    (lone_cluster.mount / "f").write_text("x")
+    lone_cluster.ember("admin", "config", "change", "mount", 'client.atime="noatime"', *where)
+    lone_cluster.kill("mount-1")
+    soon(lambda: os.statvfs(lone_cluster.mount).f_flag & os.ST_NOATIME)
+    before = seen(lone_cluster.mount / "f")
+    (lone_cluster.mount / "f").read_text()
     time.sleep(SOON_S)
-    assert seen(own_cluster.mount / "f") == before
+    assert seen(lone_cluster.mount / "f") == before
 
 
 def test_what_one_mount_reads_the_other_sees(second_mount, place):

@@ -5,11 +5,8 @@ whatever the others have is served, and nothing old for new.
 import json
 import os
 import shutil
-import subprocess
 
 import pytest
-
-from .conftest import EMBER
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
@@ -21,8 +18,7 @@ def _disk(cluster, node):
 
 
 def _start(cluster, *options):
-    words = [EMBER, "up", "--dir", cluster.directory, "--until", str(os.getpid()), *options]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    return cluster.tried("up", "--until", os.getpid(), *options)
 
 
 def _started(cluster):

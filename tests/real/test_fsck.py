@@ -34,15 +34,12 @@ def small(tmp_path_factory):
         made.up("--nodes", 2, "--replicas", 2)
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+        made.wipe()
 
 
 def fsck(cluster, *options) -> tuple[int, dict]:
-    """Run it as a process; return the exit code and what it says."""
-    command = [EMBER, "fsck", "--json", "--dir", cluster.directory, *options]
-    done = subprocess.run(
-        [str(c) for c in command], capture_output=True, text=True, check=False, timeout=120
-    )
+    """Run it; return the exit code and what it says."""
+    done = cluster.tried("fsck", "--json", *options)
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -114,16 +111,9 @@ def test_counters_are_counted_anew(small):
         tr.atomic_add(records.usage_key(records.unpack_id(key[4:12]), b"b"), 77)
 
     change(small, plant)
-    command = [EMBER, "quota", "recount", "--json", "--dir", small.directory]
     path = small.mount / "counted"
     for options, code, repaired in ((["--check"], 1, 0), ([path], 0, 1), ([], 0, 0)):
-        done = subprocess.run(
-            [str(c) for c in [*command, *options]],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = small.tried("quota", "recount", "--json", *options)
         assert done.returncode == code, done.stderr
         told = json.loads(done.stdout)
         assert told["repaired_count"] == repaired

@@ -16,13 +16,14 @@ from functools import partial
 
 import pytest
 
+from fs.app.cluster_dir import ClusterDir, need_record
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.connect import connect as connect_here
 from fs.rpc.transport import SocketNetwork
 from fs.runtime.real import real_runtime
 from fs.schema.config import ProcessConfig, RpcSection
 
-from .conftest import EMBER, Cluster, run, scaled
+from .conftest import Cluster, run, scaled
 from .small_files import MARK
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -43,12 +44,12 @@ def small_cluster(tmp_path_factory):
         made.keep_small_files(LENGTH_MAX)
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+        made.wipe()
 
 
 def connect(cluster):
-    told = cluster.status()
-    return connect_blocking([f"unix:{cluster.directory}/run/control.sock"], told["cluster_id"])
+    cluster_id = need_record(ClusterDir(cluster.directory)).cluster_id
+    return connect_blocking([f"unix:{cluster.directory}/run/control.sock"], cluster_id)
 
 
 def inline_count(fs, paths):

@@ -6,13 +6,12 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 import time
 from contextlib import suppress
 
 import pytest
 
-from .conftest import EMBER, Cluster
+from .conftest import Cluster
 from .test_inline import connect, inline_count
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,7 +34,7 @@ def small_cluster(tmp_path_factory):
         made.ember("mount", "--dir", made.directory, base / "other")
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+        made.wipe()
 
 
 @pytest.fixture
@@ -51,8 +50,7 @@ def fs(small_cluster):
 
 def fsck(cluster) -> list[dict]:
     """What `ember fsck` finds; notices are none."""
-    command = [str(EMBER), "fsck", "--json", "--dir", str(cluster.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = cluster.tried("fsck", "--json")
     assert done.returncode in {0, 1}, done.stderr
     return [finding for finding in json.loads(done.stdout)["findings"] if not finding["is_notice"]]
 
@@ -237,8 +235,7 @@ def inline_bytes(cluster) -> int:
 
 def doctor_finds(cluster) -> set[str]:
     """The kinds of what `ember admin doctor` finds."""
-    command = [str(EMBER), "admin", "doctor", "--json", "--dir", str(cluster.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = cluster.tried("admin", "doctor", "--json")
     return {finding["kind"] for finding in json.loads(done.stdout)}
 
 

@@ -64,6 +64,8 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
     longest, written = probe.communicate(timeout=300)[0].split()
     assert probe.returncode == 0
     run("diff", "-r", library_tree, own_cluster.mount / "lib")
+    for victim, pid in zip(victims, pids, strict=True):
+        own_cluster.wait_successor(victim, pid)
     healed_s = own_cluster.wait_healthy()
     comparison = own_cluster.ember("admin", "chunks", "compare", "--dir", own_cluster.directory)
     report_figure(
@@ -77,13 +79,13 @@ def test_copy_survives_the_death_of(own_cluster, library_tree, victims, report_f
     assert float(longest) < PAUSE_S_MAX
 
 
-def test_a_kv_cache_goes_on_when_its_mount_daemon_was_killed(own_cluster):
+def test_a_kv_cache_goes_on_when_its_mount_daemon_was_killed(lone_cluster):
     """It belongs to an engine that runs for weeks, and finds again all that was put."""
     blocks = [(b"%d" % number, bytes([number]) * 65536) for number in range(40)]
-    cache = KVCache(own_cluster.mount / "kv", block_bytes=65536, capacity_bytes=1 << 28)
+    cache = KVCache(lone_cluster.mount / "kv", block_bytes=65536, capacity_bytes=1 << 28)
     assert cache.put([(key, memoryview(block)) for key, block in blocks]) == 40
     for _ in range(2):
-        os.kill(own_cluster.pid_of("mount-1"), signal.SIGKILL)
+        os.kill(lone_cluster.pid_of("mount-1"), signal.SIGKILL)
         died = time.monotonic()
         while True:
             try:
@@ -101,14 +103,14 @@ def test_a_kv_cache_goes_on_when_its_mount_daemon_was_killed(own_cluster):
     cache.close()
 
 
-def test_a_killed_mount_daemon_exposes_no_empty_directory(own_cluster):
+def test_a_killed_mount_daemon_exposes_no_empty_directory(lone_cluster):
     """Whoever wrote there would write to the disk beneath,
     and nothing could be mounted on it any more.
     """
-    mount = own_cluster.mount
+    mount = lone_cluster.mount
     (mount / "there").touch()
     for _ in range(2):
-        os.kill(own_cluster.pid_of("mount-1"), signal.SIGKILL)
+        os.kill(lone_cluster.pid_of("mount-1"), signal.SIGKILL)
         died, exposed_s, had_died, is_back = time.monotonic(), 0.0, False, False
         while not is_back:
             assert time.monotonic() - died < PAUSE_S_MAX, "it is not mounted again"

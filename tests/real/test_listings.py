@@ -3,11 +3,8 @@ of what was done meanwhile.
 """
 
 import os
-import subprocess
 
 import pytest
-
-from .conftest import EMBER
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -40,7 +37,7 @@ def test_what_was_written_while_others_list_has_its_length(place):
 def second_mount(cluster, tmp_path):
     cluster.ember("mount", tmp_path, "--dir", cluster.directory)
     yield tmp_path
-    subprocess.run([EMBER, "umount", tmp_path, "--dir", cluster.directory], check=True, timeout=60)
+    cluster.ember("umount", tmp_path, "--dir", cluster.directory)
 
 
 def test_each_open_of_a_name_that_a_listing_showed_finds_what_it_means(second_mount, place):

@@ -21,7 +21,7 @@ import trio
 from fs.app.cluster_dir import ClusterDir
 from fs.app.status_view import gather
 
-from .conftest import EMBER, IS_FULL, Cluster
+from .conftest import IS_FULL, Cluster
 from .watching import Watch, watch_managers
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -171,13 +171,13 @@ def several(tmp_path):
         made.up("--mgmtds", 3, "--metas", 3)
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False, timeout=120)
+        made.wipe()
 
 
 async def test_processes_die_and_fall_silent(several, report_figure):
     seed = int(os.environ.get("MANAGER_SEED", "1"))
     lab = Lab(several, seed)
-    cluster_id = several.status()["cluster_id"]
+    cluster_id = (await trio.to_thread.run_sync(lab.status))["cluster_id"]
     run = several.directory / "run"
     managers = [f"unix:{run}/mgmtd-{i}.sock" for i in (1, 2, 3)]
     faults = list(SHORT)

@@ -24,6 +24,7 @@ from fs.client.vfs.mounted_tree import TREE_ATTRIBUTE
 from fs.runtime.config_file import read_config, write_config
 
 from .conftest import EMBER, run
+from .test_inline import connect
 
 pytestmark = [
     pytest.mark.mount,
@@ -461,10 +462,9 @@ def test_commands_follow_a_directory_that_was_moved(cluster, place, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b\t\\040#", "\u3000\u2028\r", "-o", "a\nb"], ids=repr)
-def test_places_and_directories_with_any_names(cluster, place, tmp_path, name):
-    mount(cluster.directory, place)
-    (place / name).mkdir()
-    run("umount", place)
+def test_places_and_directories_with_any_names(cluster, tmp_path, name):
+    with connect(cluster) as fs:
+        fs.mkdir(f"/{name}")
     named = tmp_path / name
     named.mkdir()
     source = f"{cluster.directory}:/{name}"

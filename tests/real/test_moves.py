@@ -20,7 +20,7 @@ from fs.app.mgmtd_link import mgmtd_addresses, run_with_mgmtd
 from fs.schema import services
 from fs.schema.proto import mgmtd_pb2 as pb
 
-from .conftest import EMBER, Cluster, scaled
+from .conftest import Cluster, scaled
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -77,7 +77,7 @@ def test_a_node_is_drained_and_filled_again_under_load_and_kills(tmp_path):
         cluster.up("--nodes", 4, "--replicas", 3, "--chains", 8)
         drain_and_fill(cluster, cluster.mount / "load", scaled(1, 10))
     finally:
-        subprocess.run([EMBER, "down", "--dir", cluster.directory, "--wipe"], check=False)
+        cluster.wipe()
 
 
 def drain_and_fill(cluster: Cluster, load: Path, rounds: int) -> None:
@@ -91,15 +91,17 @@ def drain_and_fill(cluster: Cluster, load: Path, rounds: int) -> None:
         reply = call(cluster, services.MGMTD_START_DRAIN, pb.StartDrainReq(drain=drain))
         assert reply.target_count > 0
         time.sleep(1)
-        os.kill(cluster.pid_of("control"), signal.SIGKILL)
+        os.kill(pid := cluster.pid_of("control"), signal.SIGKILL)
         wait_moved(cluster, lambda r: r.drains[0].target_count == 0)
+        cluster.wait_successor("control", pid)
         cluster.wait_healthy(120)
         assert 11 not in members_per_node(cluster)
         call(cluster, services.MGMTD_CANCEL_DRAIN, pb.CancelDrainReq(drain=drain))
         call(cluster, services.MGMTD_START_REBALANCE, pb.StartRebalanceReq())
         time.sleep(1)
-        os.kill(cluster.pid_of("storage-2"), signal.SIGKILL)
+        os.kill(pid := cluster.pid_of("storage-2"), signal.SIGKILL)
         wait_moved(cluster, lambda r: not r.is_rebalancing)
+        cluster.wait_successor("storage-2", pid)
         cluster.wait_healthy(120)
         assert members_per_node(cluster) == before
     Path(f"{load}.stop").touch()

@@ -12,7 +12,6 @@ import mmap
 import os
 import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,6 @@ from pathlib import Path
 import pytest
 
 from tests.posix.calls import LIBC, RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
-
-from .conftest import EMBER
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -241,7 +238,7 @@ def other_mount(cluster, tmp_path_factory):
     mount = tmp_path_factory.mktemp("other")
     cluster.ember("mount", mount, "--dir", cluster.directory)
     yield mount
-    subprocess.run([EMBER, "umount", mount, "--dir", cluster.directory], check=True, timeout=60)
+    cluster.ember("umount", mount, "--dir", cluster.directory)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")

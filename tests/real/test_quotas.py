@@ -5,13 +5,10 @@
 import errno
 import json
 import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-
-from .conftest import EMBER
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -23,7 +20,7 @@ def second_mount(cluster, tmp_path_factory):
     mount = tmp_path_factory.mktemp("second")
     cluster.ember("mount", mount, "--dir", cluster.directory)
     yield mount
-    subprocess.run([EMBER, "umount", mount, "--dir", cluster.directory], check=True, timeout=60)
+    cluster.ember("umount", mount, "--dir", cluster.directory)
 
 
 def usage(path):

@@ -34,14 +34,14 @@ def _processes(cluster):
     return found
 
 
-def test_of_two_starts_at_once_one_goes_on(own_cluster):
-    (own_cluster.mount / "f").write_bytes(b"kept")
-    own_cluster.down()
-    begun = [_begun(own_cluster) for _ in range(2)]
+def test_of_two_starts_at_once_one_goes_on(lone_cluster):
+    (lone_cluster.mount / "f").write_bytes(b"kept")
+    lone_cluster.down()
+    begun = [_begun(lone_cluster) for _ in range(2)]
     said = [one.communicate(timeout=300)[1] for one in begun]
     assert sorted(one.returncode for one in begun) == [0, 1], said
     assert sum("ALREADY_RUNNING" in text for text in said) == 1, said
-    assert (own_cluster.mount / "f").read_bytes() == b"kept"
+    assert (lone_cluster.mount / "f").read_bytes() == b"kept"
 
 
 def test_a_start_that_was_killed_is_gone_on_with(own_cluster):
@@ -58,31 +58,30 @@ def test_a_start_that_was_killed_is_gone_on_with(own_cluster):
     assert (own_cluster.mount / "f").read_bytes() == b"kept"
 
 
-def test_a_cluster_whose_sockets_were_removed_is_stopped(own_cluster):
+def test_a_cluster_whose_sockets_were_removed_is_stopped(lone_cluster):
     """By who tidies temporary folders: it had been taken for one that does not run,
     and a wipe removed the files under it.
     """
-    (own_cluster.mount / "f").write_bytes(b"kept")
-    shutil.rmtree(own_cluster.directory / "run")
-    words = [EMBER, "up", "--dir", own_cluster.directory, "--mount", own_cluster.mount]
-    refused = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    (lone_cluster.mount / "f").write_bytes(b"kept")
+    shutil.rmtree(lone_cluster.directory / "run")
+    refused = lone_cluster.tried("up", "--mount", lone_cluster.mount)
     assert "ALREADY_RUNNING" in refused.stderr
     assert "ember down" in refused.stderr
-    assert (own_cluster.mount / "f").read_bytes() == b"kept"
-    own_cluster.down()
-    assert not _processes(own_cluster)
-    assert not os.path.ismount(own_cluster.mount)
-    own_cluster.up()
-    assert (own_cluster.mount / "f").read_bytes() == b"kept"
+    assert (lone_cluster.mount / "f").read_bytes() == b"kept"
+    lone_cluster.down()
+    assert not _processes(lone_cluster)
+    assert not os.path.ismount(lone_cluster.mount)
+    lone_cluster.up()
+    assert (lone_cluster.mount / "f").read_bytes() == b"kept"
 
 
-def test_mounts_begun_at_once_get_in_nobodys_way(own_cluster, tmp_path):
+def test_mounts_begun_at_once_get_in_nobodys_way(lone_cluster, tmp_path):
     """They had chosen the same name, and one was ended for another's failure."""
-    (own_cluster.mount / "f").write_bytes(b"kept")
+    (lone_cluster.mount / "f").write_bytes(b"kept")
     places = [tmp_path / name for name in ("a", "b", "c")]
     for place in places:
         place.mkdir()
-    words = [EMBER, "mount", "--dir", own_cluster.directory]
+    words = [EMBER, "mount", "--dir", lone_cluster.directory]
     chosen = [*places, places[0], places[0]]
     begun = [
         subprocess.Popen([*words, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -94,5 +93,5 @@ def test_mounts_begun_at_once_get_in_nobodys_way(own_cluster, tmp_path):
     assert all("BAD_MOUNT_POINT" in text and "Traceback" not in text for text in refused), said
     for place in places:
         assert (place / "f").read_bytes() == b"kept"
-        own_cluster.ember("umount", place)
-    assert (own_cluster.mount / "f").read_bytes() == b"kept"
+        lone_cluster.ember("umount", place)
+    assert (lone_cluster.mount / "f").read_bytes() == b"kept"

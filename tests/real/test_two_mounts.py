@@ -17,7 +17,7 @@ from emberfs.rereading import BLOCK_BYTES, Rereader
 from emberfs.ring import RingClient
 from emberfs.rows import Rows
 
-from .conftest import EMBER, scaled
+from .conftest import scaled
 from .visibility import Trials
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -79,7 +79,7 @@ def second_mount(cluster, tmp_path_factory):
     mount = tmp_path_factory.mktemp("second")
     cluster.ember("mount", mount, "--dir", cluster.directory)
     yield mount
-    subprocess.run([EMBER, "umount", mount, "--dir", cluster.directory], check=True, timeout=60)
+    cluster.ember("umount", mount, "--dir", cluster.directory)
 
 
 def test_what_one_closes_the_other_opens(second_mount, place):

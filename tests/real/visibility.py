@@ -16,14 +16,13 @@ import argparse
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.real.conftest import EMBER, Cluster
+from tests.real.conftest import Cluster
 
 FILE_COUNT = 12
 LENGTH_MAX = 1_500_000
@@ -175,8 +174,8 @@ def main() -> int:
             f"{time.monotonic() - began_s:.0f} s"
         )
     finally:
-        subprocess.run([EMBER, "umount", other, "--dir", cluster.directory], check=False)
-        subprocess.run([EMBER, "down", "--dir", cluster.directory, "--wipe"], check=False)
+        cluster.tried("umount", other)
+        cluster.wipe()
         shutil.rmtree(base, ignore_errors=True)
     return int(bool(trials.failures))
 

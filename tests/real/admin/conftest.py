@@ -1,12 +1,11 @@
 """A cluster for all tests of one file, and a file in it."""
 
 import os
-import subprocess
 
 import pytest
 
 from fs.app.quota_commands import connected
-from tests.real.conftest import EMBER, Cluster
+from tests.real.conftest import Cluster
 
 from .commands import CONTENT, FILE
 
@@ -16,22 +15,12 @@ def cluster(tmp_path_factory):
     base = tmp_path_factory.mktemp("admin")
     made = Cluster(base / "data", base / "mnt")
     try:
-        made.ember(
-            "up",
-            "--dir",
-            made.directory,
-            "--no-mount",
-            "--until",
-            os.getpid(),
-            "--nodes",
-            4,
-            "--chains",
-            4,
-        )
+        sizes = ("--nodes", 4, "--chains", 4)
+        made.ember("up", "--dir", made.directory, "--no-mount", "--until", os.getpid(), *sizes)
         made.wait_healthy()
         yield made
     finally:
-        subprocess.run([EMBER, "down", "--dir", made.directory, "--wipe"], check=False)
+        made.wipe()
 
 
 @pytest.fixture(scope="module")
