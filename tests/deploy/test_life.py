@@ -18,7 +18,7 @@ pytestmark = [
 @pytest.fixture
 def life(tmp_path):
     hosts = Hosts(tmp_path)
-    made = Life(hosts, SMALL, pause_s=0.1)  # at full speed it takes most of the machine
+    made = Life(hosts, SMALL, pause_s=0.25)  # at full speed it takes most of the machine
     yield made
     made.close()
     hosts.close()

@@ -14,6 +14,8 @@ import pytest
 
 from fs.chunkengine.cached_ranges import _system_call
 
+from .conftest import scaled
+
 pytestmark = [pytest.mark.mount, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MIB = 1 << 20
@@ -118,7 +120,7 @@ def test_streams_beside_overwrites_read_whole_pages_that_never_grow_older(own_cl
     try:
         buffer, last_of = mmap.mmap(-1, MIB), {}
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-        end = time.monotonic() + 20
+        end = time.monotonic() + scaled(8, 20)
         while time.monotonic() < end or len(written) < count:
             for position in range(count):
                 assert os.preadv(descriptor, [buffer], position * MIB) == MIB

@@ -94,7 +94,7 @@ def test_who_takes_a_hole_for_there_without_looking_is_found_out(monkeypatch):
         return end == state.local_length()
 
     monkeypatch.setattr(Allocation, "_ends_in_hole", is_end)
-    find_out("is not what was written", with_holes=True)
+    find_out("is not what was written", first=4, with_holes=True)
 
 
 def test_who_cuts_nothing_without_asking_is_found_out(monkeypatch):

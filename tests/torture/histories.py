@@ -2,13 +2,13 @@
 are killed, linearizable?
 
     python -m tests.torture.histories [--count N] [--seed S] [--resume FILE]
-        [--kill-pause-s S | --no-kills] [--broken MUTANT]
+        [--at-once N] [--kill-pause-s S | --no-kills] [--broken MUTANT]
 
 A history: 5 clients, each with a session and connections of its own, do 1,000 operations in all,
 one after the other each, on 4 registers.  A register is 512 bytes of a chunk of its own.  Every
 write has a value of its own; some are abandoned in the middle, and those, like the ones that fail,
-have an unknown outcome.  50 histories go on at once.  Meanwhile a storage process is killed every
-few seconds, sometimes another one before it is back.
+have an unknown outcome.  50 histories, or N, go on at once.  Meanwhile a storage process is killed
+every few seconds, sometimes another one before it is back.
 
 Each history's outcome is kept in FILE and not run again.  Exit code 1 if one is not
 linearizable, or replicas differ.
@@ -222,6 +222,7 @@ class Run:
 
     def __init__(self, fleet: Fleet, book: Book, given: argparse.Namespace) -> None:
         self._fleet, self._book, self._seed = fleet, book, given.seed
+        self._at_once = given.at_once
         self._killer = Killer(fleet, random.Random(given.seed), given.kill_pause_s)
         self._has_kills = not given.no_kills
 
@@ -239,8 +240,8 @@ class Run:
             nursery = await stack.enter_async_context(trio.open_nursery())
             if self._has_kills:
                 nursery.start_soon(self._killer.run)
-            for start in range(0, len(numbers), AT_ONCE):
-                if await self._lot(clients, numbers[start : start + AT_ONCE]):
+            for start in range(0, len(numbers), self._at_once):
+                if await self._lot(clients, numbers[start : start + self._at_once]):
                     break
             nursery.cancel_scope.cancel()
 
@@ -282,6 +283,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--resume", type=Path, help="file of outcomes")
     parser.add_argument("--kill-pause-s", type=float, default=KILL_PAUSE_S, help="on average")
     parser.add_argument("--no-kills", action="store_true")

@@ -25,6 +25,8 @@ def test_histories_under_kills_are_linearizable():
 
 
 def test_histories_of_a_broken_build_are_not():
-    code, told = histories("--count", "60", "--no-kills", "--broken", "tail_not_asked")
+    code, told = histories(
+        "--count", "60", "--at-once", "6", "--no-kills", "--broken", "tail_not_asked"
+    )
     assert code == 1, told
     assert "is not linearizable" in told, told

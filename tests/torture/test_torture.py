@@ -34,7 +34,7 @@ def torture(tmp_path, *options: str) -> tuple[int, str]:
 
 
 def test_random_faults_harm_nothing(tmp_path, report_figure):
-    code, told = torture(tmp_path, "--count", "3", "--pause", "2")
+    code, told = torture(tmp_path, "--count", "3", "--pause", "0.5")
     assert code == 0, told
     (longest,) = [line for line in told.splitlines() if line.startswith("pause_max_s")]
     (rounds,) = [line for line in told.splitlines() if line.startswith("faults")]
@@ -43,7 +43,7 @@ def test_random_faults_harm_nothing(tmp_path, report_figure):
 
 @pytest.mark.parametrize("mutant", ["resync_skipped"])
 def test_a_broken_build_is_found(tmp_path, mutant):
-    wanted = ("--minutes", "1", "--pause", "2", "--only", "kill", "wipe")
+    wanted = ("--minutes", "1", "--pause", "0.5", "--only", "kill", "wipe")
     code, told = torture(tmp_path, *wanted, "--broken", mutant)
     assert code == 1, told
     signs = ("replicas differ", "expected version", "differs: ")
