@@ -7,6 +7,7 @@ import trio
 from fs.app import kept_settings, roots
 from fs.app.systemd import SystemdLink
 from fs.kv.memory import MemoryEngine
+from fs.mgmtd import store
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.simulated import simulated_runtime
 from fs.schema.config import ProcessConfig
@@ -26,13 +27,13 @@ async def test_a_store_that_is_starting_is_waited_for(monkeypatch, autojump_cloc
         has_served=False,
     )
     up_s = trio.current_time() + 3.0
-    read = kept_settings.read_settings
+    read = store.read_settings
 
     async def read_when_up(tr):
         if trio.current_time() < up_s:
             raise FsError(Status.KV_UNREACHABLE, "starting")
         return await read(tr)
 
-    monkeypatch.setattr(kept_settings, "read_settings", read_when_up)
+    monkeypatch.setattr(store, "read_settings", read_when_up)
     await kept_settings.begin_from_store(process, MemoryEngine(runtime.clock))
     assert trio.current_time() >= up_s
