@@ -265,6 +265,52 @@ time.sleep(1000)
 """
 
 
+FULL = """
+import errno, os, resource, sys
+from emberfs.batch import Transfer
+from emberfs.ring import RingClient
+client = RingClient(sys.argv[1])
+file = client.open(sys.argv[2])
+read = lambda: client.read([Transfer(file, 0, memoryview(bytearray(5)))])
+limit = max(map(int, os.listdir("/proc/self/fd")))
+for room in [0] * 10 + [1, 2]:
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit + 20, limit + 20))
+    while len(held) < 1000:
+        try:
+            held.append(os.open("/", os.O_RDONLY))
+        except OSError:
+            break
+    for _ in range(room):
+        os.close(held.pop())
+    for act in (read, lambda: client.allocate(10), lambda: client.ring(4)):
+        try:
+            act()
+            assert room, act
+        except OSError as error:
+            assert error.errno == errno.EMFILE, error
+    for fd in held:
+        os.close(fd)
+assert read() == [5]
+assert len(client.allocate(10).view) == 10
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_that_has_no_more_descriptors_is_told_so(server, mnt, path):
+    before = server.held()
+    command, env = [sys.executable, "-c", FULL, str(mnt), path], os.environ | {"PYTHONPATH": PATHS}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=env, text=True, **pipes) as program:
+        said = program.stdout.readline()
+        if said:
+            # Of some twenty pieces that it could not take.
+            eventually(lambda: len(server.held() - before) <= 4, "what was not taken is held")
+        _, error = program.communicate()
+    assert said == "done\n", error
+
+
 def test_all_of_a_killed_process_is_freed(server, path):
     before = server.held()
     with subprocess.Popen(

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from .mounted import require_mounted
 from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
@@ -37,6 +37,8 @@ class Answer(NamedTuple):
     id: int
     number: int
     fds: Sequence[int]
+    is_cut: bool = False
+    """This process could take no more descriptors: some of those that were sent are lost."""
 
 
 def socket_address(path: str) -> str | bytes:
@@ -117,9 +119,19 @@ class Connection:
         except OSError as error:
             raise self._gone() from error
         answer = self._wait(serial)
+        if answer.is_cut:
+            self._give_up(call, answer)
         if answer.error_number:
             raise OSError(answer.error_number, answer.detail, self.path)
         return answer
+
+    def _give_up(self, call: Call, answer: Answer) -> NoReturn:
+        """Have the daemon forget what this process could not take; raise OSError: EMFILE."""
+        for fd in answer.fds:
+            os.close(fd)
+        if call is Call.NEW_MEMORY:  # a ring ends with its bell
+            self.call(Call.DROP_MEMORY, answer.id)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), self.path)
 
     def _wait(self, serial: int) -> Answer:
         with self._heard:
@@ -152,7 +164,7 @@ class Connection:
 
     def _receive(self) -> tuple[int, Answer]:
         try:
-            packet, fds, _, _ = socket.recv_fds(
+            packet, fds, flags, _ = socket.recv_fds(
                 self._socket, PACKET_BYTES_MAX, _FDS_MAX, socket.MSG_CMSG_CLOEXEC
             )
         except OSError as error:
@@ -161,7 +173,8 @@ class Connection:
             raise self._gone()
         serial, error_number, id_, _, number = REPLY.unpack_from(packet)
         detail = packet[REPLY.size :].decode(errors="replace")
-        return serial, Answer(error_number, detail, id_, number, fds)
+        is_cut = bool(flags & socket.MSG_CTRUNC)
+        return serial, Answer(error_number, detail, id_, number, fds, is_cut)
 
     def _gone(self) -> OSError:
         self.has_ended = True
