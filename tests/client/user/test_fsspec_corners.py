@@ -57,6 +57,16 @@ def test_what_is_shown_of_a_file_system(make):
     assert repr(EmberFileSystem()) == "<EmberFileSystem of the cluster that runs here>"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("clutser", "cluster"), ("host", "hosts"), ("clusterid", "cluster_id"), ("group", "groups")],
+)
+def test_an_option_that_is_misspelt_means_no_other_cluster(make, wrong, meant):
+    with pytest.raises(TypeError, match=f"{wrong}=.* is {meant}=... meant"):
+        make(**{wrong: "x"})
+    make(asynchronous=False, batch_size=4, anon=True)  # known to fsspec, or to other file systems
+
+
 def test_a_client_for_threads_says_why_it_is_of_no_use(cluster):
     """Among them the one that nobody has entered, which a shell invites to."""
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))

@@ -4,8 +4,9 @@ What this module does not do: ask a cluster anything.
 """
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
 
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
@@ -23,6 +24,29 @@ from ..clusters import (
     split_url,
 )
 from ..urls import PROTOCOLS, is_url
+
+
+_OWN_OPTIONS: Final = (
+    "cluster",
+    "hosts",
+    "cluster_id",
+    "uid",
+    "gid",
+    "groups",
+    "token",
+    "token_file",
+    "auto_mkdir",
+)
+_LIKENESS: Final = 0.8
+
+
+def _refuse_misspelt(options: Iterable[str]) -> None:
+    """Raise TypeError for options that are nearly ours: fsspec's file systems ignore what they
+    do not know, and without its option another cluster than the one that is meant would be used.
+    """
+    for name in options:
+        for meant in get_close_matches(name, _OWN_OPTIONS, 1, _LIKENESS):
+            raise TypeError(f"{name}=...: there is no such option: is {meant}=... meant?")
 
 
 class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -72,10 +96,12 @@ class EmberBase(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
             storage_options: fsspec's own.
 
         Raises:
+            TypeError: an option that is nearly one of these.
             ValueError: gid or groups without uid; `for_hosts` where nothing else says the cluster.
         """
         if for_hosts and not cluster and not hosts:
             raise not_hosts(f"{PROTOCOLS[0]}://{for_hosts}/", for_hosts)
+        _refuse_misspelt(storage_options)
         super().__init__(use_listings_cache=use_listings_cache, **storage_options)
         self.auto_mkdir = auto_mkdir
         self._keeps_listings = use_listings_cache
