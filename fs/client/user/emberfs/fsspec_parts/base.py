@@ -25,7 +25,6 @@ from ..clusters import (
 )
 from ..urls import PROTOCOLS, is_url
 
-
 _OWN_OPTIONS: Final = (
     "cluster",
     "hosts",
