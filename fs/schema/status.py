@@ -92,6 +92,7 @@ class Status(IntEnum):
     METADATA_DAMAGED = 327
     BEING_RUN = 328
     DEADLOCK = 329
+    DIRECTORY_REMOVED = 330
     # 4xx: storage
     ROUTING_MISMATCH = 400
     NOT_SERVING = 401
@@ -264,6 +265,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     ),
     Status.BEING_RUN: _s("the file is a program that is running", errno.ETXTBSY),
     Status.DEADLOCK: _s("whoever holds a lock on these bytes waits for the caller", errno.EDEADLK),
+    Status.DIRECTORY_REMOVED: _s("the directory that was to be searched was removed", errno.ENOENT),
     Status.ROUTING_MISMATCH: _s(
         "sender and receiver hold different chain versions", errno.EAGAIN, retry=Retry.ROUTING
     ),

@@ -266,8 +266,8 @@ class User:
         request = type(request).FromString(request.SerializeToString())
         return await self.world.serve(name, request)
 
-    async def lookup(self, parent, name) -> InodePb:
-        request = meta.LookupReq(parent_inode_id=parent, name=name)
+    async def lookup(self, parent, name, **fields) -> InodePb:
+        request = meta.LookupReq(parent_inode_id=parent, name=name, **fields)
         return (await self.call("lookup", request)).inode
 
     async def attr(self, inode_id) -> InodePb:

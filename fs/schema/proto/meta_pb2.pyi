@@ -271,8 +271,11 @@ class LookupReq(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    TELLS_REMOVED_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
+    tells_removed: _builtins.bool
+    """of a directory that was removed: DIRECTORY_REMOVED"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -281,10 +284,11 @@ class LookupReq(_message.Message):
         caller: _common_pb2.CallerPb | None = ...,
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
+        tells_removed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "parent_inode_id", b"parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "parent_inode_id", b"parent_inode_id", "tells_removed", b"tells_removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

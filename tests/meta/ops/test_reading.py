@@ -285,3 +285,16 @@ async def test_stat_fs(root):
     await root.mkdir(ROOT, b"d")
     reply = await root.call("stat_fs", meta.StatFsReq())
     assert (reply.capacity_bytes, reply.free_bytes, reply.inode_count) == (1000, 400, 3)
+
+
+async def test_a_removed_directory_is_told_apart_to_who_knows_of_that(root):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    await root.rmdir(ROOT, b"d")
+    never = 0xABCDEF  # as one of which garbage collection has left nothing
+    for directory, before in ((d, Status.NOT_FOUND), (never, Status.STALE)):
+        with refused(before):
+            await root.lookup(directory, b"x")
+        with refused(Status.DIRECTORY_REMOVED, "ENOENT"):
+            await root.lookup(directory, b"x", tells_removed=True)
+    with refused(Status.NOT_FOUND):
+        await root.lookup(ROOT, b"x", tells_removed=True)
