@@ -98,6 +98,8 @@ class FakeMeta:
             reply.directories.append(told)
 
     async def lookup(self, r):
+        if r.tells_removed and r.parent_inode_id not in self.cluster.inodes:
+            raise FsError(Status.DIRECTORY_REMOVED, f"{r.parent_inode_id}")
         return self.cluster.child(r.parent_inode_id, r.name)
 
     async def get_attr(self, r):
@@ -116,6 +118,7 @@ class FakeMeta:
 
     async def create(self, r):
         c = self.cluster
+        c.get(r.parent_inode_id)
         existing = c.names[r.parent_inode_id].get(r.name)
         if existing is not None:
             if r.is_exclusive:

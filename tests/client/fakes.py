@@ -165,6 +165,7 @@ class FakeCluster:
         return self.get(found)
 
     def add(self, caller, parent, name, type_, mode, **parts):
+        self.get(parent)
         if name in self.names[parent]:
             raise FsError(Status.EXISTS, repr(name))
         if len(name) > 255:

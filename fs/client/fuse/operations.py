@@ -4,8 +4,10 @@ import errno
 import functools
 import logging
 import math
+import stat
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyfuse3
 import trio
@@ -21,6 +23,7 @@ from .answers import BLOCK_BYTES, errno_of
 from .attributes import attr_change, entry_attributes
 from .callers import Callers
 from .killed import KilledCallers
+from .sent_back import GONE, SentBack
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +32,20 @@ S = TypeVar("S", bound="Operations")
 T = TypeVar("T")
 _DOT_COOKIES = 2
 _ACL_PREFIX = b"system.posix_acl_"
+_OF_WALKS = frozenset({"getattr", "getxattr", "readlink"})
+_PARENTS_AT: Final = MappingProxyType(
+    {
+        "create": (0,),
+        "mkdir": (0,),
+        "mknod": (0,),
+        "symlink": (0,),
+        "link": (1,),
+        "unlink": (0,),
+        "rmdir": (0,),
+        "rename": (0, 2),
+    }
+)
+"""Which arguments of a change are the directories that it names."""
 
 
 def handler(
@@ -37,12 +54,14 @@ def handler(
     """Map what a handler raises to an errno; a bug becomes EIO and a traceback in the log."""
 
     async def mapped(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self.sent_back.walks.by_thread:
+            self.note_second_walk(function.__name__, args)
         try:
             return await function(self, *args, **kwargs)
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            number = errno_of(error, function.__name__, args[:2])
+            number = await self.errno_of(function.__name__, args, error)
             raise pyfuse3.FUSEError(number) from error
 
     functools.update_wrapper(mapped, function)
@@ -95,9 +114,52 @@ class Operations(pyfuse3.Operations):
         self._directories = vfs.directories
         self._caller = Callers(runtime.clock.monotonic_s).of
         self.killed = KilledCallers(runtime.clock.monotonic_s)
+        self.sent_back = SentBack(self._names)
+        self._noted: pyfuse3.RequestContext | None = None
+        """Whose request was the last that `note_second_walk` saw."""
 
     def _entry(self, inode: Inode, age_s: float = 0.0) -> pyfuse3.EntryAttributes:
         return entry_attributes(with_reads(self._vfs.reads, inode), self._vfs.section, age_s)
+
+    def note_second_walk(self, operation: str, args: tuple[Any, ...]) -> None:
+        """Note what may be part of a second walk; see `SecondWalks`."""
+        ctx = args[-1] if args else None
+        if not isinstance(ctx, pyfuse3.RequestContext) or ctx is self._noted:
+            return  # of an open file; or one operation calls the other
+        self._noted = ctx
+        walks = self.sent_back.walks
+        if operation == "lookup":
+            walks.note_lookup(ctx.pid, (args[0], args[1]))
+        else:
+            walks.note_other(ctx.pid, only_walks=operation in _OF_WALKS)
+
+    async def errno_of(self, operation: str, args: tuple[Any, ...], error: Exception) -> int:
+        """Return the errno for what a request ended with; see also `sent_back`."""
+        try:
+            if isinstance(error, FsError):
+                number = await self._errno_where_removed(operation, args, error)
+                if number is not None:
+                    return number
+        except Exception as failure:  # noqa: BLE001 - an edge, see errno_of
+            error = failure
+        number = errno_of(error, operation, args[:2])
+        if number == errno.ESTALE and isinstance(args[-1], pyfuse3.RequestContext):
+            self.sent_back.note_stale(args[-1].pid)
+        return number
+
+    async def _errno_where_removed(
+        self, operation: str, args: tuple[Any, ...], error: FsError
+    ) -> int | None:
+        if error.status is Status.DIRECTORY_REMOVED:
+            parent, name, ctx = args
+            caller = self._caller(ctx)
+            return await self.sent_back.errno_of_lookup(ctx.pid, parent, name, caller)
+        if operation not in _PARENTS_AT or error.status not in GONE:
+            return None
+        if operation == "mknod" and stat.S_ISSOCK(args[2]):
+            return errno.ENOENT  # bind(2) does not walk again
+        parents, ctx = {args[at] for at in _PARENTS_AT[operation]}, args[-1]
+        return await self.sent_back.errno_of_change(ctx.pid, parents, self._caller(ctx), error)
 
     # -- names and attributes ---------------------------------------------------------------------
 

@@ -22,9 +22,12 @@ from .known import TAKEN_LATER_S, Known, Shown
 from .listed_file import ListedFile
 from .open_file import InodeState
 from .ports import Caller
+from .removed import Removed
 from .shown_names import ShownNames
 
 DENTRY_COUNT_MAX = 65_536
+SEARCHED_KNOWN_MAX = 16_384
+"""Of so many inodes, in a millisecond, one is found by the name that a listing has shown."""
 
 
 class Moment(NamedTuple):
@@ -41,6 +44,7 @@ class LookingUp(ExtendedAttributes):
     def __init__(self, core: VfsCore) -> None:
         super().__init__(core)
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
+        self.removed = Removed(core)
 
     def is_open(self, inode_id: InodeId) -> bool:
         """Return whether a regular file is open here,
@@ -112,6 +116,8 @@ class LookingUp(ExtendedAttributes):
         if may_use is None:
             may_use = self.listed.may_use(parent, name, inode, listed_s)
         self.give(inode, lookup_count=1, age_s=age_s, asked_s=asked_s, now_s=now_s)
+        if inode.file is None:
+            self.remember_dentry(parent, name, inode.inode_id)
         if may_use:
             self.listed.note(parent, name, inode, shown, now_s)
 
@@ -182,9 +188,22 @@ class LookingUp(ExtendedAttributes):
         return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
-        """Note what a name refers to, for keep sessions; bounded, oldest first out."""
+        """Note what a name refers to, for keep sessions and `is_kept`;
+        bounded, oldest first out.
+        """
         self._dentries[parent, name] = inode_id
         forget_oldest(self._dentries, DENTRY_COUNT_MAX)
+
+    def is_kept(self, parent: InodeId, name: bytes) -> bool | None:
+        """Return whether the kernel keeps what a name has led to, as far as one can tell:
+        it knows the inode.  None: that would take too long.
+        """
+        place, known = (parent, name), self._core.known
+        if self._dentries.get(place) in known:
+            return True
+        if len(known) > SEARCHED_KNOWN_MAX:
+            return None
+        return any(one.listed_as == place for one in known.values())
 
     # -- lookup and attributes ---------------------------------------------------------------------
 
@@ -245,7 +264,9 @@ class LookingUp(ExtendedAttributes):
         asked_s = self._core.now_s() - waited_s
         if self.is_absent(parent, name, caller):
             raise FsError(Status.NOT_FOUND, f"{name!r} in {parent:#x}")
-        request = meta_pb2.LookupReq(caller=caller.to_pb(), parent_inode_id=parent, name=name)
+        request = meta_pb2.LookupReq(
+            caller=caller.to_pb(), parent_inode_id=parent, name=name, tells_removed=True
+        )
         while True:
             mark = self._core.changes.mark()
             reply = await self._core.call(services.META_LOOKUP, request)
@@ -307,6 +328,7 @@ class LookingUp(ExtendedAttributes):
         caller.put(request.caller)
         request.parent_inode_id = parent
         request.name = name
+        request.tells_removed = True
         return begins.begin(services.META_LOOKUP, request, on_end)
 
     def _note_directory(self, message: common_pb2.InodePb, asked_s: float) -> None:

@@ -18,6 +18,7 @@ from ...vfs.change import Change, OnMade
 from ...vfs.ports import Caller
 from ...vfs.vfs import Vfs
 from ..callers import Callers
+from ..sent_back import GONE, SentBack
 from . import protocol as p
 from . import records
 from .begun import NO_WAY
@@ -42,6 +43,19 @@ An error would take longer, and most names that are made are looked up first.
 
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
+_OF_WALKS = frozenset({Opcode.GETATTR, Opcode.GETXATTR, Opcode.READLINK, Opcode.FORGET})
+_MOVES = frozenset({Opcode.RENAME, Opcode.RENAME2})
+_CHANGES = _MOVES | {
+    Opcode.CREATE,
+    Opcode.TMPFILE,
+    Opcode.MKDIR,
+    Opcode.MKNOD,
+    Opcode.SYMLINK,
+    Opcode.LINK,
+    Opcode.UNLINK,
+    Opcode.RMDIR,
+}
+"""Of names in a directory."""
 _BY_RIGHTS = frozenset({Status.ACCESS_DENIED, Status.NOT_PERMITTED})
 
 
@@ -101,6 +115,9 @@ class NameRequests:
         self._callers = Callers(runtime.clock.monotonic_s)
         self._caller = self._callers.of
         self._purposes = Purposes()
+        self.sent_back = SentBack(self._names)
+        self._noted_unique = 0
+        """Of the last request that `note_second_walk` saw."""
         self._keeps_negatives = vfs.section.negative_timeout_s > 0.0
         self.setxattr_head = p.SETXATTR_IN.size
         """Length of the head of SETXATTR, which INIT settles."""
@@ -117,6 +134,40 @@ class NameRequests:
         """Return whether a request was refused by groups that its caller had before."""
         is_by_rights = isinstance(error, FsError) and error.status in _BY_RIGHTS
         return is_by_rights and self._callers.has_other_groups(request)
+
+    def note_second_walk(self, request: Request) -> None:
+        """Note what may be part of a second walk; see `SecondWalks`."""
+        if request.unique == self._noted_unique:
+            return  # it was left for later
+        self._noted_unique = request.unique
+        walks, thread_id = self.sent_back.walks, request.pid
+        if request.opcode == Opcode.LOOKUP:
+            (name,) = names_in(request.body, 0, 1)
+            walks.note_lookup(thread_id, (InodeId(request.node_id), name))
+        else:
+            walks.note_other(thread_id, only_walks=request.opcode in _OF_WALKS)
+
+    def may_be_sent_back(self, request: Request, error: Exception) -> bool:
+        """Return whether a directory that a request names may have been removed elsewhere."""
+        if not isinstance(error, FsError):
+            return False
+        if request.opcode == Opcode.LOOKUP:
+            return error.status is Status.DIRECTORY_REMOVED
+        return request.opcode in _CHANGES and error.status in GONE
+
+    async def errno_where_removed(self, request: Request, error: FsError) -> int:
+        """Return what such a request is answered with; see `SentBack`."""
+        parent, caller = InodeId(request.node_id), self._caller(request)
+        opcode, body = request.opcode, request.body
+        if opcode == Opcode.LOOKUP:
+            (name,) = names_in(body, 0, 1)
+            return await self.sent_back.errno_of_lookup(request.pid, parent, name, caller)
+        if opcode == Opcode.MKNOD and stat.S_ISSOCK(p.MKNOD_IN.unpack_from(body)[0]):
+            return errno.ENOENT  # bind(2) does not walk again
+        parents = {parent}
+        if opcode in _MOVES:
+            parents.add(InodeId(p.RENAME_IN.unpack_from(body)[0]))
+        return await self.sent_back.errno_of_change(request.pid, parents, caller, error)
 
     def forget(self, request: Request) -> None:
         """FORGET: the kernel drops references."""

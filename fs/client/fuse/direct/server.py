@@ -39,7 +39,7 @@ from .protocol import Opcode
 from .read_answers import ReadAnswers
 from .read_requests import ReadRequests
 from .serving import Serving
-from .times import OperationTimes
+from .times import OperationTimes, name_of
 from .together import FIRST_READ_COUNT, REQUEST_COUNT_MAX, SIZE, ReadsTogether, request_of
 from .tree_requests import operations_of
 
@@ -91,6 +91,7 @@ class Server:
         """What was received and comes next."""
         self._late = LateReleases(self._release)
         self._operations.end_releases = self._late.do_all
+        self._second_walks = operations.sent_back.walks.by_thread
         self._followers = Followers()
         self._nursery: trio.Nursery | None = None
         self._watching = trio.CancelScope()
@@ -339,6 +340,8 @@ class Server:
     def _is_done_at_once(self, request: Request, *, may_begin: bool = True) -> bool:
         """Do a request for which no task has to wait, or begin it so; False: it takes a task."""
         opcode = request.opcode
+        if self._second_walks and request.pid in self._second_walks:
+            self._operations.note_second_walk(request)
         answer = self._quick.get(opcode)
         if answer is not None:
             began_s = perf_counter()
@@ -384,8 +387,21 @@ class Server:
         operations = self._operations
         if operations.is_worth_another(request, error) and request.opcode in operations.handlers:
             self._spawn(self._serving.serve_again, request, trio.CancelScope())
+        elif operations.may_be_sent_back(request, error):
+            self._spawn(self._refuse_where_removed, request, error)
         else:
+            if isinstance(error, FsError) and error.errno == errno.ESTALE:
+                operations.sent_back.note_stale(request.pid)
             self._answering.refuse(request, error)
+
+    async def _refuse_where_removed(self, request: Request, error: FsError) -> None:
+        try:
+            number = await self._operations.errno_where_removed(request, error)
+        except Exception as failure:  # noqa: BLE001 - an edge, see errno_of
+            self._answering.refuse(request, failure)
+        else:
+            _log.debug("%s: %s", name_of(request.opcode), error)
+            self._reply_error(request, number)
 
     def _let_be_given_up(self, begun: BegunRequest) -> None:
         """Let what was begun be given up from now on, if it may be."""
