@@ -5,6 +5,7 @@ import errno
 import os
 import random
 
+import numpy as np
 import pytest
 from emberfs.batch import Transfer
 from emberfs.ffrecord import RecordReader, RecordWriter
@@ -68,7 +69,14 @@ def test_rows_of_several_files_land_where_they_should(client, folder):
         counts = read_rows(client, rows, buffer)
         assert counts == [len(CONTENT[o : o + s]) for o, s in zip(offsets, sizes, strict=True)]
         assert buffer == expected
+    columns = [np.array(column) for column in rows[1:]]
+    for buffer in (new_buffer(client, end + 5), memoryview(bytearray(end + 5))):
+        buffer[:] = b"\xaa" * len(buffer)
+        assert read_rows(client, Rows(rows.files, *columns), buffer) == counts
+        assert buffer == expected
     assert read_rows(client, Rows([], [], [], []), buffer) == []
+    with pytest.raises(TypeError, match="is bytearray, not a memoryview"):
+        read_rows(client, rows, bytearray(end))
     assert len(new_buffer(client, 0)) == 0
 
 

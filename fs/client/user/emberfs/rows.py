@@ -52,7 +52,7 @@ _first_byte_of: Final = ctypes.c_char.from_buffer
 
 
 class Rows(NamedTuple):
-    """Pieces to be read; all columns are equally long."""
+    """Pieces to be read; all columns are equally long, arrays of numpy or lists."""
 
     files: Sequence[BatchFile]
     offsets: Sequence[int]
@@ -97,6 +97,7 @@ def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
     Raises:
         OSError: the first failure by position, with errno and the file's
             path; all others have been done.
+        TypeError: the buffer is no memoryview, or read-only.
         ValueError: rows that reach beyond the buffer.
     """
     check_rows(rows, buffer)
@@ -112,6 +113,9 @@ def read_rows(client: BatchClient, rows: Rows, buffer: memoryview) -> list[int]:
 
 def check_rows(rows: Rows, buffer: memoryview) -> None:
     """Raise for what no reading into this buffer can be; see `read_rows`."""
+    if not isinstance(buffer, memoryview):
+        kind = type(buffer).__name__
+        raise TypeError(f"a buffer to be filled is {kind}, not a memoryview")
     if buffer.readonly:
         raise TypeError("a buffer to be filled is read-only")
     if buffer.itemsize != 1 or buffer.ndim != 1 or not buffer.contiguous:
@@ -120,7 +124,7 @@ def check_rows(rows: Rows, buffer: memoryview) -> None:
         raise ValueError("columns of different lengths")
     if not rows.files:
         return
-    ends = map(int.__add__, rows.places, rows.sizes)
+    ends = map(add, rows.places, rows.sizes)
     if min(rows.sizes) < 0 or min(rows.places) < 0 or max(ends) > len(buffer):
         raise ValueError(f"rows that reach beyond the {len(buffer)} bytes of the buffer")
     if min(rows.offsets) < 0 or max(rows.offsets) > OFFSET_MAX:
