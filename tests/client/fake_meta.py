@@ -320,8 +320,9 @@ class FakeMeta:
         reply = meta_pb2.ListRsp(has_more=len(names) > len(page), parent_inode_id=parent_id)
         for name in page:
             inode = c.get(c.names[r.inode_id][name])
-            entry = reply.entries.add(name=name, inode_id=inode.inode_id)
-            entry.inode.CopyFrom(inode_to_pb(inode))
+            entry = reply.entries.add(name=name, inode_id=inode.inode_id, type=int(inode.type))
+            if r.with_inodes or (r.with_directories and inode.is_dir):
+                entry.inode.CopyFrom(inode_to_pb(inode))
         if r.wants_directory:
             reply.directory.CopyFrom(inode_to_pb(c.get(r.inode_id)))
         return reply

@@ -74,6 +74,7 @@ async def test_what_each_call_costs(counted):
     assert await cost(user.rmdir(d, b"sub")) == (3, 1)
     assert await cost(user.list(e)) == (2, 0)
     assert await cost(user.list(e, with_inodes=True)) == (4, 0)
+    assert await cost(user.list(e, with_directories=True)) == (4, 0)
     # The directory itself goes with the first read.
     assert await cost(user.list(e, with_inodes=True, wants_directory=True)) == (4, 0)
     request = meta.BatchGetAttrReq(inode_ids=[ROOT, d, e, *many])

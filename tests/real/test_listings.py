@@ -3,10 +3,29 @@ of what was done meanwhile.
 """
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
+ATTRIBUTES_S = 1.1
+"""After so long the kernel asks anew."""
+
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def wants_attributes(place):
+    """This thread looks at what it lists: so it is shown attributes with the names."""
+    (place / "few").mkdir()
+    for name in "abc":
+        (place / "few" / name).touch()
+    with os.scandir(place / "few") as entries:
+        assert all(entry.stat(follow_symlinks=False) for entry in entries)
+    for name in "abc":
+        (place / "few" / name).unlink()
+    (place / "few").rmdir()
 
 
 def listed(place):
@@ -67,3 +86,33 @@ def test_an_open_by_a_name_that_was_listed_never_empties_what_has_moved(second_m
     assert (place / "f").read_bytes() == b"whole"
     assert (other / "f").read_bytes() == b"whole"
     assert (place / "f.part").read_bytes() == b"next"
+
+
+def test_who_looks_through_a_large_directory_after_listing_it_sees_what_is_there(
+    second_mount, place
+):
+    """Names alone come first, then attributes of many at a time; what another mount changes
+    meanwhile shows when those may no longer be used.
+    """
+    other = second_mount / place.name
+    names = sorted(f"{number:03}" for number in range(300))
+    for name in names:
+        (other / name).write_bytes(bytes(int(name)))
+    script = (
+        "import os, sys\n"
+        "names = sorted(os.listdir(sys.argv[1]))\n"
+        "print(*(os.stat(os.path.join(sys.argv[1], name)).st_size for name in names))\n"
+    )
+
+    def sizes():
+        run = [sys.executable, "-I", "-S", "-c", script, place]
+        return list(map(int, subprocess.check_output(run, timeout=60).split()))
+
+    assert sizes() == list(range(300))
+    for name in names[:100]:
+        (other / name).write_bytes(bytes(1000))
+    time.sleep(ATTRIBUTES_S)
+    assert sizes() == [1000] * 100 + list(range(100, 300))
+    for name in names[200:]:
+        (place / name).unlink()
+    assert sizes() == [1000] * 100 + list(range(100, 200))

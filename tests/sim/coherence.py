@@ -19,10 +19,12 @@ import sys
 import traceback
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 import trio
 
 from fs.client.fuse.direct.server import Server
+from fs.client.vfs import listers
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
@@ -30,7 +32,7 @@ from tests.client.fakes import FakeClock, run_inline
 from tests.client.vfs.unreliable import BeginningMeta, Service, UnreliableMeta
 
 from .coherence_cluster import run_over_cluster
-from .coherence_programs import Programs, absent_count
+from .coherence_programs import Programs, count_look_ups
 from .determinism import run_deterministic
 from .kernel_calls import ModelKernel
 from .page_cache import ModelDevice
@@ -69,6 +71,7 @@ def section(source: random.Random) -> ClientSection:
     )
 
 
+@patch.object(listers, "LEFT_COUNT_MIN", 1)
 async def run(
     seed: int,
     told: list[Programs] | None = None,
@@ -113,7 +116,7 @@ async def run(
                 await programs.run(lambda done_count: done_count >= ROUND_COUNT)
                 shaking.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
-    programs.absent_count = absent_count(mounts)
+    count_look_ups(programs, mounts)
     return programs
 
 
@@ -137,7 +140,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
-    failed, checked, absent, known = list[int](), 0, 0, 0
+    failed, checked, absent, ahead, known = list[int](), 0, 0, 0, 0
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
@@ -158,6 +161,7 @@ def main() -> int:
             programs = run_deterministic(partial(run_one, seed, told), seed)
             checked += programs.checked_count
             absent += programs.absent_count
+            ahead += programs.ahead_count
             known += programs.directories.known_count if programs.directories else 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -172,12 +176,11 @@ def main() -> int:
                 if told:
                     print("\n".join(told[0].story[-4000:]))
                 raise
-    told_absent = ""
+    answered = f", {ahead} look-ups answered ahead"
     if arguments.names:
-        told_absent = f", {absent} names told absent by mounts, {known} to lead to files"
+        answered += f", {absent} names told absent by mounts, {known} to lead to files"
     print(
-        f"{arguments.count} seeds, {checked} contents as they must be{told_absent}, failed: "
-        f"{failed}"
+        f"{arguments.count} seeds, {checked} contents as they must be{answered}, failed: {failed}"
     )
     return 1 if failed else 0
 

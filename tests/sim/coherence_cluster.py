@@ -14,19 +14,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from unittest.mock import patch
 
 import trio
 from msgspec import structs
 
 from fs.client.fuse.direct.server import Server
 from fs.client.native import EmberFs
+from fs.client.vfs import listers
 from fs.client.vfs.vfs import Vfs
 from fs.schema.config import ClientSection
 
 from .checkers import Observer
 from .cluster import SimCluster
 from .coherence_power import LastingPrograms
-from .coherence_programs import Programs, absent_count
+from .coherence_programs import Programs, count_look_ups
 from .faults import Faults
 from .kernel_calls import ModelKernel
 from .page_cache import ModelDevice
@@ -134,7 +136,7 @@ class _Run:
         observer = Observer(self.cluster, self.memory, self.faults.world.count)
         with trio.fail_after(3600):
             await self.cluster.run(scenario, observer.run)
-        boxed[0].absent_count = absent_count(self.mounts)
+        count_look_ups(boxed[0], self.mounts)
         return boxed[0]
 
     async def _work(self, programs: Programs) -> None:
@@ -169,6 +171,7 @@ class _Run:
         await self.cluster.connect_client(name, serve)
 
 
+@patch.object(listers, "LEFT_COUNT_MIN", 1)
 async def run_over_cluster(
     seed: int,
     told: list[Programs] | None = None,

@@ -68,6 +68,7 @@ class Programs:
         self.cut_file: CutFile | None = None
         self.directories: Names | None = None
         self.absent_count = 0
+        self.ahead_count = 0
         """Look-ups that the mounts have answered by themselves, once all is over."""
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
         self.mtimes: dict[bytes, int] = {}
@@ -567,9 +568,12 @@ class Programs:
             kernel.evict(name)
 
 
-def absent_count(mounts: list[Vfs]) -> int:
-    """Return how many look-ups mounts have answered by themselves."""
-    return sum(vfs._core.leased.hit_count for vfs in mounts)
+def count_look_ups(programs: Programs, mounts: list[Vfs]) -> None:
+    """Note how many look-ups mounts have answered by themselves: of absent names,
+    and of what they were told ahead.
+    """
+    programs.absent_count = sum(vfs._core.leased.hit_count for vfs in mounts)
+    programs.ahead_count = sum(vfs.namespace.ahead.hit_count for vfs in mounts)
 
 
 def difference(found: bytes, content: bytes) -> str:

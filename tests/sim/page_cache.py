@@ -59,6 +59,9 @@ S: Final = 1_000_000_000
 T = TypeVar("T")
 
 
+_THREAD_COUNT: Final = 3
+
+
 class ModelDevice:
     """Stands for /dev/fuse: requests go in here, and their replies come out."""
 
@@ -76,7 +79,11 @@ class ModelDevice:
         self._unique_last += 2
         if on_end is not None:
             self._ends[self._unique_last] = on_end
-        self._requests.append(Request(self._unique_last, opcode, node_id, 0, 0, 0, body))
+        # Who lists by which thread decides what is shown with attributes.
+        lists = opcode == Opcode.READDIRPLUS
+        thread_id = self._unique_last // 2 % _THREAD_COUNT + 1 if lists else 0
+        request = Request(self._unique_last, opcode, node_id, 0, 0, thread_id, body)
+        self._requests.append(request)
         self._arrived.set()
 
     def end(self) -> None:

@@ -25,7 +25,7 @@ from ...schema.status import FsError, Status
 from .cookie_names import CookieNames
 from .core import VfsCore
 from .handles import TakesTaskError
-from .listed_file import ListedFile, listed_file
+from .listed_file import ListedFile, ListedName, listed_file, listed_name
 from .looking_up import lacks_length
 from .moved_names import MovedNames
 from .ports import Caller
@@ -47,7 +47,7 @@ class DirectoryEntry(NamedTuple):
     """One entry of a listing; `cookie` resumes the listing after it."""
 
     name: bytes
-    told: Inode | ListedFile
+    told: Inode | ListedFile | ListedName
     cookie: int
     told_s: float
     """When meta told of it, by the monotonic clock; -inf: it may have changed since."""
@@ -56,6 +56,7 @@ class DirectoryEntry(NamedTuple):
     def inode(self) -> Inode:
         """All of its attributes."""
         told = self.told
+        assert not isinstance(told, ListedName), self.name
         return told.inode if isinstance(told, ListedFile) else told
 
 
@@ -98,6 +99,8 @@ class _OpenDirectory:
     """The names of the reply that the kernel may still be taking in;
     None: it has asked for none, or has done so.
     """
+    is_bare: bool = False
+    """`page` has names alone, of what is no directory."""
     has_more: bool = True
     parent_id: InodeId | None = None
     """As the last page told; it may have moved since, as anything that is listed."""
@@ -127,22 +130,25 @@ class Directories:
         count_max: int = PAGE_ENTRY_COUNT,
         *,
         is_short: bool = False,
+        is_bare: bool = False,
         waited_s: float = 0.0,
     ) -> list[DirectoryEntry]:
         """Return the next entries after a cookie, `count_max` at the most, with attributes;
         empty at the end.
 
         "." and ".." are not listed.  `is_short`: more of them are hardly going to be asked for, so
-        meta is asked for no more either.  What this mount has changed since the listing was asked
+        meta is asked for no more either.  `is_bare`: attributes are wanted of directories alone,
+        and the others may come without.  What this mount has changed since the listing was asked
         for is as it is now.  The kernel has waited for `waited_s` already.
 
         Raises:
             FsError: BAD_FILE, INVALID_ARGUMENT for a cookie never handed out, and what meta says.
         """
         directory = self._turned_to(handle_id, cookie, waited_s)
-        rest = self._rest_of_page(directory, cookie, count_max)
+        rest = self._rest_of_page(directory, cookie, count_max, is_bare=is_bare)
         if rest is not None:
-            await self._settle([entry.told.inode_id for entry in rest])
+            if not directory.is_bare:
+                await self._settle([entry.told.inode_id for entry in rest])
             if not self._are_outdated(directory, rest):
                 return self._newest(rest)
         ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
@@ -150,22 +156,30 @@ class Directories:
         return self._newest(page[:count_max])
 
     def readdir_now(
-        self, handle_id: int, cookie: int, count_max: int
+        self, handle_id: int, cookie: int, count_max: int, *, is_bare: bool = False
     ) -> list[DirectoryEntry] | None:
         """As `readdir`, where nothing has to be asked for;
         None: something has, and nothing is done.
         """
         directory = self._turned_to(handle_id, cookie)
-        rest = self._rest_of_page(directory, cookie, count_max)
+        rest = self._rest_of_page(directory, cookie, count_max, is_bare=is_bare)
         if rest is None:
             return None
         states = self._core.states
-        if states and any(lacks_length(states.get(entry.told.inode_id)) for entry in rest):
+        has_lengths = bool(states) and not directory.is_bare
+        if has_lengths and any(lacks_length(states.get(entry.told.inode_id)) for entry in rest):
             return None
         return None if self._are_outdated(directory, rest) else self._newest(rest)
 
     def begin_readdir(
-        self, handle_id: int, cookie: int, count_max: int, on_end: OnListed, *, is_short: bool
+        self,
+        handle_id: int,
+        cookie: int,
+        count_max: int,
+        on_end: OnListed,
+        *,
+        is_short: bool,
+        is_bare: bool = False,
     ) -> UnderWay | None:
         """Begin what `readdir` does where `readdir_now` has returned None just now;
         `on_end` gets the entries, or why there are none.
@@ -177,7 +191,7 @@ class Directories:
         if begins is None:
             return None
         ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
-        request = self._request(directory, cookie, ask_count)
+        request = self._request(directory, cookie, ask_count, is_bare=is_bare)
         asked = self._asked_now()
 
         def end(reply: meta_pb2.ListRsp | None, error: FsError | None) -> None:
@@ -220,12 +234,14 @@ class Directories:
 
     @staticmethod
     def _rest_of_page(
-        directory: _OpenDirectory, cookie: int, count_max: int
+        directory: _OpenDirectory, cookie: int, count_max: int, *, is_bare: bool
     ) -> list[DirectoryEntry] | None:
         """Return what was listed behind a cookie, at the end of all nothing;
-        None: that has not been listed.
+        None: that has not been listed, or without attributes.
         """
         position = cookie - directory.first_cookie
+        if directory.is_bare and not is_bare and position < len(directory.page):
+            return None
         if position == 0 and cookie != directory.after_cookie:
             return None  # the program went back, was told what follows there, and goes on from here
         if 0 <= position < len(directory.page):
@@ -241,7 +257,7 @@ class Directories:
             return True
         mark = directory.mark
         return mark != self._core.changes.mark() and any(
-            self._is_changed(directory, entry.name, entry.told.inode_id, mark) for entry in entries
+            self._is_changed(directory, entry.name, entry.told, mark) for entry in entries
         )
 
     def shown_by(self, handle_id: int) -> ShownNames:
@@ -269,7 +285,11 @@ class Directories:
         return self._core.now_s() - entry.told_s
 
     def _is_changed(
-        self, directory: _OpenDirectory, name: bytes, inode_id: InodeId, mark: int
+        self,
+        directory: _OpenDirectory,
+        name: bytes,
+        told: Inode | ListedFile | ListedName | common_pb2.InodePb,
+        mark: int,
     ) -> bool:
         """Return whether what meta told of an entry that was asked for at `mark` may be
         from before a change of this mount.
@@ -279,7 +299,10 @@ class Directories:
             return False
         if changes.is_name_since(mark, directory.inode_id, name):
             return True
+        if type(told) is ListedName:
+            return False
         # What is open is shown as this mount knows it.
+        inode_id = InodeId(told.inode_id)
         return inode_id not in self._core.states and changes.is_since(mark, inode_id)
 
     async def _settle(self, inode_ids: Iterable[InodeId]) -> None:
@@ -300,6 +323,7 @@ class Directories:
         return [
             entry._replace(told=state.present(state.inode))
             if (state := states.get(entry.told.inode_id)) is not None
+            and type(entry.told) is not ListedName
             else entry
             for entry in entries
         ]
@@ -315,13 +339,16 @@ class Directories:
         directory.has_more = True
         directory.parent_id = None
 
-    def _request(self, directory: _OpenDirectory, cookie: int, count: int) -> meta_pb2.ListReq:
+    def _request(
+        self, directory: _OpenDirectory, cookie: int, count: int, *, is_bare: bool
+    ) -> meta_pb2.ListReq:
         return meta_pb2.ListReq(
             caller=directory.caller.to_pb(),
             inode_id=directory.inode_id,
             after=directory.names.name_of(cookie) if cookie else b"",
             entry_count_max=count,
-            with_inodes=True,
+            with_inodes=not is_bare,
+            with_directories=is_bare,
             wants_directory=not cookie,
         )
 
@@ -352,7 +379,7 @@ class Directories:
     async def _load_page(
         self, directory: _OpenDirectory, cookie: int, count: int
     ) -> list[DirectoryEntry]:
-        request = self._request(directory, cookie, count)
+        request = self._request(directory, cookie, count, is_bare=False)
         after = request.after
         while True:
             asked = self._asked_now()
@@ -378,6 +405,7 @@ class Directories:
             )
             for index, e in enumerate(found, start=1)
         ]
+        directory.is_bare = False
         return self._keep_page(directory, cookie, page, reply, asked)
 
     def _page_at_once(
@@ -394,18 +422,23 @@ class Directories:
         core, told_s, moved = self._core, self._core.now_s(), directory.moved
         cookie_of, is_quiet = count(len(directory.names) + 1), asked.mark == core.changes.mark()
         page: list[DirectoryEntry] = []
+        told: Inode | ListedFile | ListedName
         for entry in reply.entries:
             name = entry.name
-            if not entry.HasField("inode"):
+            if entry.HasField("inode"):
+                told = self._told(entry.inode)
+            elif request.with_inodes:
                 raise TakesTaskError
-            told = self._told(entry.inode)
-            if not is_quiet and self._is_changed(directory, name, told.inode_id, asked.mark):
+            else:
+                told = listed_name(entry)
+            if not is_quiet and self._is_changed(directory, name, told, asked.mark):
                 raise TakesTaskError
             if moved.is_empty or not moved.is_listed(name, request.after):
                 page.append(DirectoryEntry(name, told, next(cookie_of), told_s))
         if (not page and reply.has_more) or not reply.parent_inode_id:
             raise TakesTaskError
         self._note_told(directory, reply, asked)
+        directory.is_bare = not request.with_inodes
         return self._keep_page(directory, cookie, page, reply, asked)
 
     def _told(self, message: common_pb2.InodePb) -> Inode | ListedFile:
@@ -478,12 +511,7 @@ class Directories:
             changed = [
                 entry
                 for entry in there
-                if self._is_changed(
-                    directory,
-                    entry.name,
-                    InodeId(entry.inode.inode_id),
-                    asked.get(entry.name, mark),
-                )
+                if self._is_changed(directory, entry.name, entry.inode, asked.get(entry.name, mark))
             ]
             if not changed or not tries_left:
                 break

@@ -25,30 +25,40 @@ class HidingDirectories(Directories):
         count_max: int = PAGE_ENTRY_COUNT,
         *,
         is_short: bool = False,
+        is_bare: bool = False,
         waited_s: float = 0.0,
     ) -> list[DirectoryEntry]:
         """See Directories."""
         page = await super().readdir(
-            handle_id, cookie, count_max, is_short=is_short, waited_s=waited_s
+            handle_id, cookie, count_max, is_short=is_short, is_bare=is_bare, waited_s=waited_s
         )
         return self._hidden(handle_id, page)
 
     def readdir_now(
-        self, handle_id: int, cookie: int, count_max: int
+        self, handle_id: int, cookie: int, count_max: int, *, is_bare: bool = False
     ) -> list[DirectoryEntry] | None:
         """See Directories."""
-        page = super().readdir_now(handle_id, cookie, count_max)
+        page = super().readdir_now(handle_id, cookie, count_max, is_bare=is_bare)
         return None if page is None else self._hidden(handle_id, page)
 
     def begin_readdir(
-        self, handle_id: int, cookie: int, count_max: int, on_end: OnListed, *, is_short: bool
+        self,
+        handle_id: int,
+        cookie: int,
+        count_max: int,
+        on_end: OnListed,
+        *,
+        is_short: bool,
+        is_bare: bool = False,
     ) -> UnderWay | None:
         """See Directories."""
 
         def end(page: list[DirectoryEntry] | None, error: Exception | None) -> None:
             on_end(None if page is None else self._hidden(handle_id, page), error)
 
-        return super().begin_readdir(handle_id, cookie, count_max, end, is_short=is_short)
+        return super().begin_readdir(
+            handle_id, cookie, count_max, end, is_short=is_short, is_bare=is_bare
+        )
 
     def _hidden(self, handle_id: int, page: list[DirectoryEntry]) -> list[DirectoryEntry]:
         directory = self._open.get(handle_id)

@@ -9,9 +9,11 @@ from typing import Final, NamedTuple
 
 from ...schema.ids import InodeId
 from ...schema.inode import Inode, InodeType, inode_from_pb, is_bare, type_bits
-from ...schema.proto import common_pb2
+from ...schema.proto import common_pb2, meta_pb2
 
 _FILE_BITS: Final = type_bits(InodeType.FILE)
+_TYPE_BITS: Final[dict[int, int]] = {int(type_): type_bits(type_) for type_ in InodeType}
+"""Of what a later release may know besides, nothing is said."""
 _new: Final = tuple.__new__
 
 
@@ -39,6 +41,19 @@ class ListedFile(NamedTuple):
     def inode(self) -> Inode:
         """All that was told."""
         return inode_from_pb(self.message)
+
+
+class ListedName(NamedTuple):
+    """What a listing tells of a name without attributes."""
+
+    inode_id: InodeId
+    st_mode: int
+    """The type alone."""
+
+
+def listed_name(entry: meta_pb2.DentryPb) -> ListedName:
+    """Return what meta tells of a name."""
+    return _new(ListedName, (entry.inode_id, _TYPE_BITS.get(entry.type, 0)))
 
 
 def listed_file(message: common_pb2.InodePb) -> ListedFile | None:

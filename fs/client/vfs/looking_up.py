@@ -15,6 +15,7 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
 from ..api import OnMetaReply
+from .ahead_names import AheadNames
 from .attributes import ExtendedAttributes
 from .core import VfsCore
 from .handles import TakesTaskError
@@ -45,6 +46,7 @@ class LookingUp(ExtendedAttributes):
         super().__init__(core)
         self._dentries: dict[tuple[InodeId, bytes], InodeId] = {}
         self.removed = Removed(core)
+        self.ahead = AheadNames(core, self.listed)
 
     def is_open(self, inode_id: InodeId) -> bool:
         """Return whether a regular file is open here,
@@ -185,6 +187,8 @@ class LookingUp(ExtendedAttributes):
         self.remember_dentry(parent, name, inode.inode_id)
         self.give(inode, lookup_count=lookup_count, asked_s=asked_s)
         self.listed.note_looked_up(parent, name, inode.inode_id)
+        if self._core.listers.is_looked_at(parent) and not inode.is_dir:
+            self._core.listers.note_found(parent, self._core.now_s())
         return inode
 
     def remember_dentry(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
@@ -237,6 +241,7 @@ class LookingUp(ExtendedAttributes):
         self._core.given.forget(shown.inode_id)
         self.remember_dentry(parent, name, shown.inode_id)
         self.listed.note_looked_up(parent, name, shown.inode_id)
+        self._core.listers.note_found(parent, self._core.now_s())
         return shown
 
     def _shown_by_name(self, parent: InodeId, name: bytes, caller: Caller) -> Shown | None:
@@ -253,6 +258,30 @@ class LookingUp(ExtendedAttributes):
         if may_be_refused or self.listed.is_otherwise(parent, name, inode_id):
             return None
         return shown
+
+    def entry_ahead(
+        self, parent: InodeId, name: bytes, caller: Caller
+    ) -> tuple[ListedFile, float] | None:
+        """Return, as an entry for the kernel, the file that a name leads to that was listed without
+        attributes, and how old that is; None: meta has to be asked.
+
+        It is noted as an entry of a listing that the kernel may use (`give_listed`).
+        """
+        core, now_s = self._core, self._core.now_s()
+        found = self.ahead.take(parent, name, caller, now_s)
+        if found is None:
+            return None
+        file, age_s = found
+        shown = ShownNames(now_s, core.section.listed_timeout_s, now_s, now_s - age_s)
+        shown.note_taken_in(now_s)
+        self.give_listed_file((parent, name), file, shown, age_s=age_s, now_s=now_s)
+        self.remember_dentry(parent, name, file.inode_id)
+        core.listers.note_found(parent, now_s)
+        return found
+
+    def may_be_ahead(self, parent: InodeId) -> bool:
+        """Return whether `entry_ahead` may return names of a directory, or ask for them."""
+        return self.ahead.has(parent)
 
     async def lookup(
         self, parent: InodeId, name: bytes, caller: Caller, *, waited_s: float = 0.0

@@ -37,6 +37,7 @@ from .inline_bytes import InlineBytes
 from .known import Known, Rights, Shown
 from .leased_names import LeasedNames
 from .listed_file import ListedFile
+from .listers import Listers
 from .mounted_tree import MountedTree
 from .moved_names import Listings
 from .open_file import FetchedBlock, InodeState
@@ -146,6 +147,7 @@ class Shared:
         self.changes = Changes(self.given.forget)
         self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)
         self.listings = Listings()
+        self.listers = Listers()
         self.kept: deque[tuple[float, InodeState]] = deque()
         """Files with times, or mode and owner, that wait for a report, and until when they may."""
         self.owned: dict[InodeId, InodeState] = {}

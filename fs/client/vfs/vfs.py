@@ -132,6 +132,7 @@ class Vfs:
             if self.tree is None
             else HidingDirectories(self._core, self.tree)
         )
+        self.listers = self._core.listers
         self.allocation = Allocation(self._core, self.files)
         self.batches = Batches(self._core, self.files, self.namespace, self.tracer)
         self.copying = Copying(self._core, self.files, self.allocation)
@@ -189,6 +190,7 @@ class Vfs:
             ("attributes", core.told.hit_count, core.told.miss_count),
             ("absent names", core.leased.hit_count, core.leased.miss_count),
             ("present names", core.leased.at_hand_count, core.leased.not_at_hand_count),
+            ("names ahead", self.namespace.ahead.hit_count, self.namespace.ahead.miss_count),
             ("readahead", core.ahead_hit_count, core.ahead_miss_count),
         ):
             figures.note(metrics.MOUNT_CACHE_HITS, hits, cache)

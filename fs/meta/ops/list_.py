@@ -56,7 +56,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     reply = meta.ListRsp(
         has_more=len(pairs) > limit, parent_inode_id=directory.directory.parent_inode_id
     )
-    joins = request.with_inodes and permissions.is_allowed(
+    joins = (request.with_inodes or request.with_directories) and permissions.is_allowed(
         ctx.caller, directory, permissions.SEARCH
     )
     add, inode_ids = reply.entries.add, []
@@ -67,8 +67,12 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
         entry = add(name=records.dentry_name(key), inode_id=inode_id, type=record.type)
         if record.HasField("trash"):
             entry.trash.CopyFrom(record.trash)
-    if joins:
+    if joins and request.with_inodes:
         await _join_inodes(tr, reply.entries, inode_ids)
+    elif joins:
+        directories = [entry for entry in reply.entries if entry.type == pb.DIRECTORY]
+        if directories:
+            await _join_inodes(tr, directories, [entry.inode_id for entry in directories])
     if request.wants_directory:
         reply.directory.CopyFrom(await complete(tr, directory, snapshot=True))
     return reply

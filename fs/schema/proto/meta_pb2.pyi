@@ -1060,6 +1060,7 @@ class ListReq(_message.Message):
     ENTRY_COUNT_MAX_FIELD_NUMBER: _builtins.int
     WITH_INODES_FIELD_NUMBER: _builtins.int
     WANTS_DIRECTORY_FIELD_NUMBER: _builtins.int
+    WITH_DIRECTORIES_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     after: _builtins.bytes
     """names strictly after this one, in byte order; empty: from the start"""
@@ -1067,6 +1068,8 @@ class ListReq(_message.Message):
     with_inodes: _builtins.bool
     wants_directory: _builtins.bool
     """the reply tells the directory's own attributes, too"""
+    with_directories: _builtins.bool
+    """without with_inodes: attributes of the directories alone"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -1078,10 +1081,11 @@ class ListReq(_message.Message):
         entry_count_max: _builtins.int = ...,
         with_inodes: _builtins.bool = ...,
         wants_directory: _builtins.bool = ...,
+        with_directories: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "caller", b"caller", "entry_count_max", b"entry_count_max", "inode_id", b"inode_id", "wants_directory", b"wants_directory", "with_inodes", b"with_inodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "caller", b"caller", "entry_count_max", b"entry_count_max", "inode_id", b"inode_id", "wants_directory", b"wants_directory", "with_directories", b"with_directories", "with_inodes", b"with_inodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

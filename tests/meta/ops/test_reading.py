@@ -69,6 +69,23 @@ async def test_list_joins_directories_with_their_counts(root, alice):
         await root.list((await root.create(d, b"f")).inode_id)
 
 
+async def test_list_tells_of_directories_alone_where_names_are_wanted(root, alice):
+    d = (await root.mkdir(ROOT, b"d", 0o744)).inode_id
+    sub = (await root.mkdir(d, b"sub")).inode_id
+    await root.mkdir(sub, b"x")
+    for name in (b"a", b"z"):
+        await root.create(d, name)
+    a, found, z = (await root.list(d, with_directories=True)).entries
+    assert (a.name, found.name, z.name) == (b"a", b"sub", b"z")
+    assert found.inode == await root.attr(sub) and found.inode.nlink == 3
+    assert not a.HasField("inode") and not z.HasField("inode")
+    assert (a.type, found.type) == (pb.FILE, pb.DIRECTORY) and a.inode_id
+    blind = (await alice.list(d, with_directories=True)).entries  # may read, not search
+    assert not any(entry.HasField("inode") for entry in blind)
+    every = (await root.list(d, with_directories=True, with_inodes=True)).entries
+    assert all(entry.HasField("inode") for entry in every)
+
+
 @pytest.mark.slow
 async def test_a_directory_of_100_000_entries(any_world):
     root = any_world.user()

@@ -11,7 +11,8 @@ from ....schema.ids import InodeId
 from ...vfs.access_times import with_reads
 from ...vfs.directory import DirectoryEntry
 from ...vfs.handles import TakesTaskError
-from ...vfs.listed_file import ListedFile
+from ...vfs.listed_file import ListedFile, ListedName
+from ...vfs.listers import FIRST_COUNT, TRIED_COUNT, Shows
 from ...vfs.vfs import Vfs
 from . import protocol as p
 from . import records
@@ -39,7 +40,9 @@ class _Asked(NamedTuple):
     cookie: int
     size: int
     count_max: int
-    is_peek: bool
+    is_short: bool
+    """More is hardly going to be asked for, or in another way."""
+    shows: Shows
 
 
 def _begun_with(
@@ -62,6 +65,7 @@ class DirectoryRequests(NameRequests):
         super().__init__(vfs, runtime)
         self._directories = vfs.directories
         self._peeks = Peeks()
+        self._listers = vfs.listers
 
     def _opendir_now(self, request: Request) -> Reply:
         inode_id = InodeId(request.node_id)
@@ -91,11 +95,13 @@ class DirectoryRequests(NameRequests):
 
     def _readdirplus_now(self, request: Request) -> Reply | None:
         asked = self._asked(request)
-        page = self._directories.readdir_now(asked.handle_id, asked.cookie, asked.count_max)
+        page = self._directories.readdir_now(
+            asked.handle_id, asked.cookie, asked.count_max, is_bare=asked.shows is Shows.NAMES
+        )
         dots = None if page is None else self._dots_now(asked, records.dot_direntplus)
         if page is None or dots is None:
             return None
-        return self._listed(InodeId(request.node_id), asked, page, *dots)
+        return self._listed(request, asked, page, *dots)
 
     def _begin_readdirplus(self, request: Request, on_end: OnReply) -> UnderWay | None:
         asked, directories = self._asked(request), self._directories
@@ -104,14 +110,15 @@ class DirectoryRequests(NameRequests):
             dots = self._dots_now(asked, records.dot_direntplus)
             if page is None or dots is None:
                 raise TakesTaskError
-            return self._listed(InodeId(request.node_id), asked, page, *dots)
+            return self._listed(request, asked, page, *dots)
 
         return directories.begin_readdir(
             asked.handle_id,
             asked.cookie,
             asked.count_max,
             told_by(on_end, reply_of),
-            is_short=asked.is_peek,
+            is_short=asked.is_short,
+            is_bare=asked.shows is Shows.NAMES,
         )
 
     def again(self, opcode: int, waited_s: float) -> Handler | None:
@@ -126,15 +133,16 @@ class DirectoryRequests(NameRequests):
             asked.handle_id,
             asked.cookie,
             asked.count_max,
-            is_short=asked.is_peek,
+            is_short=asked.is_short,
+            is_bare=asked.shows is Shows.NAMES,
             waited_s=waited_s,
         )
         parts, size = await self._dots(asked, records.dot_direntplus)
-        return self._listed(InodeId(request.node_id), asked, page, parts, size)
+        return self._listed(request, asked, page, parts, size)
 
     def _listed(
         self,
-        parent: InodeId,
+        request: Request,
         asked: _Asked,
         page: list[DirectoryEntry],
         parts: list[bytes],
@@ -146,13 +154,23 @@ class DirectoryRequests(NameRequests):
         self._peeks.note_read(asked.handle_id, has_entries=bool(page))
         if not page:
             return parts
-        names, reads = self._names, self._vfs.reads
+        parent, names, reads = InodeId(request.node_id), self._names, self._vfs.reads
         # Nothing is waited for from here on.
         shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
         give_file, file_entry = names.give_listed_file, records.direntplus_of_file
-        told_s, age_s, times = math.nan, 0.0, None
+        bare_entry = records.dot_direntplus
+        told_s, age_s, times, bare_count = math.nan, 0.0, None, 0
+        tried_count = TRIED_COUNT if asked.shows is Shows.FIRST else 0
         for found in page:
             name, told = found.name, found.told
+            if type(told) is ListedName or (bare_count < tried_count and type(told) is ListedFile):
+                part = bare_entry(told.inode_id, found.cookie + len(_DOTS), name, told.st_mode)
+                size -= len(part)
+                if size < 0:
+                    break
+                bare_count += 1
+                parts.append(part)
+                continue
             if times is None or found.told_s != told_s:  # hardly ever but for the first
                 told_s = found.told_s
                 age_s = now_s - told_s
@@ -175,6 +193,8 @@ class DirectoryRequests(NameRequests):
             if reads.found:
                 inode = with_reads(reads, inode)
             parts.append(records.direntplus(inode, cookie, name, times, may_use=may_use))
+        if bare_count:
+            self._listers.note_shown(request.pid, parent, bare_count, now_s)
         return parts
 
     def _asked(self, request: Request) -> _Asked:
@@ -185,14 +205,18 @@ class DirectoryRequests(NameRequests):
         handle_id, start, size, *_ = p.READ_IN.unpack_from(request.body)
         if start == 0:
             self._directories.rewind(handle_id)
-        is_peek = (
-            start == 0 and request.opcode == Opcode.READDIRPLUS and self._peeks.is_peek(handle_id)
-        )
         # One page is enough for one reply: the kernel asks again until it gets nothing.
         is_plus = request.opcode == Opcode.READDIRPLUS
         entry_bytes_min = (p.DIRENTPLUS if is_plus else p.DIRENT).size + p.NAME_ALIGNMENT
-        count_max = PEEK_ENTRY_COUNT if is_peek else size // entry_bytes_min + 1
-        return _Asked(handle_id, start, max(start - len(_DOTS), 0), size, count_max, is_peek)
+        count_max, is_short, shows = size // entry_bytes_min + 1, False, Shows.ATTRIBUTES
+        if is_plus and start == 0 and self._peeks.is_peek(handle_id):
+            count_max, is_short = PEEK_ENTRY_COUNT, True
+        elif is_plus:
+            shows = self._listers.shows(request.pid, is_first=start == 0)
+            if shows is Shows.FIRST:
+                count_max, is_short = min(count_max, FIRST_COUNT), True
+        cookie = max(start - len(_DOTS), 0)
+        return _Asked(handle_id, start, cookie, size, count_max, is_short, shows)
 
     async def _dots(self, asked: _Asked, dot: Dot) -> tuple[list[bytes], int]:
         """Return what a reply begins with, once a page is listed, and the room behind it."""

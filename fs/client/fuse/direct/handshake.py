@@ -4,7 +4,7 @@ Choices:
     - ATOMIC_O_TRUNC, EXPORT_SUPPORT, READDIRPLUS, PARALLEL_DIROPS, CACHE_SYMLINKS: the vfs can do
       them, and they save requests.
     - No READDIRPLUS_AUTO.  With it the kernel asks for attributes in the first page of a listing
-      only, and then looks up every other entry by itself.
+      only, and then looks up every other entry by itself.  Who wants them is learnt (`listers`).
     - No HANDLE_KILLPRIV.  With it the kernel leaves it to this side to clear set-user-id and
       set-group-id bits, but does not tell of a chown that changes nothing else.  Without it, the
       kernel clears them itself, at once, and asks for security.capability before every write,

@@ -183,6 +183,11 @@ class NameRequests:
 
     def _lookup_now(self, request: Request) -> Reply | None:
         parent = InodeId(request.node_id)
+        if self._names.may_be_ahead(parent):
+            (name,) = names_in(request.body, 0, 1)
+            found = self._names.entry_ahead(parent, name, self._caller(request))
+            if found is not None:
+                return (self._replies.entry_listed(*found),)
         if not self._names.may_know_names(parent):
             return None
         (name,) = names_in(request.body, 0, 1)

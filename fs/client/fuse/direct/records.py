@@ -111,6 +111,13 @@ class Replies:
             0,
         )
 
+    def entry_listed(self, told: ListedFile, age_s: float) -> bytes:
+        """Return the reply to LOOKUP with what a listing told `age_s` ago of a regular file."""
+        if self._reads.found:
+            told = with_reads(self._reads, told)
+        entry = direntplus_of_file(told, 0, b"", self.listed_times(age_s), may_use=True)
+        return entry[: p.ENTRY_OUT.size + p.ATTR.size]
+
     def listed_times(self, age_s: float) -> ListedTimes:
         """Return for how long what READDIRPLUS says may be used, where meta told it `age_s` ago."""
         section = self._section

@@ -1,0 +1,137 @@
+"""Who wants attributes with the names that a listing shows, by thread.
+
+A name with attributes costs some ten times as much as a name alone, and much less than a look-up.
+`find -name`, `glob` and `os.walk` want names; `ls -l`, `du` and whoever opens what it lists want
+more, and the kernel does not say which.  So the first reply to a thread shows two names alone among
+a few with attributes.  If it looks these two up it is shown attributes from there on, otherwise
+names, until it looks up many of them.  Now and then it is tried again.
+
+It is a guess.  Where it is wrong a listing costs more, and shows the same.  Pure.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from ...schema.ids import InodeId
+
+THREAD_COUNT_MAX: Final = 1024
+"""Threads remembered; the oldest go first."""
+LISTING_COUNT_MAX: Final = 1024
+"""Directories remembered that were listed by names alone; the oldest go first."""
+FIRST_COUNT: Final = 32
+"""Entries of the first reply to a thread of which nothing is known: the kernel asks for the next
+ones after the look-ups that it makes between two readings.
+"""
+TRIED_COUNT: Final = 2
+"""Of them so many are names alone."""
+NAMES_PER_LOOKUP: Final = 10
+"""Of so many names the attributes cost as much as one look-up."""
+LEFT_COUNT_MIN: Final = 16
+"""Of so many files it is worth knowing the attributes before they are asked for."""
+TRIED_AGAIN_COUNT: Final = 32
+"""After so many directories with attributes a thread is tried again."""
+COUNTED_S: Final = 1.0
+"""Attributes that a listing shows may be used for so long: after that look-ups come anyway."""
+
+
+class Shows(Enum):
+    """What the reply to a reading shows of all but directories."""
+
+    ATTRIBUTES = auto()
+    NAMES = auto()
+    FIRST = auto()
+    """`FIRST_COUNT` entries at the most, of which `TRIED_COUNT` are names alone."""
+
+
+class _Thread:
+    __slots__ = ("left_count", "wants")
+
+    def __init__(self) -> None:
+        self.wants = False
+        self.left_count = 0
+        """Directories until it is tried again."""
+
+
+class _Listing:
+    __slots__ = ("at_s", "found_count", "name_count", "thread")
+
+    def __init__(self, thread: _Thread) -> None:
+        self.thread = thread
+        self.name_count = 0
+        self.found_count = 0
+        self.at_s = 0.0
+
+
+class Listers:
+    """See module head; of one mount."""
+
+    def __init__(self) -> None:
+        self._threads: dict[int, _Thread] = {}
+        self._listings: dict[InodeId, _Listing] = {}
+        """The newest one of each directory."""
+
+    def shows(self, thread_id: int, *, is_first: bool) -> Shows:
+        """Return what to show to who reads on in a directory.
+
+        Args:
+            thread_id: 0: one of another process namespace, of which nothing can be learnt.
+            is_first: it begins to read the directory.
+        """
+        if not thread_id:
+            return Shows.ATTRIBUTES
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return Shows.FIRST
+        if thread.wants:
+            thread.left_count -= is_first
+            if thread.left_count:
+                return Shows.ATTRIBUTES
+            del self._threads[thread_id]
+            return Shows.FIRST
+        return Shows.NAMES
+
+    def note_shown(self, thread_id: int, inode_id: InodeId, name_count: int, now_s: float) -> None:
+        """Names alone, of what is no directory, were shown to a thread."""
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            thread = self._threads[thread_id] = _Thread()
+            if len(self._threads) > THREAD_COUNT_MAX:
+                del self._threads[next(iter(self._threads))]
+        listing = self._listings.get(inode_id)
+        if listing is None or listing.thread is not thread or now_s - listing.at_s > COUNTED_S:
+            self._listings.pop(inode_id, None)
+            listing = self._listings[inode_id] = _Listing(thread)
+            if len(self._listings) > LISTING_COUNT_MAX:
+                del self._listings[next(iter(self._listings))]
+        listing.name_count += name_count
+        listing.at_s = now_s
+
+    def note_found(self, parent: InodeId, now_s: float) -> None:
+        """Something that is no directory was looked up in a directory, and found."""
+        listing = self._listings.get(parent)
+        if listing is None:
+            return
+        if now_s - listing.at_s > COUNTED_S:
+            del self._listings[parent]
+            return
+        listing.found_count += 1
+        found = listing.found_count
+        least = min(TRIED_COUNT, listing.name_count)
+        if found >= least and found * NAMES_PER_LOOKUP >= listing.name_count:
+            listing.thread.wants = True
+            listing.thread.left_count = TRIED_AGAIN_COUNT
+
+    def is_looked_through(self, parent: InodeId) -> bool:
+        """Return whether somebody looks at the files of a directory that was listed by names alone,
+        and many are left.
+        """
+        listing = self._listings.get(parent)
+        return (
+            listing is not None
+            and listing.found_count > 0
+            and listing.name_count - listing.found_count >= LEFT_COUNT_MIN
+        )
+
+    def is_looked_at(self, parent: InodeId) -> bool:
+        """Return whether a directory was listed by names alone."""
+        return parent in self._listings
