@@ -7,8 +7,8 @@ those behind it as well, in the order of the listing, and the kernel's next look
 Invariants:
     - What is answered is no older than what a listing with attributes may have the kernel use
       (`client.attr_timeout_s`), and was changed by nobody here since meta was asked for it.
-    - A name is answered once: whoever looks it up again, as its open was refused because it leads
-      elsewhere by now, asks meta.
+    - Once the kernel has been told that a name leads elsewhere by now (ESTALE), all that was asked
+      before is forgotten: it looks the name up once more, and only once.
     - Of whom the kernel holds, and what it may use, the same is noted as of a listing.
 
 What it does not do: directories, links, and what is open here.
@@ -43,7 +43,7 @@ USED_SHARE: Final = 0.75
 class _Told:
     """What meta has told of one directory."""
 
-    __slots__ = ("at_s", "files", "has_more", "is_coming", "last_name", "miss_count", "passed")
+    __slots__ = ("at_s", "files", "has_more", "is_coming", "last_name", "miss_count")
 
     def __init__(self, now_s: float) -> None:
         self.at_s = now_s
@@ -51,8 +51,6 @@ class _Told:
         self.files: dict[bytes, tuple[ListedFile, float, int]] = {}
         """By name: what it leads to, when meta was asked for it, and `Changes.mark` then."""
         self.last_name = b""
-        self.passed = b""
-        """The last name, in byte order, that was answered: nothing is taken in of those before."""
         self.has_more = True
         self.is_coming = False
         self.miss_count = 0
@@ -68,6 +66,10 @@ class AheadNames:
         self.hit_count = 0
         self.miss_count = 0
         """Look-ups in directories that are looked through."""
+
+    def clear(self) -> None:
+        """Forget all that meta was asked for until now."""
+        self._told.clear()
 
     def has(self, parent: InodeId) -> bool:
         """Return whether names of a directory may be here, or worth being asked for."""
@@ -94,7 +96,6 @@ class AheadNames:
             self._miss(parent, told, name, caller)
             return None
         told.miss_count = 0
-        told.passed = max(told.passed, name)
         if len(told.files) == LEFT_COUNT and told.has_more and not told.is_coming:
             self._ask(parent, told, told.last_name, caller)
         file, asked_s, mark = found
@@ -159,7 +160,7 @@ class AheadNames:
         told.has_more = reply.has_more
         for entry in reply.entries:
             file = listed_file(entry.inode) if entry.HasField("inode") else None
-            if file is not None and entry.name > told.passed:
+            if file is not None:
                 told.files[entry.name] = (file, asked_s, mark)
         if reply.entries:
             told.last_name = reply.entries[-1].name

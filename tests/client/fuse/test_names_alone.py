@@ -173,12 +173,16 @@ async def test_what_others_took_away_is_gone_when_it_is_looked_up_again(
     cluster,  # noqa: F811
     ahead,
 ):
-    """As with a name that a listing has shown: an open is refused, and the kernel asks again."""
+    """As with a name that a listing has shown: an open is refused, and the kernel asks again,
+    whatever it came by.
+    """
+    cluster.names[1].pop(b"f0006")
     taken = cluster.names[1].pop(b"f0005")
     assert taken == ahead[b"f0005"]
     assert await look_up(kernel, b"f0005") == (0, taken)
     error, _ = await kernel.ask(Opcode.OPEN, p.OPEN_IN.pack(os.O_RDONLY, 0), taken)
     assert error == errno.ESTALE
+    assert (await look_up(kernel, b"f0006"))[0] == errno.ENOENT
     assert (await look_up(kernel, b"f0005"))[0] == errno.ENOENT
 
 

@@ -2,6 +2,9 @@
 `server` says when, and how long a request took.
 """
 
+import errno
+from collections.abc import Callable
+
 from ..answers import errno_of
 from . import protocol as p
 from .device import Device, Request
@@ -15,9 +18,11 @@ _READ, _WRITE = int(Opcode.READ), int(Opcode.WRITE)
 class Answering:
     """Of one mount.  Who calls sees to it that each request is answered once."""
 
-    def __init__(self, device: Device, times: OperationTimes) -> None:
+    def __init__(self, device: Device, times: OperationTimes, on_stale: Callable[[], None]) -> None:
+        """Call `on_stale` before the kernel is told ESTALE: it then asks once more, by name."""
         self._device = device
         self._times = times
+        self._on_stale = on_stale
 
     def reply(self, request: Request, reply: Reply) -> None:
         """Answer with the buffers of a reply."""
@@ -35,6 +40,8 @@ class Answering:
         """Answer with an errno."""
         self._times.moved_bytes = 0
         self._times.note_error(request.opcode, error_number)
+        if error_number == errno.ESTALE:
+            self._on_stale()
         self._device.reply_error(request.unique, error_number)
 
     def refuse(self, request: Request, error: Exception) -> None:

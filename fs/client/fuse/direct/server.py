@@ -69,7 +69,8 @@ class Server:
         self._device = device
         self._max_background = vfs.section.max_background
         self._times = times or OperationTimes(vfs.profile)
-        self._answering = answering = Answering(device, self._times)
+        forget_ahead = vfs.namespace.ahead.clear
+        self._answering = answering = Answering(device, self._times, forget_ahead)
         self._reply = answering.reply
         self._reply_error = answering.reply_error
         self._tracer = vfs.tracer
