@@ -9,6 +9,7 @@ known from the lookup that the kernel made right before; should it have changed 
 the session is added afterwards.
 """
 
+import logging
 import stat
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -25,6 +26,8 @@ from .changing_attributes import ChangingAttributes
 from .leased_names import ABSENT
 from .open_file import InodeState
 from .ports import Caller
+
+_log = logging.getLogger(__name__)
 
 ChangeRspT = TypeVar(
     "ChangeRspT", meta_pb2.CreateRsp, meta_pb2.InodeRsp, meta_pb2.RemoveRsp, meta_pb2.RenameRsp
@@ -112,13 +115,15 @@ class Namespace(ChangingAttributes):
         """Make what another method has returned; raises what meta says."""
         if self._depends_on_owners(change):
             await self._core.settle_owners()
+        for state in self._moved_unreported(change):
+            await self._report_before_move(state)
         return await make(self._core, change)
 
     def begin(self, change: Change[ReqT, RspT, T], on_end: OnMade[T]) -> bool:
         """Begin, without a task, what another method has returned;
         False: nothing is done, `make` has to do it.
         """
-        if self._depends_on_owners(change):
+        if self._depends_on_owners(change) or self._moved_unreported(change):
             return False
         return begin(self._core, change, on_end)
 
@@ -127,6 +132,30 @@ class Namespace(ChangingAttributes):
         as in a sticky directory, and does not know it yet.
         """
         return bool(self._core.owned) and change.request.caller.uid != 0
+
+    def _moved_unreported(self, change: Change[Any, Any, Any]) -> list[InodeState]:
+        """Return the files that a change moves to another directory, and of whose bytes meta does
+        not know yet: a quota there is judged by what it knows, and what comes later is dropped.
+        """
+        if change.method is not services.META_RENAME:
+            return []
+        request = change.request
+        old_id, new_id = InodeId(request.old_parent_inode_id), InodeId(request.new_parent_inode_id)
+        if old_id == new_id:
+            return []
+        states = [self._open_state(old_id, request.old_name)]
+        if request.exchange:
+            states.append(self._open_state(new_id, request.new_name))
+        return [one for one in states if one and (one.is_dirty or one.has_unreported)]
+
+    async def _report_before_move(self, state: InodeState) -> None:
+        await self._core.drain(state)
+        if not state.has_unreported:
+            return
+        try:
+            await self._core.report(state, is_durable=False)
+        except FsError as error:  # every open file is told; the move is judged without these bytes
+            _log.debug("inode %d is moved with bytes unreported: %s", state.inode_id, error)
 
     def making_directory(
         self, parent: InodeId, name: bytes, mode: int, caller: Caller, *, umask: int = 0

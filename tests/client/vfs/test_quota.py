@@ -144,6 +144,30 @@ async def test_a_write_that_does_not_wait_is_not_let_through_without_a_promise(w
     await close(world.first, handle_id)
 
 
+@pytest.mark.parametrize("exchange", [False, True])
+@pytest.mark.parametrize("size", [1, CHUNK, LIMIT + CHUNK])
+async def test_what_is_moved_below_a_quota_while_it_is_written_is_judged_as_it_is(
+    world, size, exchange
+):
+    """Its bytes, which meta had not heard of, were dropped at the close."""
+    await world.limit(LIMIT)
+    vfs = world.first.vfs
+    handle_id, inode_id = await create(world.first, 1, b"f")
+    vfs.namespace.remember_dentry(1, b"f", inode_id)  # as who asks in the name of the kernel
+    other, _ = await create(world.first, world.directory, b"g")
+    await vfs.files.write(handle_id, 0, bytes(size))
+    move = vfs.namespace.rename((1, b"f"), (world.directory, b"g"), ROOT, exchange=exchange)
+    if size > LIMIT:
+        await over(move)
+    else:
+        await move
+    await close(world.first, handle_id)
+    await close(world.first, other)
+    assert await world.used() == (size if size <= LIMIT else 0)
+    place = (1, b"f") if size > LIMIT else (world.directory, b"g")
+    assert (await vfs.namespace.lookup(*place, ROOT)).file.length == size
+
+
 async def test_two_mounts_share_a_limit(world):
     await world.limit(LIMIT)
     handles = []
