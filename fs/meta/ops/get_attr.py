@@ -1,5 +1,7 @@
 """GetAttr and BatchGetAttr: attributes by inode id, also of what was removed but is still open."""
 
+from google.protobuf.message import DecodeError
+
 from ...kv.api import Transaction
 from ...runtime.ports import Buffer
 from ...schema.proto import common_pb2 as pb
@@ -7,6 +9,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import inline, records
 from ..context import OpContext
+from ..damage import damaged
 from ..inodes import complete, load_complete
 from ..read_ahead import directory_keys
 
@@ -36,7 +39,7 @@ async def batch_get_attr(
     who takes it; see `inline.pack`.
 
     Raises:
-        FsError: RPC_BAD_REQUEST for more than BATCH_COUNT_MAX ids.
+        FsError: RPC_BAD_REQUEST for more than BATCH_COUNT_MAX ids; METADATA_DAMAGED.
     """
     if len(request.inode_ids) > BATCH_COUNT_MAX:
         raise FsError(
@@ -44,10 +47,13 @@ async def batch_get_attr(
         )
     reply = meta.BatchGetAttrRsp()
     keys = [records.inode_key(inode_id) for inode_id in request.inode_ids]
-    for value in await tr.get_many(keys, snapshot=True):
+    for key, value in zip(keys, await tr.get_many(keys, snapshot=True), strict=True):
         slot = reply.inodes.add()
         if value is not None:
-            slot.inode.ParseFromString(value)
+            try:
+                slot.inode.ParseFromString(value)
+            except DecodeError as error:
+                raise damaged(key, f"no inode: {error}") from error
     inodes = [slot.inode for slot in reply.inodes if slot.HasField("inode")]
     directories = (inode.inode_id for inode in inodes if inode.type == pb.DIRECTORY)
     await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))

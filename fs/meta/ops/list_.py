@@ -6,6 +6,8 @@ changes between two pages, and a directory of any size takes the memory of one p
 
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
+
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
@@ -13,6 +15,7 @@ from ...schema.proto.record_pb2 import DentryRecordPb
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..damage import decoded
 from ..inodes import complete, load_inode
 from ..read_ahead import directory_keys
 
@@ -23,12 +26,18 @@ ENTRY_COUNT_MAX = 4096
 async def _join_inodes(
     tr: Transaction, entries: Sequence[meta.DentryPb], inode_ids: Sequence[int]
 ) -> None:
+    """Add what the names lead to; without a damaged record the others are listed all the same,
+    and whoever looks its name up is told.
+    """
     values = await tr.get_many(list(map(records.inode_key, inode_ids)), snapshot=True)
     directories = [entry for entry in entries if entry.type == pb.DIRECTORY]
     await tr.prefetch(key for entry in directories for key in directory_keys(entry.inode_id))
     for entry, value in zip(entries, values, strict=True):
         if value is not None:
-            entry.inode.ParseFromString(value)
+            try:
+                entry.inode.ParseFromString(value)
+            except DecodeError:
+                entry.ClearField("inode")
     for entry in directories:
         if entry.HasField("inode"):
             await complete(tr, entry.inode, snapshot=True)
@@ -40,7 +49,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     Attributes are left out for a caller who may read but not search the directory.
 
     Raises:
-        FsError: NOT_DIRECTORY, ACCESS_DENIED, STALE.
+        FsError: NOT_DIRECTORY, ACCESS_DENIED, STALE; METADATA_DAMAGED: what a name leads to.
     """
     directory_id = request.inode_id
     directory = await load_inode(tr, directory_id, snapshot=True)
@@ -61,7 +70,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     )
     add, inode_ids = reply.entries.add, []
     for key, value in pairs[:limit]:
-        record = DentryRecordPb.FromString(value)
+        record = decoded(DentryRecordPb, key, value)
         inode_id = record.inode_id
         inode_ids.append(inode_id)
         entry = add(name=records.dentry_name(key), inode_id=inode_id, type=record.type)

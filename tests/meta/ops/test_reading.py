@@ -2,6 +2,7 @@
 
 import pytest
 
+from fs.meta import records
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
@@ -295,6 +296,34 @@ async def test_access_and_batches(root, alice):
     assert not reply.inodes[1].HasField("inode")
     with refused(Status.RPC_BAD_REQUEST):
         await root.call("batch_get_attr", meta.BatchGetAttrReq(inode_ids=[1] * 5000))
+
+
+async def test_a_damaged_record_hides_no_other_name(world, root):
+    """Names could not be listed where the record of one file could not be read (EINVAL)."""
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    ids = {name: (await root.create(d, name)).inode_id for name in (b"a", b"b")}
+    ids[b"e"] = (await root.mkdir(d, b"e")).inode_id
+    before = await world.dump()
+    keys = [records.inode_key(ids[b"a"]), records.inode_key(ids[b"e"])]
+    await write(world, dict.fromkeys(keys, b"\xff"))
+    for with_inodes, told in ((True, {b"b"}), (False, set())):
+        listed = (await root.list(d, with_inodes=with_inodes)).entries
+        assert [entry.name for entry in listed] == [b"a", b"b", b"e"]
+        assert {entry.name for entry in listed if entry.HasField("inode")} == told
+    with refused(Status.METADATA_DAMAGED, "EIO"):
+        await root.call("batch_get_attr", meta.BatchGetAttrReq(inode_ids=[*ids.values()]))
+    dentry = records.dentry_key(d, b"b")
+    await write(world, {dentry: b"\xff"})
+    with refused(Status.METADATA_DAMAGED, "EIO"):
+        await root.names(d)
+    await write(world, {key: before[key] for key in (*keys, dentry)})
+
+
+async def write(world, values) -> None:
+    tr = world.engine.transaction()
+    for key, value in values.items():
+        tr.set(key, value)
+    await tr.commit()
 
 
 async def test_stat_fs(root):
