@@ -102,10 +102,16 @@ class FakeMeta:
             raise FsError(Status.DIRECTORY_REMOVED, f"{r.parent_inode_id}")
         return self.cluster.child(r.parent_inode_id, r.name)
 
+    def _require_readable(self, inode_ids):
+        for inode_id in self.cluster.damaged.intersection(inode_ids):
+            raise FsError(Status.METADATA_DAMAGED, f"inode {inode_id}")
+
     async def get_attr(self, r):
+        self._require_readable([r.inode_id])
         return self.cluster.get(r.inode_id)
 
     async def batch_get_attr(self, r):
+        self._require_readable(r.inode_ids)
         found = [self.cluster.inodes.get(inode_id) for inode_id in r.inode_ids]
         replies = [None if inode is None else inode_to_pb(inode) for inode in found]
         return meta_pb2.BatchGetAttrRsp(inodes=[meta_pb2.InodeRsp(inode=one) for one in replies])
@@ -321,7 +327,8 @@ class FakeMeta:
         for name in page:
             inode = c.get(c.names[r.inode_id][name])
             entry = reply.entries.add(name=name, inode_id=inode.inode_id, type=int(inode.type))
-            if r.with_inodes or (r.with_directories and inode.is_dir):
+            is_wanted = r.with_inodes or (r.with_directories and inode.is_dir)
+            if is_wanted and inode.inode_id not in c.damaged:
                 entry.inode.CopyFrom(inode_to_pb(inode))
         if r.wants_directory:
             reply.directory.CopyFrom(inode_to_pb(c.get(r.inode_id)))

@@ -89,6 +89,8 @@ class FakeCluster:
         self.knows_owners = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""
         self.locks: dict[int, list] = {}
+        self.damaged: set[int] = set()
+        """Inodes whose records nobody can read."""
         self.lock_waits: dict[tuple, LockWait] = {}
         self.calls: list[str] = []
         self.durable_calls = 0

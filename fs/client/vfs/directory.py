@@ -12,6 +12,7 @@ it, but a program may go back to them on every local file system.
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -54,9 +55,10 @@ class DirectoryEntry(NamedTuple):
 
     @property
     def inode(self) -> Inode:
-        """All of its attributes."""
+        """All of its attributes; raises FsError(METADATA_DAMAGED): nobody can tell them."""
         told = self.told
-        assert not isinstance(told, ListedName), self.name
+        if isinstance(told, ListedName):
+            raise FsError(Status.METADATA_DAMAGED, f"{self.name!r}: inode {told.inode_id:#x}")
         return told.inode if isinstance(told, ListedFile) else told
 
 
@@ -387,10 +389,10 @@ class Directories:
             told_s = self._core.now_s()
             # Before anything is waited for: it grows older.
             self._note_told(directory, reply, asked)
-            await self._fill_in(directory.caller, reply.entries)
+            damaged = await self._fill_in(directory.caller, reply.entries)
             unsure = await self._look_again(directory, reply.entries, asked.mark)
             # From here on nothing is waited for.
-            there = [e for e in reply.entries if e.HasField("inode")]
+            there = [e for e in reply.entries if e.HasField("inode") or e.name in damaged]
             found = [e for e in there if not directory.moved.is_listed(e.name, after)]
             if found or not reply.has_more:
                 break
@@ -399,7 +401,7 @@ class Directories:
         page = [
             DirectoryEntry(
                 e.name,
-                self._core.absorbed(e.inode),
+                self._core.absorbed(e.inode) if e.HasField("inode") else listed_name(e),
                 base + index,
                 -math.inf if e.name in unsure else told_s,
             )
@@ -474,22 +476,51 @@ class Directories:
         directory.parent_id = InodeId(reply.parent_inode_id) or None
         return page
 
-    async def _fill_in(self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]) -> None:
+    async def _fill_in(
+        self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]
+    ) -> AbstractSet[bytes]:
         """Ask for the attributes that a listing left out; what was removed meanwhile stays without.
 
         Who may read a directory but not search it gets its names, yet the kernel takes names with
         attributes only.  The kernel checks the right to search before it shows them to anybody.
+
+        Returns:
+            The names whose attributes nobody can tell, since their record is damaged.
         """
         bare = [entry for entry in entries if not entry.HasField("inode")]
         if not bare:
-            return
+            return frozenset()
         request = meta_pb2.BatchGetAttrReq(
             caller=caller.to_pb(), inode_ids=[entry.inode_id for entry in bare]
         )
-        reply = await self._core.call(services.META_BATCH_GET_ATTR, request)
+        try:
+            reply = await self._core.call(services.META_BATCH_GET_ATTR, request)
+        except FsError as error:
+            if error.status is not Status.METADATA_DAMAGED:
+                raise
+            return await self._fill_in_each(caller, bare)
         for entry, slot in zip(bare, reply.inodes, strict=True):
             if slot.HasField("inode"):
                 entry.inode.CopyFrom(slot.inode)
+        return frozenset()
+
+    async def _fill_in_each(
+        self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]
+    ) -> AbstractSet[bytes]:
+        """Do as `_fill_in`, one by one: some record among them is damaged."""
+        damaged = set()
+        for entry in entries:
+            request = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=entry.inode_id)
+            try:
+                reply = await self._core.call(services.META_GET_ATTR, request)
+            except FsError as error:
+                if error.status is Status.METADATA_DAMAGED:
+                    damaged.add(entry.name)
+                elif error.status is not Status.STALE:  # removed meanwhile
+                    raise
+            else:
+                entry.inode.CopyFrom(reply.inode)
+        return damaged
 
     async def _look_again(
         self, directory: _OpenDirectory, entries: Sequence[meta_pb2.DentryPb], mark: int

@@ -6,6 +6,7 @@ import trio
 
 from fs.client.vfs import directory as directory_module
 from fs.client.vfs.changing_attributes import AttrChange
+from fs.client.vfs.listed_file import ListedName
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -18,6 +19,24 @@ async def listing(m, handle_id, cookie=0, take=7):
         names += [e.name for e in entries]
         cookie = entries[-1].cookie
     return names
+
+
+async def test_a_name_with_a_damaged_record_is_listed_without_attributes(
+    autojump_clock, mounts, cluster
+):
+    """One such name made its directory unlistable.  Left out, the directory would look empty."""
+    async with mounts() as m:
+        made = {name: await m.names.mkdir(1, name, 0o755, ROOT) for name in (b"a", b"b", b"c")}
+        cluster.damaged.add(made[b"b"].inode_id)
+        d = m.vfs.directories.opendir(1, ROOT)
+        page = await m.vfs.directories.readdir(d, 0)
+        assert [entry.name for entry in page] == [b"a", b"b", b"c"]
+        assert [type(entry.told) is ListedName for entry in page] == [False, True, False]
+        assert page[1].told.inode_id == made[b"b"].inode_id
+        with pytest.raises(FsError) as caught:
+            _ = page[1].inode
+        assert caught.value.status is Status.METADATA_DAMAGED
+        cluster.damaged.clear()
 
 
 async def test_cursor_is_stable_while_entries_come_and_go(autojump_clock, mounts, monkeypatch):
