@@ -22,8 +22,8 @@ from .foundationdb import FOUNDATIONDB, ask_store, parse_kv
 BY_FILES: Final = ("--dist", "loadfile", "--no-loadscope-reorder")
 """Whole files, in the order of tests/conftest.py."""
 FULL_OPTIONS: Final = ("-n", "4", *BY_FILES)
-"""Twice as many files at a time as the two cores that this is for:
-of the time of tests with real processes two fifths are spent waiting.
+"""Twice as many files at a time as the two cores that this is for: a test with real processes
+waits for two fifths of its time.  Four keep both cores busy, so more gain nothing.
 """
 FAST_OPTIONS: Final = (
     *("-m", "not slow and not thorough and not mount", "--hypothesis-profile=few"),
