@@ -20,6 +20,8 @@ from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
 )
 
 DOTS = {b".", b".."}
+NOBODY_KNOWN = 0
+"""A thread that is shown attributes always."""
 
 
 async def opened(kernel):  # noqa: F811
@@ -29,7 +31,8 @@ async def opened(kernel):  # noqa: F811
 
 async def begin(kernel, fh, cookie=0, size=4096):  # noqa: F811
     """Ask for what follows a cookie; return the number of the request."""
-    return await kernel.send(Opcode.READDIRPLUS, p.READ_IN.pack(fh, cookie, size, 0, 0, 0, 0))
+    body = p.READ_IN.pack(fh, cookie, size, 0, 0, 0, 0)
+    return await kernel.send(Opcode.READDIRPLUS, body, pid=NOBODY_KNOWN)
 
 
 async def told(kernel, asked):  # noqa: F811
@@ -102,7 +105,7 @@ async def test_a_signal_ends_it_and_the_next_request_shows_all(kernel, cluster, 
     fh = await opened(kernel)
     asked = await begin(kernel, fh)
     one = await begun_at(cluster, 1)
-    killed.add(1)
+    killed.add(NOBODY_KNOWN)
     await kernel.send(Opcode.INTERRUPT, p.INTERRUPT_IN.pack(asked))
     assert (await kernel.receive())[:2] == (asked, errno.EINTR)
     again = await begin(kernel, fh)
