@@ -85,7 +85,7 @@ class AheadNames:
         told = self._told.get(parent)
         if told is None or now_s - told.at_s > self._core.section.attr_timeout_s:
             self._told.pop(parent, None)
-            if self._core.listers.is_looked_through(parent):
+            if self._core.listers.is_looked_through(parent, now_s):
                 told = self._told[parent] = _Told(now_s)
                 forget_oldest(self._told, DIRECTORY_COUNT_MAX)
                 self._ask(parent, told, name, caller)

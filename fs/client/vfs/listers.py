@@ -82,13 +82,18 @@ class Listers:
         thread = self._threads.get(thread_id)
         if thread is None:
             return Shows.FIRST
-        if thread.wants:
-            thread.left_count -= is_first
-            if thread.left_count:
-                return Shows.ATTRIBUTES
-            del self._threads[thread_id]
-            return Shows.FIRST
-        return Shows.NAMES
+        if not thread.wants:
+            return Shows.NAMES
+        if thread.left_count or not is_first:
+            return Shows.ATTRIBUTES
+        del self._threads[thread_id]
+        return Shows.FIRST
+
+    def note_begun(self, thread_id: int) -> None:
+        """A directory that is not empty is shown with attributes, from its beginning."""
+        thread = self._threads.get(thread_id)
+        if thread is not None and thread.left_count:
+            thread.left_count -= 1
 
     def note_shown(self, thread_id: int, inode_id: InodeId, name_count: int, now_s: float) -> None:
         """Names alone, of what is no directory, were shown to a thread."""
@@ -121,13 +126,14 @@ class Listers:
             listing.thread.wants = True
             listing.thread.left_count = TRIED_AGAIN_COUNT
 
-    def is_looked_through(self, parent: InodeId) -> bool:
-        """Return whether somebody looks at the files of a directory that was listed by names alone,
-        and many are left.
+    def is_looked_through(self, parent: InodeId, now_s: float) -> bool:
+        """Return whether somebody looks at the files of a directory that was just listed by names
+        alone, and many are left.
         """
         listing = self._listings.get(parent)
         return (
             listing is not None
+            and now_s - listing.at_s <= COUNTED_S
             and listing.found_count > 0
             and listing.name_count - listing.found_count >= LEFT_COUNT_MIN
         )

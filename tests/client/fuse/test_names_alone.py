@@ -9,7 +9,8 @@ import trio
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode
 from fs.client.vfs import ahead_names
-from fs.client.vfs.listers import FIRST_COUNT, TRIED_COUNT
+from fs.client.vfs.directory import PAGE_ENTRY_COUNT
+from fs.client.vfs.listers import FIRST_COUNT, TRIED_AGAIN_COUNT, TRIED_COUNT
 from fs.schema.status import FsError, Status
 from tests.client.fuse.test_begun import cluster  # noqa: F401 - fixture
 from tests.client.fuse.test_begun_listings import DOTS, opened
@@ -222,3 +223,22 @@ async def test_no_answer_about_those_behind_is_no_error(kernel, cluster):  # noq
     for name, inode_id in files.items():
         assert await look_up(kernel, name) == (0, inode_id)
     assert not cluster.meta_faults["List"]
+
+
+async def test_directories_alone_are_shown_by_whole_pages(kernel, served):  # noqa: F811
+    """There a thread never shows what it wants."""
+    for number in range(5 * FIRST_COUNT):
+        name = b"d%03d\0" % number
+        assert (await kernel.ask(Opcode.MKDIR, p.MKDIR_IN.pack(0o755, 0) + name))[0] == 0
+    await listed(kernel)
+    assert [r.entry_count_max for r in asked_for(served, "List")][1:] == [PAGE_ENTRY_COUNT]
+
+
+async def test_who_wants_attributes_has_them_of_many_directories(kernel):  # noqa: F811
+    files = await made(kernel, 3)
+    for name in (b"f0000", b"f0001"):
+        await listed(kernel)
+        assert await look_up(kernel, name) == (0, files[name])
+    for _ in range(TRIED_AGAIN_COUNT):
+        assert bare(*await listed(kernel)) == (set(), set(files))
+    assert len(bare(*await listed(kernel))[0]) == TRIED_COUNT

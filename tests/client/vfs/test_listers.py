@@ -84,8 +84,10 @@ def test_it_is_tried_again_now_and_then_at_the_beginning_of_a_directory():
     listers = Listers()
     tried(listers)
     look_up(listers, TRIED_COUNT)
-    for _ in range(TRIED_AGAIN_COUNT - 1):
-        assert listers.shows(THREAD, is_first=True) is Shows.ATTRIBUTES
+    for _ in range(TRIED_AGAIN_COUNT):
+        for _ in range(3):  # as often as a request is looked at
+            assert listers.shows(THREAD, is_first=True) is Shows.ATTRIBUTES
+        listers.note_begun(THREAD)
         assert listers.shows(THREAD, is_first=False) is Shows.ATTRIBUTES
     tried(listers)
     assert listers.shows(THREAD, is_first=False) is Shows.NAMES
@@ -99,11 +101,12 @@ def test_of_another_process_namespace_nothing_is_learnt():
 def test_files_are_looked_through_while_many_are_left():
     listers = Listers()
     listers.note_shown(THREAD, DIRECTORY, LEFT_COUNT_MIN + 1, 0.0)
-    assert not listers.is_looked_through(DIRECTORY)
+    assert not listers.is_looked_through(DIRECTORY, 0.0)
     look_up(listers, 1)
-    assert listers.is_looked_through(DIRECTORY)
+    assert listers.is_looked_through(DIRECTORY, COUNTED_S)
+    assert not listers.is_looked_through(DIRECTORY, COUNTED_S * 1.01)
     look_up(listers, 1)
-    assert not listers.is_looked_through(DIRECTORY)
+    assert not listers.is_looked_through(DIRECTORY, 0.0)
 
 
 def test_what_is_remembered_is_bounded():

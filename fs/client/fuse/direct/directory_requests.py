@@ -154,6 +154,8 @@ class DirectoryRequests(NameRequests):
         self._peeks.note_read(asked.handle_id, has_entries=bool(page))
         if not page:
             return parts
+        if asked.start == 0 and asked.shows is Shows.ATTRIBUTES and not asked.is_short:
+            self._listers.note_begun(request.pid)
         parent, names, reads = InodeId(request.node_id), self._names, self._vfs.reads
         # Nothing is waited for from here on.
         shown, now_s = self._directories.shown_by(asked.handle_id), self._directories.now_s()
@@ -213,7 +215,8 @@ class DirectoryRequests(NameRequests):
             count_max, is_short = PEEK_ENTRY_COUNT, True
         elif is_plus:
             shows = self._listers.shows(request.pid, is_first=start == 0)
-            if shows is Shows.FIRST:
+            # Of a directory without files a thread is not known behind its first reply either.
+            if shows is Shows.FIRST and start == 0:
                 count_max, is_short = min(count_max, FIRST_COUNT), True
         cookie = max(start - len(_DOTS), 0)
         return _Asked(handle_id, start, cookie, size, count_max, is_short, shows)
