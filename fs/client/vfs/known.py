@@ -88,8 +88,8 @@ class Known(ToldLengths):
     """
     looked_up_as: tuple[InodeId, bytes] | None = None
     looked_up_s: float = -math.inf
-    """The (parent, name) of the last look-up that was answered
-    while a directory was open, and when.
+    """The (parent, name) of the last look-up that was answered while a directory was open,
+    or names were told ahead, and when.
     """
     is_link_refused: bool = False
     """The last further name was refused since the listed one leads elsewhere;

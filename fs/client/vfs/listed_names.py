@@ -37,6 +37,8 @@ class ListedNames:
 
     def __init__(self, core: VfsCore) -> None:
         self._core = core
+        self._ahead_until_s = -math.inf
+        """Until then look-ups may be answered with what meta was asked for before (ahead_names)."""
 
     def may_use(
         self, parent: InodeId, name: bytes, inode: Inode, listed_s: float = math.inf
@@ -66,9 +68,13 @@ class ListedNames:
             return False
         return known.looked_up_s < listed_s or known.looked_up_as in (None, place)
 
+    def note_asked_ahead(self, until_s: float) -> None:
+        """Meta was asked for names ahead, and they may be told until then."""
+        self._ahead_until_s = max(self._ahead_until_s, until_s)
+
     def note_looked_up(self, parent: InodeId, name: bytes, inode_id: InodeId) -> None:
         """A look-up is about to be answered."""
-        if self._core.listings.are_open:
+        if self._core.listings.are_open or self._core.now_s() < self._ahead_until_s:
             known = self._core.known[inode_id]
             known.looked_up_as, known.looked_up_s = (parent, name), self._core.now_s()
         self.expire(inode_id)

@@ -3,6 +3,7 @@
 import errno
 import os
 
+import msgspec
 import pytest
 import trio
 
@@ -10,9 +11,9 @@ from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode
 from fs.client.vfs import ahead_names
 from fs.client.vfs.directory import PAGE_ENTRY_COUNT
-from fs.client.vfs.listers import FIRST_COUNT, TRIED_AGAIN_COUNT, TRIED_COUNT
+from fs.client.vfs.listers import FIRST_COUNT, LEFT_COUNT_MIN, TRIED_AGAIN_COUNT, TRIED_COUNT
 from fs.schema.status import FsError, Status
-from tests.client.fuse.test_begun import cluster  # noqa: F401 - fixture
+from tests.client.fuse.test_begun import Begun, cluster  # noqa: F401 - a fixture
 from tests.client.fuse.test_begun_listings import DOTS, opened
 from tests.client.fuse.test_direct import (  # noqa: F401 - fixtures
     entries,
@@ -242,3 +243,104 @@ async def test_who_wants_attributes_has_them_of_many_directories(kernel):  # noq
     for _ in range(TRIED_AGAIN_COUNT):
         assert bare(*await listed(kernel)) == (set(), set(files))
     assert len(bare(*await listed(kernel))[0]) == TRIED_COUNT
+
+
+def with_settings(kernel, monkeypatch, **settings):  # noqa: F811
+    section = msgspec.structs.replace(kernel.vfs.section, **settings)
+    monkeypatch.setattr(kernel.vfs._core, "section", section)
+
+
+async def test_names_that_no_open_would_name_are_asked_for(
+    kernel,  # noqa: F811
+    served,
+    monkeypatch,
+):
+    with_settings(kernel, monkeypatch, listed_timeout_s=0.0)
+    files = await made(kernel, 100)
+    await looked_through(kernel, files)
+    assert len(asked_for(served, "Lookup")) == len(files)
+
+
+async def test_names_are_told_for_no_longer_than_those_of_a_listing(
+    kernel,  # noqa: F811
+    served,
+    ahead,
+    monkeypatch,
+):
+    with_settings(kernel, monkeypatch, listed_timeout_s=0.1)
+    now_s = kernel.vfs._core.now_s
+    monkeypatch.setattr(kernel.vfs._core, "now_s", lambda: now_s() + 0.1)
+    assert await look_up(kernel, b"f0005") == (0, ahead[b"f0005"])
+    assert [name for name, _ in served] == ["Lookup"]
+
+
+async def test_no_answer_is_older_than_one_before(kernel, cluster, served, monkeypatch):  # noqa: F811
+    files = await made(kernel, 100)
+    await listed(kernel)
+    begin, held = cluster.only.begin, []
+
+    def begin_held(method, request, on_end):
+        if method.name != "List":
+            return begin(method, request, on_end)
+        held.append(Begun(cluster.only, method, request, on_end))
+        return held[-1]
+
+    monkeypatch.setattr(cluster.only, "begin", begin_held)
+    for name in (b"f0000", b"f0001"):
+        assert await look_up(kernel, name) == (0, files[name])
+    (coming,) = held
+    reply = await cluster.only.call(coming.method, coming.request)
+    # Another mount gives the name to something else, and this one is told so.
+    cluster.names[1][b"f0050"] = files[b"f0051"]
+    assert await look_up(kernel, b"f0050") == (0, files[b"f0051"])
+    coming.end(reply)
+    served.clear()
+    assert await look_up(kernel, b"f0050") == (0, files[b"f0051"])
+    assert [name for name, _ in served] == ["Lookup"]
+
+
+async def test_what_was_looked_up_by_another_name_since_is_asked_for(
+    kernel,  # noqa: F811
+    cluster,  # noqa: F811
+    ahead,
+):
+    """An open that follows would be refused: it may have come by the name that was told."""
+    for handle_id in list(kernel.vfs.directories._open):
+        kernel.vfs.directories.releasedir(handle_id)
+    cluster.names[1][b"g"] = cluster.names[1].pop(b"f0050")
+    assert await look_up(kernel, b"g") == (0, ahead[b"f0050"])
+    assert (await look_up(kernel, b"f0050"))[0] == errno.ENOENT
+
+
+async def test_many_directories_at_once_are_not_asked_for_again_and_again(
+    kernel,  # noqa: F811
+    served,
+    monkeypatch,
+):
+    monkeypatch.setattr(ahead_names, "DIRECTORY_COUNT_MAX", 0)
+    files = await made(kernel, 100)
+    await listed(kernel)
+    before = len(asked_for(served, "List"))
+    for name, inode_id in files.items():
+        assert await look_up(kernel, name) == (0, inode_id)
+    assert len(asked_for(served, "List")) == before
+
+
+async def test_who_looks_up_slowly_has_meta_asked_for_ever_fewer(
+    kernel,  # noqa: F811
+    served,
+    monkeypatch,
+):
+    monkeypatch.setattr(ahead_names, "NAME_COUNT_MAX", 4 * LEFT_COUNT_MIN)
+    files = await made(kernel, 100)
+    await listed(kernel)
+    served.clear()
+    for name in list(files)[:2]:
+        assert await look_up(kernel, name) == (0, files[name])
+    now_s, passed_s = kernel.vfs._core.now_s, 0.0
+    monkeypatch.setattr(kernel.vfs._core, "now_s", lambda: now_s() + passed_s)
+    for name in list(files)[2:]:
+        passed_s += kernel.vfs.section.attr_timeout_s / 2
+        assert await look_up(kernel, name) == (0, files[name])
+    counts = [request.entry_count_max // LEFT_COUNT_MIN for request in asked_for(served, "List")]
+    assert counts == [4, 2, 1]
