@@ -1,8 +1,9 @@
 """Creating regular files, and the handles of what is opened or created."""
 
+import math
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
@@ -17,6 +18,11 @@ from .ports import Caller
 
 FMODE_EXEC = 0x20
 """Set by the kernel in the flags of an open for execve(2), which needs no read permission."""
+
+DROPS_LATER_S: Final = 1.0
+"""A program drops pages, as it is told to at an open, once it goes on:
+an open of another program must not keep them meanwhile.
+"""
 
 
 @value(frozen=True, slots=True)
@@ -162,6 +168,7 @@ class Creating(Handles):
         if reply.HasField("is_metered"):
             state.note_metering(reply.is_metered, inode)
         if reply.was_created:
+            self.handle(opened.handle_id).drops_until_s = -math.inf  # of a new file it has no pages
             state.durable_seq = max(state.durable_seq, 0)  # there are no bytes yet to make durable
             # Nor extended attributes: saves a call before the first write to every new file.
             state.no_capability_until_s = core.now_s() + core.section.attr_timeout_s
@@ -214,10 +221,13 @@ class Creating(Handles):
         )
         if can_write:
             state.writer = caller
+        data_ver, now_s = state.file.data_ver, core.now_s()
+        keep_cache = state.cached_ver == data_ver and not any(
+            now_s < other.drops_until_s for other in state.handles.values()
+        )
         self._add_handle(handle)
-        data_ver = state.file.data_ver
-        keep_cache = state.cached_ver == data_ver
         if not keep_cache:
+            handle.drops_until_s = now_s + DROPS_LATER_S
             # The kernel drops its pages now; what others had read ahead must not fill them again.
             state.note_foreign_content()
         state.cached_ver = data_ver

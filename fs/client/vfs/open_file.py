@@ -524,6 +524,8 @@ class FileHandle:
     """The kernel opened it to run it, and keeps it until the program ends."""
     keeps_atime: bool = False
     """No read through it counts as an access: it was opened with O_NOATIME."""
+    drops_until_s: float = -math.inf
+    """Until then the kernel may not have dropped the pages yet, as it was told at the open."""
     is_read_by_kernel: bool = False
     """Reads may be answered by the kernel alone, which was let keep its pages at the open."""
     noted_seq: int = NOT_READ

@@ -9,6 +9,7 @@ import trio.testing
 from fs.client.direct_threads import LeftBehindError
 from fs.client.file_read import ReadAhead
 from fs.client.vfs.changing_attributes import AttrChange
+from fs.client.vfs.creating import DROPS_LATER_S
 from fs.client.vfs.open_file import FetchedBlock
 from fs.client.vfs.readahead import Block
 from fs.schema.status import FsError, Status
@@ -60,6 +61,24 @@ async def test_keep_cache_only_when_nobody_else_wrote(autojump_clock, mounts):
         await b.close(hb)
         assert not await reopen(a)
         assert not await reopen(b)
+
+
+@pytest.mark.parametrize("does", ["closed", "late"])
+async def test_pages_are_kept_once_another_open_has_dropped_them(autojump_clock, mounts, does):
+    """Its program may be slow to go on, and drops them then."""
+    async with mounts(2) as (a, b):
+        await b.write_file(b"f", b"one")
+        await a.write_file(b"f", b"two")
+        first = await b.open(b"f", os.O_RDONLY)
+        second = await b.open(b"f", os.O_RDONLY)
+        assert not first.keep_cache
+        assert not second.keep_cache
+        for handle_id in (first.handle_id, second.handle_id):
+            if does == "closed":
+                await b.close(handle_id)
+        if does == "late":
+            await trio.sleep(DROPS_LATER_S)
+        assert (await b.open(b"f", os.O_RDONLY)).keep_cache
 
 
 async def test_stale_attributes_are_invalidated_at_open(autojump_clock, mounts):
