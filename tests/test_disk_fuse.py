@@ -57,9 +57,9 @@ def test_it_is_measured_in_turn_with_the_empty_one(disk_path, monkeypatch):
 
     monkeypatch.setattr(mount, "_mount_of", mount_of)
     monkeypatch.setattr(mount, "drop_page_cache", lambda: steps.append("drop"))
-    monkeypatch.setattr(mount, "sequential_read", reads)
-    row = mount._measured_disk(Sizes(2, 64, 10, 4), disk_path, empty)
-    assert (row.value, row.limit) == (3, 20)
+    kind = ("read", "MiB/s", mount.Bound.FUSE, 0.5, reads, None)
+    row = mount._measured_disk(kind, Sizes(2, 64, 10, 4), disk_path, empty)
+    assert (row.value, row.limit, row.unit) == (3, 20, "MiB/s")
     assert steps == ["drop", mounted, "drop", empty / mount.FOLDER] * mount.READ_ROUNDS
     assert {path.name for path in disk_path.iterdir()} == {"mounted"}
     assert (mounted / BIG_FILE).exists()
