@@ -67,7 +67,13 @@ def test_disks_are_accepted_under_the_names_of_before(by_hand, monkeypatch):
     lenient = [sys.executable, "-c", LENIENT.format(age_s=-TIMEOUT_S), by_hand.file("mgmtd")]
     monkeypatch.setattr(by_hand, "command", lambda n: lenient if n == "mgmtd" else ordinary(n))
     by_hand.wait_ready(by_hand.start("mgmtd"))
-    shown = _until(by_hand, lambda d: not d.returncode, "chain", "accept-disks", "--dry-run")
+    shown = _until(  # nodes are heard one after the other
+        by_hand,
+        lambda d: not d.returncode and d.stdout.count("on node") == 12,
+        "chain",
+        "accept-disks",
+        "--dry-run",
+    )
     assert "files get the chunks that their numbers name" in shown.stdout
     done = _until(by_hand, lambda d: not d.returncode, "chain", "accept-disks", "--yes")
     assert "12 targets are accepted" in done.stdout
