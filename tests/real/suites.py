@@ -243,6 +243,10 @@ def installed_parts() -> dict[str, Part]:
     return found
 
 
+SHOWN_CHARS = 2000
+"""Of what a part printed that failed without naming a test."""
+
+
 def run(part: Part, directory: Path) -> tuple[bool, set[str]]:
     """Run a part with its files in a new folder of the directory;
     return whether all passed, and the tests that failed.
@@ -266,7 +270,10 @@ def run(part: Part, directory: Path) -> tuple[bool, set[str]]:
             return False, {f"(not done within {TIME_LIMIT_S} s)"}
     text = (done.stdout + done.stderr).decode(errors="replace")
     failed = set(part.failed.findall(text))
-    return done.returncode in part.good_codes and not failed, failed
+    passed = done.returncode in part.good_codes and not failed
+    if not passed and not failed:
+        print(f"exit code {done.returncode} in {directory}:\n{text[-SHOWN_CHARS:]}", flush=True)
+    return passed, failed
 
 
 def judge(name: str, part: Part, directory: Path) -> set[str]:

@@ -120,6 +120,7 @@ RSYNC = """
 mkdir s; cp -a /usr/share/perl5/Debconf/Element s/; cd s
 truncate -s 20M sparse; head -c 300000 /usr/bin/git | dd of=sparse bs=64k seek=200 conv=notrunc
 ln sparse hard; ln -s nowhere l; mkfifo p; setfacl -m u:65534:r sparse; setfattr -n user.x -v y Element; chown 12:13 hard; chmod 4755 hard
+find . -exec touch -hd '2024-05-06 07:08:09.123456789' {} +
 cd ..; about() { (cd $1; find . -printf '%p %y %m %n %U %G %l %T@\\n' | sort; find . -type f | sort | xargs md5sum; getfacl -Rn .; getfattr -Rdh .); }
 about s > wanted
 for way in '--inplace --sparse' '--no-whole-file --sparse' '--whole-file --preallocate' --append-verify '--partial-dir=.p --delay-updates' \
@@ -130,7 +131,9 @@ for way in '--inplace --sparse' '--no-whole-file --sparse' '--whole-file --preal
 done
 rsync -aHAX --link-dest=$PWD/d s/ linked/; [ d/hard -ef linked/sparse ]
 """
-"""Copies with holes, lists, attributes and links, by each way of writing what is there already."""
+"""Copies with holes, lists, attributes and links, by each way of writing what is there already.
+Of an older second: rsync leaves times alone that differ by less (`--modify-window` of 0).
+"""
 PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 NEEDED = {
     "images": (IMAGES, "mkfs.ext4 e2fsck losetup fstrim"),
