@@ -183,7 +183,7 @@ def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:
     for entry in entries:
         inode_count = entry.file_count + entry.directory_count
         rich.add_row(
-            cell(entry.path or "(too deep)"),
+            cell(entry.damage or entry.path or "(too deep)"),
             bytes_text(entry.byte_count),
             bytes_text(entry.bytes_max) if entry.bytes_max else "-",
             str(inode_count),

@@ -58,6 +58,8 @@ class DirectoryUsage:
     """0: no limit."""
     inodes_max: int
     """On files and directories together; 0: no limit."""
+    damage: str = ""
+    """What is damaged in the records of this directory; then nothing else is known."""
 
 
 def usage_from_pb(message: meta_pb2.DirectoryUsagePb) -> DirectoryUsage:
@@ -70,6 +72,7 @@ def usage_from_pb(message: meta_pb2.DirectoryUsagePb) -> DirectoryUsage:
         usage.directories,
         quota.bytes_max,
         quota.inodes_max,
+        message.damage,
     )
 
 

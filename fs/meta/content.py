@@ -28,6 +28,7 @@ from .context import (
     StillInlineError,
     TruncationUnfinishedError,
 )
+from .damage import decoded
 from .inodes import advance_ctime, set_ctime
 
 _SESSION_ID = re.compile("[0-9a-f]{32}")
@@ -208,8 +209,8 @@ def store_session(tr: Transaction, ctx: OpContext, inode_id: int, session: FileS
     tr.set(records.file_session_key(inode_id, session_id), record.SerializeToString())
 
 
-def _belongs_to_writer(ctx: OpContext, value: bytes) -> bool:
-    record = FileSessionRecordPb.FromString(value)
+def _belongs_to_writer(ctx: OpContext, key: bytes, value: bytes) -> bool:
+    record = decoded(FileSessionRecordPb, key, value)
     return record.is_write and record.client_id == ctx.caller.client_id
 
 
@@ -229,7 +230,7 @@ async def may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
     prefix = records.file_session_prefix(inode.inode_id)
     end = records.file_session_prefix(inode.inode_id) + b"\xff"
     sessions = await tr.get_range(prefix, end, snapshot=True)
-    return any(_belongs_to_writer(ctx, value) for _, value in sessions)
+    return any(_belongs_to_writer(ctx, key, value) for key, value in sessions)
 
 
 async def require_may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> None:
@@ -248,7 +249,7 @@ async def end_own_session(tr: Transaction, ctx: OpContext, session_key: bytes) -
     value = await tr.get(session_key)
     if value is None:
         return False
-    record = FileSessionRecordPb.FromString(value)
+    record = decoded(FileSessionRecordPb, session_key, value)
     if record.client_id != ctx.caller.client_id:
         return False
     tr.mark_freeing()  # what was removed meanwhile is collected from then on

@@ -5,16 +5,18 @@ which names the key; work in the background goes on with the others.  `ember fsc
 --repair` puts right what can be.
 """
 
+import struct
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import GcRecordPb
+from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb, QuotaRecordPb
 from ..schema.status import FsError, Status
 from . import records
 
 LAST_TYPE: Final = max(pb.InodeTypePb.values())
+NUMBER_BYTES: Final = 8
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -44,10 +46,68 @@ def decoded(type_: type[MessageT], key: bytes, value: bytes) -> MessageT:
         raise damaged(key, f"no {type_.DESCRIPTOR.name}: {error}") from error
 
 
+def inode_record(key: bytes, value: bytes) -> pb.InodePb:
+    """Return the inode of a key: another one would be stored over what has its number.
+
+    Raises:
+        FsError: METADATA_DAMAGED; KV_BAD_FORMAT when a newer release made it.
+    """
+    inode = decoded(pb.InodePb, key, value)
+    if not 0 < inode.type <= LAST_TYPE:
+        require_known_type(inode)
+        raise damaged(key, "an inode of no type")
+    if records.pack_id(inode.inode_id) != key[4:]:
+        raise damaged(key, f"it says it is inode {inode.inode_id:#x}")
+    return inode
+
+
+def quota_record(key: bytes, value: bytes) -> QuotaRecordPb:
+    """Return the limits of a directory, of which there is one at least;
+    raises FsError(METADATA_DAMAGED).
+    """
+    record = decoded(QuotaRecordPb, key, value)
+    if not (record.bytes_max or record.inodes_max):
+        raise damaged(key, "a quota without a limit")
+    return record
+
+
+def outcome_record(key: bytes, value: bytes) -> IdempotencyRecordPb:
+    """Return what became of a request; raises FsError(METADATA_DAMAGED)."""
+    record = decoded(IdempotencyRecordPb, key, value)
+    if not (record.method_number or record.status):
+        raise damaged(key, "neither a reply nor a refusal")
+    return record
+
+
+def times(key: bytes, value: bytes) -> tuple[int, int]:
+    """Return (mtime_ns, ctime_ns) of a directory; raises FsError(METADATA_DAMAGED)."""
+    try:
+        return records.unpack_times(value)
+    except struct.error:
+        raise damaged(key, f"two times in {len(value)} bytes") from None
+
+
+def count(key: bytes, value: bytes | None) -> int:
+    """Return the number in a counter, an absent one is 0; raises FsError(METADATA_DAMAGED)."""
+    try:
+        return records.unpack_count(value)
+    except struct.error:
+        raise damaged(key, f"a counter of {len(value or b'')} bytes") from None
+
+
+def number(key: bytes, value: bytes | None) -> int:
+    """Return an unsigned number, an absent one is 0; raises FsError(METADATA_DAMAGED)."""
+    if value is not None and len(value) != NUMBER_BYTES:
+        raise damaged(key, f"a number of {len(value)} bytes")
+    return records.unpack_u64(value)
+
+
 def gc_record(key: bytes, value: bytes) -> GcRecordPb:
     """Return a record of garbage collection, which names the inode of its key;
     raises FsError(METADATA_DAMAGED).
     """
+    if not records.is_gc_key(key):
+        raise damaged(key, "cannot be a key")
     record = decoded(GcRecordPb, key, value)
     if record.inode_id != records.gc_inode_id(key):
         raise damaged(key, f"it is about inode {record.inode_id:#x}")

@@ -16,16 +16,12 @@ from ..kv.api import KeyValue, next_key, prefix_end
 from ..kv.lasting import LastingSnapshot, rows_of
 from ..runtime.sorter import Entry, Sorter
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import (
-    DentryRecordPb,
-    FileLocksRecordPb,
-    FileSessionRecordPb,
-    GcRecordPb,
-)
+from ..schema.proto.record_pb2 import DentryRecordPb, IdempotencyRecordPb
 from ..schema.status import FsError
 from . import records
-from .damage import MessageT, decoded, gc_record
+from .damage import gc_record
 from .fsck import judge
+from .fsck_damage import blocks_of, damaged_record, damaged_singletons
 from .fsck_facts import (
     BY_INODE,
     CHUNKS,
@@ -41,11 +37,10 @@ from .fsck_facts import (
     Entries,
     Facts,
     Finding,
-    Kind,
     Name,
 )
 from .fsck_tree import Tree
-from .inode_ids import SHARD_COUNT
+from .shapes import Judge, has_shape, require_shape
 
 _NUMBER: Final = 8
 PROGRESS_COUNT: Final = 1000
@@ -67,10 +62,18 @@ class Tally:
 class _Cursor:
     """Reads the rows of one prefix in order."""
 
-    def __init__(self, snapshot: LastingSnapshot, prefix: bytes, tally: Tally) -> None:
+    def __init__(
+        self,
+        snapshot: LastingSnapshot,
+        prefix: bytes,
+        tally: Tally,
+        keeps: Callable[[bytes, bytes], bool],
+    ) -> None:
+        """`keeps` says whether a row can be read; others are passed over."""
         self.prefix = prefix
         self._snapshot = snapshot
         self._tally = tally
+        self._keeps = keeps
         self._begin, self._end = prefix, prefix_end(prefix)
         self._page: list[KeyValue] = []
         self._at = 0
@@ -79,11 +82,13 @@ class _Cursor:
 
     async def fill(self) -> None:
         """Have `head` say what comes next."""
-        if self._at == len(self._page):
-            self._page, self._at = await self._snapshot.page(self._begin, self._end), 0
-            self._tally.row_count += len(self._page)
-            if self._page:
-                self._begin = next_key(self._page[-1][0])
+        while self._at == len(self._page):
+            page = await self._snapshot.page(self._begin, self._end)
+            self._tally.row_count += len(page)
+            self._page, self._at = [row for row in page if self._keeps(*row)], 0
+            if not page:
+                break
+            self._begin = next_key(page[-1][0])
         self.head = self._page[self._at][0][4:12] if self._page else None
 
     async def take(self) -> list[KeyValue]:
@@ -123,6 +128,8 @@ class Scan:
         """Found, and not told yet."""
         self._is_unreadable = False
         """So is some inode or name."""
+        self._tick_max = 0
+        """The latest that outcomes bear."""
         self.tally = Tally()
 
     async def findings(self) -> AsyncGenerator[Finding, None]:
@@ -131,21 +138,22 @@ class Scan:
         Raises:
             FsError: when the state cannot be read to its end.
         """
-        singletons = dict(
-            await self._snapshot.page(
-                records.SINGLETON, prefix_end(records.SINGLETON), is_whole=True
-            )
+        rows = await self._snapshot.page(
+            records.SINGLETON, prefix_end(records.SINGLETON), is_whole=True
         )
-        blocks = [
-            records.unpack_u64(singletons.get(records.inode_ids_key(n))) for n in range(SHARD_COUNT)
-        ]
+        singletons = {key: value for key, value in rows if has_shape(key, value)}
+        counters = blocks_of(singletons, dict(rows))
         await self._sort()
+        self._damaged += damaged_singletons(rows, counters, self._tick_max)
+        blocks = list(counters.values())
         tree = Tree()
         async with aclosing(self._facts()) as found:
             async for facts in found:
                 self.tally.inode_count += facts.inode is not None
                 if self.tally.inode_count % PROGRESS_COUNT == 0:
                     self._on_progress(self.tally)
+                while self._damaged:  # first: what is added to a counter must not be lost with it
+                    yield self._damaged.pop()
                 if facts.is_unreadable:
                     continue
                 tree.add(facts)
@@ -153,8 +161,6 @@ class Scan:
                     yield finding
                 for finding in self._judge_more(facts):
                     yield finding
-                while self._damaged:
-                    yield self._damaged.pop()
         while self._damaged:
             yield self._damaged.pop()
         if not self._is_unreadable:  # else too much is missing to tell what is wrong above it
@@ -173,20 +179,27 @@ class Scan:
         await self._sort_names()
         for prefix in (records.GC_FILE, records.GC_DIRECTORY):
             async for key, value in self._rows(prefix):
-                if not records.is_gc_key(key):
-                    self._note_damage(key, value, "cannot be a key")
-                elif self._read(GcRecordPb, key, value, judge=gc_record) is not None:
+                if self._keeps(key, value, gc_record):
                     inode_id = records.gc_inode_id(key)
                     add(records.pack_id(inode_id), GC, bytes([len(key)]) + key + value)
         indexes = (records.CLIENT_LOCKS, LOCK_INDEX), (records.DIRECTORY_LOCKS, DIRECTORY_LOCK)
         for prefix, kind in indexes:
-            async for key, _ in self._rows(prefix):
+            async for key, _ in self._readable(prefix):
                 client_id, inode_id = records.client_locks_parts(key)
                 add(records.pack_id(inode_id), kind, client_id.encode())
-        async for key, _ in self._rows(records.TRASH):
+        async for key, _ in self._readable(records.TRASH):
             add(records.pack_id(records.trash_parts(key)[1]), TRASH_KEY, key)
-        async for key, _ in self._rows(records.QUOTA):
+        async for key, _ in self._readable(records.QUOTA):
             add(records.pack_id(records.quota_directory(key)), QUOTA, b"")
+        async for _ in self._readable(records.LOCK_WAITS):
+            pass  # they are about no inode alone: that they can be read is all
+        async for _, value in self._readable(records.IDEMPOTENCY):
+            self._tick_max = max(self._tick_max, IdempotencyRecordPb.FromString(value).tick)
+
+    async def _readable(self, prefix: bytes) -> AsyncIterator[KeyValue]:
+        async for key, value in self._rows(prefix):
+            if self._keeps(key, value):
+                yield key, value
 
     async def _sort_names(self) -> None:
         entries, parent = Entries(), b""
@@ -195,10 +208,9 @@ class Scan:
                 self._add_entries(parent, entries)
                 entries, parent = Entries(), key[4:12]
             entries.name_count += 1
-            record = self._read(DentryRecordPb, key, value)
-            if record is None:
-                self._is_unreadable = True
+            if not self._keeps(key, value):
                 continue
+            record = DentryRecordPb.FromString(value)
             entries.subdirectory_count += record.type == pb.DIRECTORY
             packed = len(key).to_bytes(2, "big") + key + value
             self._sorter.add(records.pack_id(record.inode_id), NAME, packed)
@@ -214,7 +226,9 @@ class Scan:
 
     async def _facts(self) -> AsyncGenerator[Facts, None]:
         """Yield what is said of each inode, in the order of the keys of inodes."""
-        cursors = [_Cursor(self._snapshot, prefix, self.tally) for prefix in BY_INODE]
+        cursors = [
+            _Cursor(self._snapshot, prefix, self.tally, self._keeps_of_inode) for prefix in BY_INODE
+        ]
         for cursor in cursors:
             await cursor.fill()
         entries = self._sorter.read()
@@ -237,43 +251,27 @@ class Scan:
             yield facts
 
     def _read_rows(self, facts: Facts) -> None:
-        """Read the inode's record; take out what else cannot be read."""
-        for prefix, type_ in (
-            (records.FILE_SESSION, FileSessionRecordPb),
-            (records.FILE_LOCKS, FileLocksRecordPb),
-        ):
-            if prefix in facts.rows:
-                rows = facts.rows[prefix]
-                facts.rows[prefix] = [row for row in rows if self._read(type_, *row) is not None]
+        """Read the inode's record."""
         for key, value in facts.rows.get(records.INODE, ()):
-            facts.inode = self._read(pb.InodePb, key, value, is_repairable=False)
-            facts.is_unreadable = facts.inode is None
-            self._is_unreadable |= facts.is_unreadable
+            if self._keeps(key, value):
+                facts.inode = pb.InodePb.FromString(value)
+            else:
+                facts.is_unreadable = True
 
-    def _read(
-        self,
-        type_: type[MessageT],
-        key: bytes,
-        value: bytes,
-        *,
-        judge: Callable[[bytes, bytes], MessageT] | None = None,
-        is_repairable: bool = True,
-    ) -> MessageT | None:
-        """Return what a record says; None: nothing, and that is noted."""
+    def _keeps_of_inode(self, key: bytes, value: bytes) -> bool:
+        """As `_keeps`; but an inode that cannot be read is there all the same."""
+        is_inode = key.startswith(records.INODE) and len(key) == len(records.inode_key(0))
+        return is_inode or self._keeps(key, value)
+
+    def _keeps(self, key: bytes, value: bytes, judge: Judge = require_shape) -> bool:
+        """Return whether a record can be read; that it cannot is noted."""
         try:
-            return judge(key, value) if judge else decoded(type_, key, value)
+            judge(key, value)
         except FsError as error:
-            self._note_damage(key, value, error.detail, is_repairable=is_repairable)
-            return None
-
-    def _note_damage(
-        self, key: bytes, value: bytes, text: str, *, is_repairable: bool = True
-    ) -> None:
-        writes = ((key, None),) if is_repairable else ()
-        finding = Finding(
-            Kind.DAMAGED_RECORD, 0, f"{key!r}: {text}", guards=((key, value),), writes=writes
-        )
-        self._damaged.append(finding)
+            self._damaged.append(damaged_record(key, value, error))
+            self._is_unreadable |= key[:4] in (records.INODE, records.DENTRY)
+            return False
+        return True
 
 
 def _packed(parent: bytes) -> bytes:

@@ -37,12 +37,12 @@ from ..runtime.figures import Figures
 from ..runtime.tracing import Tracer
 from ..schema import metrics
 from ..schema.config import MetaSection
-from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb
+from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import records
 from .content_driver import ContentDriver, file_ref
 from .context import CLOCK_ERROR_S_MAX, OpContext
-from .damage import decoded
+from .damage import decoded, number, outcome_record
 from .event_log import EventLog
 from .events import gc_event
 from .idempotency import stamp
@@ -57,6 +57,7 @@ from .ops.retire import (
 )
 from .outcome_ticks import LONG_AGO, OutcomeTicks, is_over
 from .ports import ChunkPort
+from .shapes import has_shape
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,7 @@ class GarbageCollector:
         """By the key of a record that could not be put off on a full store, until when at least,
         on trio's clock; then until all others that are due have had their turn.
         """
+        self._truncations_from = records.TRUNCATION
         self._forget_cursor = records.IDEMPOTENCY
         self.due = {prefix: Due() for prefix in KINDS}
         """What the last look found, by prefix."""
@@ -292,7 +294,7 @@ class GarbageCollector:
         value = await snapshot_read(
             self._engine, lambda tr: tr.get(records.GC_PAUSE_KEY, snapshot=True)
         )
-        is_paused = self._make_context().now_ns < records.unpack_u64(value)
+        is_paused = self._make_context().now_ns < number(records.GC_PAUSE_KEY, value)
         if is_paused != self._was_paused:
             self._was_paused = is_paused
             log.warning("garbage collection %s", "is held up" if is_paused else "goes on")
@@ -450,11 +452,18 @@ class GarbageCollector:
         await self._chunks.remove_files([file_ref(r.inode_id, r.file) for r in gone])
 
     async def _finish_truncations(self) -> None:
-        end = prefix_end(records.TRUNCATION)
+        """Look at the next marks, round and round: some may not be done with for long."""
+        limit, end = self._config.gc_batch_count, prefix_end(records.TRUNCATION)
         now_ns = self._make_context().now_ns
         old_ns, ahead_ns = int(TRUNCATION_AGE_S_MIN * 1e9), int(CLOCK_ERROR_S_MAX * 1e9)
-        for key, value in await self._range(records.TRUNCATION, end, self._config.gc_batch_count):
-            if not now_ns - old_ns < records.unpack_u64(value) < now_ns + ahead_ns:
+        pairs = await self._range(self._truncations_from, end, limit)
+        self._truncations_from = (
+            pairs[-1][0] + b"\x00" if len(pairs) == limit else records.TRUNCATION
+        )
+        for key, value in pairs:
+            if not has_shape(key, value):
+                log.warning("%r cannot be the mark of a truncation: `ember fsck --repair`", key)
+            elif not now_ns - old_ns < records.unpack_u64(value) < now_ns + ahead_ns:
                 inode_id = records.truncation_inode(key)
                 log.info("finishing the truncation of inode %#x", inode_id)
                 await self._finish_truncation(inode_id)
@@ -512,7 +521,7 @@ def _tick_of(key: bytes, value: bytes) -> int:
     it is of no use to anybody.
     """
     try:
-        return decoded(IdempotencyRecordPb, key, value).tick
+        return outcome_record(key, value).tick
     except FsError as error:
         log.warning("forgotten: %s", error)
         return LONG_AGO

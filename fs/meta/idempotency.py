@@ -38,6 +38,7 @@ from ..schema.proto.record_pb2 import IdempotencyRecordPb
 from ..schema.status import FsError, Status
 from . import records
 from .context import Caller, OpContext
+from .damage import decoded, inode_record, outcome_record
 from .inodes import complete
 
 ReqT = TypeVar("ReqT", bound=Message)
@@ -58,32 +59,36 @@ async def recall(tr: Transaction, ctx: OpContext, method: Method[ReqT, RspT]) ->
         FsError: what a repeat of it was refused with; RPC_BAD_REQUEST when the client used the
             request id for another method.
     """
-    value = await tr.get(_key(ctx.caller))
+    key = _key(ctx.caller)
+    value = await tr.get(key)
     if value is None:
         return None
-    record = IdempotencyRecordPb.FromString(value)
+    record = outcome_record(key, value)
     if record.status:
         raise decode_error(record.status, record.detail.encode())  # also of a newer release
-    reply = _reply_in(record, ctx.caller.request_id, method)
+    reply = _reply_in(key, record, ctx.caller.request_id, method)
     if "inode" in reply.DESCRIPTOR.fields_by_name and reply.HasField("inode"):
         await _renew(tr, reply.inode)  # type: ignore[attr-defined]
     return reply
 
 
-def _reply_in(record: IdempotencyRecordPb, request_id: bytes, method: Method[ReqT, RspT]) -> RspT:
+def _reply_in(
+    key: bytes, record: IdempotencyRecordPb, request_id: bytes, method: Method[ReqT, RspT]
+) -> RspT:
     if record.method_number != method.number:
         raise FsError(
             Status.RPC_BAD_REQUEST,
             f"request id {request_id.hex()} was used for method {record.method_number}"
             f" before {method}",
         )
-    return method.reply_type.FromString(record.reply)
+    return decoded(method.reply_type, key, record.reply)
 
 
 async def _renew(tr: Transaction, inode: InodePb) -> None:
-    stored = await tr.get(records.inode_key(inode.inode_id))
+    key = records.inode_key(inode.inode_id)
+    stored = await tr.get(key)
     if stored is not None:
-        inode.CopyFrom(await complete(tr, InodePb.FromString(stored)))
+        inode.CopyFrom(await complete(tr, inode_record(key, stored)))
 
 
 async def is_remembered(tr: Transaction, caller: Caller) -> bool:
@@ -115,7 +120,7 @@ async def refuse(
     key = _key(caller)
     value = await tr.get(key)
     if value is not None:
-        return bool(IdempotencyRecordPb.FromString(value).status)
+        return bool(outcome_record(key, value).status)
     record = IdempotencyRecordPb(
         created_ns=now_ns, status=int(error.status), detail=error.detail, tick=tick
     )
@@ -140,12 +145,13 @@ async def end_request(
         FsError: RPC_BAD_REQUEST: it was one of another method.
     """
     named = ctx._replace(caller=ctx.caller._replace(request_id=request_id))
-    value = await tr.get(_key(named.caller))
+    key = _key(named.caller)
+    value = await tr.get(key)
     if value is None:
         remember(tr, named, method, refusal)
         return refusal
-    record = IdempotencyRecordPb.FromString(value)
-    return None if record.status else _reply_in(record, request_id, method)
+    record = outcome_record(key, value)
+    return None if record.status else _reply_in(key, record, request_id, method)
 
 
 async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
@@ -155,7 +161,7 @@ async def stamp(tr: Transaction, keys: Sequence[bytes], tick: int) -> None:
     tr.mark_freeing()
     for key, value in zip(keys, await tr.get_many(keys), strict=True):
         if value is not None:
-            record = IdempotencyRecordPb.FromString(value)
+            record = outcome_record(key, value)
             record.tick = record.tick or tick
             tr.set(key, record.SerializeToString())
 

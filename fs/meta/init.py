@@ -12,6 +12,7 @@ from ..schema.proto.record_pb2 import FormatRecordPb
 from ..schema.routing import FILLS_LEVEL
 from ..schema.status import FsError, Status
 from . import records
+from .damage import decoded
 from .inode_ids import begin_ids
 from .inodes import store_inode
 from .recount import Recount, is_counted, mark_counted
@@ -50,15 +51,20 @@ def _gc_root(now_ns: int) -> pb.InodePb:
     return gc_root
 
 
+def _format_record(value: bytes) -> FormatRecordPb:
+    return decoded(FormatRecordPb, records.FORMAT_KEY, value)
+
+
 def check_format_record(value: bytes | None, cluster_id: str) -> bool:
     """Return whether the store holds a file system of this cluster; False when it is empty.
 
     Raises:
-        FsError: KV_BAD_FORMAT for another cluster's, or one of a newer version.
+        FsError: KV_BAD_FORMAT for another cluster's, or one of a newer version;
+            METADATA_DAMAGED.
     """
     if value is None:
         return False
-    record = FormatRecordPb.FromString(value)
+    record = _format_record(value)
     if record.format_version > records.FORMAT_VERSION:
         raise FsError(
             Status.KV_BAD_FORMAT,
@@ -80,7 +86,7 @@ def _set_format(tr: Transaction, cluster_id: str, version: int) -> None:
 async def _say_counted(tr: Transaction, cluster_id: str) -> None:
     """Keep services away that do not count."""
     value = await tr.get(records.FORMAT_KEY, snapshot=True)
-    version = 0 if value is None else FormatRecordPb.FromString(value).format_version
+    version = 0 if value is None else _format_record(value).format_version
     _set_format(tr, cluster_id, max(version, records.COUNTED_FORMAT))
 
 
@@ -91,7 +97,7 @@ async def require_format(engine: KvEngine, cluster_id: str) -> int:
     value = await snapshot_read(engine, lambda tr: tr.get(records.FORMAT_KEY, snapshot=True))
     if value is None or not check_format_record(value, cluster_id):
         raise FsError(Status.KV_BAD_FORMAT, "the metadata store has not been initialised")
-    return FormatRecordPb.FromString(value).format_version
+    return _format_record(value).format_version
 
 
 async def storage_level_min(engine: KvEngine, cluster_id: str) -> int:

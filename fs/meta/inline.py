@@ -29,7 +29,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb, FormatRecordPb, Inlin
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext, StillInlineError
-from .damage import damaged, decoded
+from .damage import count, damaged, decoded
 
 REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of inline bytes in one reply about many files; those of further files are asked for again."""
@@ -47,14 +47,18 @@ async def length_max(tr: Transaction, ctx: OpContext) -> int:
     stored, total = await tr.get_many(keys, snapshot=True)
     if stored is None or not _may_hold_inline(stored):
         return 0
-    left = ctx.config.inline_total_bytes_max - records.unpack_count(total)
+    try:
+        left = ctx.config.inline_total_bytes_max - count(records.INLINE_BYTES_KEY, total)
+    except FsError:  # fs/meta/meta.py tells; meanwhile files are written as larger ones are
+        return 0
     return max(0, min(ctx.config.inline_bytes_max, left))
 
 
 @lru_cache(maxsize=8)
 def _may_hold_inline(stored: bytes) -> bool:
     """Return whether a store with this format record may hold inline files."""
-    return FormatRecordPb.FromString(stored).format_version >= records.INLINE_FORMAT
+    record = decoded(FormatRecordPb, records.FORMAT_KEY, stored)
+    return record.format_version >= records.INLINE_FORMAT
 
 
 # ---- the record ----------------------------------------------------------------------------------
@@ -218,7 +222,7 @@ async def may_take(
 async def _is_only_client(tr: Transaction, ctx: OpContext, inode_id: int) -> bool:
     prefix = records.file_session_prefix(inode_id)
     found = await tr.get_range(prefix, prefix + b"\xff")
-    sessions = (FileSessionRecordPb.FromString(value) for _, value in found)
+    sessions = (decoded(FileSessionRecordPb, key, value) for key, value in found)
     writers = {session.client_id for session in sessions if session.is_write}
     return writers == {ctx.caller.client_id}
 

@@ -6,6 +6,7 @@ unknown, is lost, which 2**62 ids can bear.
 Concurrency: any number of tasks may call `take`; one of them fetches, the others wait for it.
 """
 
+import logging
 from collections import deque
 from typing import Final
 
@@ -16,7 +17,11 @@ from ..kv.transact import transact
 from ..runtime.ports import Runtime
 from ..runtime.until_wait import in_task
 from ..schema.ids import FIRST_INODE_ID, VIRTUAL_INODE_ID_MIN, InodeId
+from ..schema.status import FsError, Status
 from . import records
+from .damage import damaged, number
+
+log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 32
 BLOCK_COUNT: Final = 4096
@@ -27,6 +32,10 @@ NEW_STORE_BLOCK: Final = records.TOGETHER_ID_MIN // (SHARD_COUNT * BLOCK_COUNT)
 
 LOW_COUNT: Final = BLOCK_COUNT // 4
 """The prefetcher fetches a block when fewer ids are left."""
+
+
+BLOCK_MAX: Final = (VIRTUAL_INODE_ID_MIN - FIRST_INODE_ID) // (SHARD_COUNT * BLOCK_COUNT) - 1
+"""How many blocks each shard has."""
 
 
 def block_ids(shard: int, block: int) -> range:
@@ -43,9 +52,11 @@ def begin_ids(tr: Transaction) -> None:
 
 
 async def take_block(tr: Transaction, shard: int) -> range:
-    """Take the next block of a shard."""
+    """Take the next block of a shard; raises FsError(METADATA_DAMAGED)."""
     key = records.inode_ids_key(shard)
-    block = records.unpack_u64(await tr.get(key))
+    block = number(key, await tr.get(key))
+    if block >= BLOCK_MAX:
+        raise damaged(key, f"{block} blocks of inode ids, of {BLOCK_MAX} that there are")
     tr.set(key, records.pack_u64(block + 1))
     return block_ids(shard, block)
 
@@ -89,17 +100,34 @@ class InodeIds:
                 await self._fetch()
 
     async def _fetch(self) -> None:
-        shard = self._runtime.random.randrange(SHARD_COUNT)
-        block = await transact(
+        block = await self._take_any()
+        # Chunks may reach their disks before the next flush here: were the block lost with the
+        # power, another file would get the id of one whose bytes are still there.
+        await self._engine.sync()
+        self._blocks.append(block)
+
+    async def _take_any(self) -> range:
+        """Take a block of a shard of chance.
+
+        A damaged counter keeps nobody from making files: the next shard is as good.
+        """
+        first = self._runtime.random.randrange(SHARD_COUNT)
+        for shard in range(first, first + SHARD_COUNT - 1):
+            try:
+                return await self._take(shard % SHARD_COUNT)
+            except FsError as error:
+                if error.status is not Status.METADATA_DAMAGED:
+                    raise
+                log.warning("its inode ids are not used: %s", error)
+        return await self._take((first - 1) % SHARD_COUNT)
+
+    async def _take(self, shard: int) -> range:
+        return await transact(
             self._engine,
             lambda tr: take_block(tr, shard),
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
         )
-        # Chunks may reach their disks before the next flush here: were the block lost with the
-        # power, another file would get the id of one whose bytes are still there.
-        await self._engine.sync()
-        self._blocks.append(block)
 
     async def prefetch_when_low(self) -> None:
         """Wait until ids run low, then fetch a block; raises FsError as `take`."""

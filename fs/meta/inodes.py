@@ -12,6 +12,8 @@ Invariants:
       replies that tell of one file, a client takes the one with the larger ctime for the newer one.
 """
 
+from typing import Final
+
 from ..kv.api import Transaction
 from ..schema.inode import is_bare
 from ..schema.proto import common_pb2 as pb
@@ -19,25 +21,25 @@ from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
 from . import permissions, records
 from .context import OpContext
-from .damage import LAST_TYPE, decoded, require_known_type
+from .damage import count, damaged, inode_record, times
 from .homes import remove_name
 from .read_ahead import directory_keys
 from .usage import Change
 from .usage_sum import ONE_DIRECTORY
 
+SUBDIRECTORIES_MAX: Final = 2**31
+"""What is said to have more has not: that many names are of no use to anybody."""
+
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
     """Return an inode as stored; raises FsError(STALE) when there is none,
-    KV_BAD_FORMAT when a newer release made it.
+    METADATA_DAMAGED, and KV_BAD_FORMAT when a newer release made it.
     """
     key = records.inode_key(inode_id)
     value = await tr.get(key, snapshot=snapshot)
     if value is None:
         raise FsError(Status.STALE, f"inode {inode_id:#x}")
-    inode = decoded(pb.InodePb, key, value)
-    if inode.type > LAST_TYPE:
-        require_known_type(inode)
-    return inode
+    return inode_record(key, value)
 
 
 async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:
@@ -49,22 +51,27 @@ async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False
     return inode
 
 
-def _fill_in(inode: pb.InodePb, times: bytes | None, count: bytes | None = None) -> None:
-    if times is not None:
-        inode.mtime_ns, ctime_ns = records.unpack_times(times)
+def _fill_in(inode: pb.InodePb, stored_times: bytes | None, counter: bytes | None = None) -> None:
+    times_key, counter_key = directory_keys(inode.inode_id)
+    if stored_times is not None:
+        inode.mtime_ns, ctime_ns = times(times_key, stored_times)
         set_ctime(inode, ctime_ns)
     if inode.nlink:
-        inode.nlink = 2 + records.unpack_count(count)
+        subdirectory_count = count(counter_key, counter)
+        if not 0 <= subdirectory_count < SUBDIRECTORIES_MAX:
+            raise damaged(counter_key, f"{subdirectory_count} subdirectories")
+        inode.nlink = 2 + subdirectory_count
 
 
 async def find_directory(tr: Transaction, inode_id: int) -> pb.InodePb | None:
     """Return a directory as users see it, by snapshot reads; None when there is none."""
-    stored, times, count = await tr.get_many(records.directory_rows(inode_id), snapshot=True)
+    rows = records.directory_rows(inode_id)
+    stored, stored_times, counter = await tr.get_many(rows, snapshot=True)
     if stored is None:
         return None
-    inode = pb.InodePb.FromString(stored)
+    inode = inode_record(rows[0], stored)
     if inode.type == pb.DIRECTORY:
-        _fill_in(inode, times, count)
+        _fill_in(inode, stored_times, counter)
     return inode
 
 
@@ -151,8 +158,8 @@ async def stamp_directory(tr: Transaction, ctx: OpContext, directory: pb.InodePb
     stays, whichever commits last.
     """
     _, key, _ = records.directory_rows(directory.inode_id)
-    times = await tr.get(key, snapshot=True)
-    _, seen_ns = records.unpack_times(times) if times is not None else (0, directory.ctime_ns)
+    stored = await tr.get(key, snapshot=True)
+    _, seen_ns = times(key, stored) if stored is not None else (0, directory.ctime_ns)
     now_ns = max(ctx.now_ns, seen_ns + 1)
     tr.atomic_max(key, records.pack_times(now_ns, now_ns))
 

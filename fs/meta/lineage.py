@@ -24,7 +24,7 @@ from ..schema.ids import ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import QuotaRecordPb, UsageFenceRecordPb
 from . import records
-from .damage import damaged, decoded
+from .damage import damaged, decoded, inode_record, quota_record
 
 PLACES_MAX: Final = 65_536
 """Directories remembered; beyond that all are forgotten."""
@@ -68,10 +68,12 @@ class _Epoch:
 
 def _ancestor(inode: pb.InodePb, quota: bytes | None, fence: bytes | None) -> Ancestor:
     directory_id = inode.inode_id
-    limits = QuotaRecordPb() if quota is None else QuotaRecordPb.FromString(quota)
+    limits = QuotaRecordPb()
+    if quota is not None:
+        limits = quota_record(records.quota_key(directory_id), quota)
     known_fence = None
     if fence is not None:
-        record = UsageFenceRecordPb.FromString(fence)
+        record = decoded(UsageFenceRecordPb, records.usage_fence_key(directory_id), fence)
         known_fence = Fence(record.owner_request_id, record.until_ns)
     return Ancestor(
         directory_id,
@@ -95,7 +97,7 @@ async def _load(tr: Transaction, directory_id: int) -> Ancestor | None:
     stored, quota, fence = await tr.get_many(keys, snapshot=True)
     if stored is None:
         return None
-    inode = decoded(pb.InodePb, keys[0], stored)
+    inode = inode_record(keys[0], stored)
     return _ancestor(inode, quota, fence) if inode.nlink else None
 
 

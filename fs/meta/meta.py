@@ -13,6 +13,7 @@ from ..schema import metrics
 from ..schema.config import MetaSection, ProcessConfig
 from ..schema.status import FsError, Status
 from . import records
+from .damage import count
 from .gc import GarbageCollector
 from .init import require_format
 from .layouts import RoutedLayouts
@@ -137,7 +138,7 @@ class Meta:
     async def _look_at_inline(self) -> None:
         key = records.INLINE_BYTES_KEY
         stored = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
-        self._inline_bytes = max(0, records.unpack_count(stored))
+        self._inline_bytes = max(0, count(key, stored))
 
     async def _prefetch_inode_ids(self) -> None:
         while True:

@@ -33,7 +33,7 @@ from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import FormatRecordPb
 from . import records
 from .context import NamesLeasedError, OpContext
-from .damage import decoded
+from .damage import decoded, times
 from .turns import Turns
 
 Transact = Callable[[Callable[[Transaction], Awaitable[Any]]], Awaitable[Any]]
@@ -57,7 +57,8 @@ def _may_hold_leases(stored: bytes) -> bool:
     """Return whether no service that knows nothing of leases serves a store
     with this format record.
     """
-    return FormatRecordPb.FromString(stored).format_version >= records.LEASED_FORMAT
+    record = decoded(FormatRecordPb, records.FORMAT_KEY, stored)
+    return record.format_version >= records.LEASED_FORMAT
 
 
 def require_unleased(ctx: OpContext, directory: pb.InodePb) -> None:
@@ -82,13 +83,15 @@ async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | 
     tr.mark_freeing()  # a name is to be removed, maybe; and on a full disk no lease is given
     key, times_key = records.inode_key(directory_id), records.directory_times_key(directory_id)
     # With a conflict: a change of names renews the lease.
-    stored, times = await tr.get_many([key, times_key])
+    stored, stored_times = await tr.get_many([key, times_key])
     if stored is None:
         return None
     inode = decoded(pb.InodePb, key, stored)
     if not inode.directory.lease_client_id:
         return None
-    _, ctime_ns = records.unpack_times(times) if times is not None else (0, inode.ctime_ns)
+    ctime_ns = inode.ctime_ns
+    if stored_times is not None:
+        _, ctime_ns = times(times_key, stored_times)
     if now_ns - ctime_ns > IDLE_S * _S:
         _clear(tr, key, inode)
         return 0.0

@@ -23,6 +23,7 @@ from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from . import records
+from .damage import number
 
 TICK_S: Final = 60.0
 KNOWN_S: Final = 2 * TICK_S
@@ -62,11 +63,9 @@ class OutcomeTicks:
         raises FsError when the store stays away.
         """
         began_s = self._runtime.clock.monotonic_s()
-        tick = records.unpack_u64(
-            await snapshot_read(
-                self._engine, lambda tr: tr.get(records.OUTCOME_TICK_KEY, snapshot=True)
-            )
-        )
+        key = records.OUTCOME_TICK_KEY
+        stored = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
+        tick = number(key, stored)
         if not tick or (tick == self._tick and began_s - self._since_s >= TICK_S):
             tick = await transact(
                 self._engine,
@@ -82,8 +81,9 @@ class OutcomeTicks:
 async def _begin_after(tr: Transaction, seen: int) -> int:
     """Begin the tick after `seen`, unless somebody has; return the newest."""
     tr.mark_freeing()  # no collection begins without it
-    tick = records.unpack_u64(await tr.get(records.OUTCOME_TICK_KEY))
+    key = records.OUTCOME_TICK_KEY
+    tick = number(key, await tr.get(key))
     if tick != seen:
         return tick
-    tr.set(records.OUTCOME_TICK_KEY, records.pack_u64(tick + 1))
+    tr.set(key, records.pack_u64(tick + 1))
     return tick + 1

@@ -21,6 +21,7 @@ from ..schema.proto.record_pb2 import FileSessionRecordPb
 from ..schema.status import FsError, Status
 from . import content, records
 from .context import OpContext
+from .damage import decoded
 from .inodes import advance_ctime
 from .quota import SMALL_BYTES, bytes_left
 from .quota import is_metered as _is_metered
@@ -85,7 +86,7 @@ async def promise(
 async def _writers(tr: Transaction, inode_id: int) -> list[FileSessionRecordPb]:
     prefix = records.file_session_prefix(inode_id)
     sessions = await tr.get_range(prefix, prefix + b"\xff")
-    found = (FileSessionRecordPb.FromString(value) for _, value in sessions)
+    found = (decoded(FileSessionRecordPb, key, value) for key, value in sessions)
     return [session for session in found if session.is_write]
 
 

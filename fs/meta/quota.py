@@ -33,6 +33,7 @@ from ..kv.api import Transaction
 from ..schema.layout import MIB
 from ..schema.status import FsError, Status
 from . import records
+from .damage import count
 from .lineage import Ancestor
 from .usage_sum import Usage
 
@@ -74,8 +75,8 @@ def _counter_keys(directory_id: int, kind: bytes) -> list[bytes]:
 
 
 async def _used(tr: Transaction, directory_id: int, kind: bytes) -> int:
-    values = await tr.get_many(_counter_keys(directory_id, kind), snapshot=True)
-    return sum(map(records.unpack_count, values))
+    keys = _counter_keys(directory_id, kind)
+    return sum(map(count, keys, await tr.get_many(keys, snapshot=True)))
 
 
 async def _require(

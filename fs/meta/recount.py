@@ -25,6 +25,7 @@ from ..schema.ids import ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import DentryRecordPb
 from . import records
+from .damage import decoded, inode_record
 from .homes import Place
 from .lineage import begin_epoch
 from .usage import usage_of
@@ -125,7 +126,7 @@ class Recount:
         begin = records.DENTRY
         while page := await self._page(begin, records.DENTRY):
             for key, value in page:
-                dentry = DentryRecordPb.FromString(value)
+                dentry = decoded(DentryRecordPb, key, value)
                 parent_id = int.from_bytes(key[4:12], "big")
                 if dentry.type == pb.DIRECTORY:
                     self._found.parents[dentry.inode_id] = parent_id
@@ -139,8 +140,8 @@ class Recount:
         begin = records.INODE
         while page := await self._page(begin, records.INODE):
             changed: list[tuple[pb.InodePb, bool, Sequence[Place]]] = []
-            for _, value in page:
-                inode = pb.InodePb.FromString(value)
+            for key, value in page:
+                inode = inode_record(key, value)
                 if inode.type != pb.DIRECTORY:
                     is_new, others = self._settle_home(inode)
                     if is_new or others:

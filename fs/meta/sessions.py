@@ -23,7 +23,7 @@ from ..schema.services import MGMTD_LIST_CLIENT_SESSIONS
 from ..schema.status import FsError, Status
 from . import records
 from .context import CLOCK_ERROR_S_MAX
-from .damage import decoded
+from .shapes import require_shape
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class SessionPruner:
         async def end_if_dead(key: bytes, value: bytes) -> bool:
             nonlocal seen_count
             seen_count += 1
-            record = decoded(FileSessionRecordPb, key, value)
+            record = FileSessionRecordPb.FromString(value)
             if record.client_id in living or not is_old(key, record.created_ns):
                 return False
             return await self._end(records.file_session_inode(key), record)
@@ -138,6 +138,7 @@ class SessionPruner:
         visit: Callable[[bytes, bytes], Awaitable[bool]], key: bytes, value: bytes
     ) -> bool:
         try:
+            require_shape(key, value)
             return await visit(key, value)
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:

@@ -16,9 +16,10 @@ import trio
 from ..kv.api import KvEngine, prefix_end
 from ..kv.transact import snapshot_read
 from ..schema.config import MetaSection
-from ..schema.status import FsError
+from ..schema.status import FsError, Status
 from . import records
 from .ports import ChunkPort
+from .shapes import require_shape
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class TrashCleaner:
         self._chunks = chunks
         self._expire = expire
         self._now_ns = now_ns
+        self._damaged: set[bytes] = set()
+        """What is passed over until all others that are due have had their turn."""
 
     def adopt(self, section: MetaSection) -> None:
         """Go on with other settings."""
@@ -69,24 +72,32 @@ class TrashCleaner:
         """
         end = records.trash_key(self._now_ns() + 1, 0, b"")
         due = await self._first(end, self._config.gc_batch_count)
+        is_all = len(due) < self._config.gc_batch_count
         if not due and await self._is_space_low():
             due = await self._first(prefix_end(records.TRASH), 1)
             if due:
                 log.warning("space is low: the trash is emptied before its time")
-        failed_count = 0
+        failed_count = damaged_count = 0
         for key in due:
             try:
                 await self._remove(key)
             except FsError as error:
                 # One that cannot be removed now must not hold up the others; but a
                 # store that is away fails all.
-                failed_count += 1
+                if error.status is Status.METADATA_DAMAGED:
+                    self._damaged.add(key)
+                    damaged_count += 1
+                else:
+                    failed_count += 1
                 if failed_count == FAILED_COUNT_MAX:
                     raise
-                log.warning("%r stays in the trash for now: %s", records.trash_parts(key)[2], error)
-        return len(due) - failed_count
+                log.warning("%r stays in the trash for now: %s", key, error)
+        if is_all:
+            self._damaged.clear()
+        return len(due) - failed_count - damaged_count
 
     async def _remove(self, key: bytes) -> None:
+        require_shape(key, b"")
         if await self._expire(key):
             _, parent_id, name = records.trash_parts(key)
             log.info("removed %r from the trash in directory %#x", name, parent_id)
@@ -94,9 +105,11 @@ class TrashCleaner:
     async def _first(self, end: bytes, limit: int) -> list[bytes]:
         pairs = await snapshot_read(
             self._engine,
-            lambda tr: tr.get_range(records.TRASH, end, limit=limit, snapshot=True),
+            lambda tr: tr.get_range(
+                records.TRASH, end, limit=limit + len(self._damaged), snapshot=True
+            ),
         )
-        return [key for key, _ in pairs]
+        return [key for key, _ in pairs if key not in self._damaged][:limit]
 
     async def _is_space_low(self) -> bool:
         if not self._config.trash_free_fraction_min:

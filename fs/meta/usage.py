@@ -28,6 +28,7 @@ from ..kv.api import Transaction
 from ..schema.proto import common_pb2 as pb
 from . import records
 from .context import OpContext, UsageFencedError
+from .damage import count
 from .lineage import Ancestor, begin_epoch
 from .quota import require_room
 from .usage_sum import NOTHING, ONE_DIRECTORY, ONE_EMPTY, Usage
@@ -46,16 +47,13 @@ def usage_of(inode: pb.InodePb) -> Usage:
 
 
 async def load_usage(tr: Transaction, directory_id: int, *, snapshot: bool = False) -> Usage:
-    """Return the counters of a directory."""
-    values = await tr.get_many(
-        [
-            records.usage_key(directory_id, records.KIND_BYTES),
-            records.usage_key(directory_id, records.KIND_FILES),
-            records.usage_key(directory_id, records.KIND_DIRECTORIES),
-        ],
-        snapshot=snapshot,
-    )
-    return Usage(*map(records.unpack_count, values))
+    """Return the counters of a directory; raises FsError(METADATA_DAMAGED)."""
+    keys = [
+        records.usage_key(directory_id, records.KIND_BYTES),
+        records.usage_key(directory_id, records.KIND_FILES),
+        records.usage_key(directory_id, records.KIND_DIRECTORIES),
+    ]
+    return Usage(*map(count, keys, await tr.get_many(keys, snapshot=snapshot)))
 
 
 def clear_usage(tr: Transaction, directory_id: int) -> None:

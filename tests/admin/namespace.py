@@ -9,7 +9,13 @@ from fs.meta.fsck_facts import Kind
 from fs.schema.ids import GC_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.proto.record_pb2 import DentryRecordPb, GcRecordPb, InlineRecordPb
+from fs.schema.proto.record_pb2 import (
+    DentryRecordPb,
+    FileSessionRecordPb,
+    GcRecordPb,
+    InlineRecordPb,
+    QuotaRecordPb,
+)
 from tests.meta.harness import ROOT, World, session
 
 SECOND_CLIENT = "d" * 32
@@ -476,14 +482,14 @@ def _left_over(prefix: bytes, key: bytes, value: bytes) -> None:
 for _key, _value in (
     (records.directory_times_key(GONE), records.pack_times(1, 1)),
     (records.subdirectory_count_key(GONE), records.pack_count(1)),
-    (records.file_session_key(GONE, "a"), b""),
+    (records.file_session_key(GONE, "a"), FileSessionRecordPb(session_id="a").SerializeToString()),
     (records.xattr_key(GONE, b"user.a"), b"1"),
     (records.truncation_key(GONE), records.pack_u64(1)),
     (records.file_locks_key(GONE), b""),
     (records.client_locks_key("a", GONE), records.pack_u64(1)),
     (records.directory_lock_key("a", GONE), records.pack_u64(1)),
     (records.usage_key(GONE, b"b"), records.pack_count(1)),
-    (records.quota_key(GONE), b""),
+    (records.quota_key(GONE), QuotaRecordPb(bytes_max=1).SerializeToString()),
     (records.quota_near_key(GONE, b"b"), b""),
     (records.usage_fence_key(GONE), b""),
     (records.link_key(GONE, ROOT, b"a"), b""),

@@ -325,6 +325,9 @@ class FakeMeta:
         parent_id = c.get(r.inode_id).directory.parent_inode_id
         reply = meta_pb2.ListRsp(has_more=len(names) > len(page), parent_inode_id=parent_id)
         for name in page:
+            if not c.names[r.inode_id][name]:  # its record is damaged
+                reply.entries.add(name=name)
+                continue
             inode = c.get(c.names[r.inode_id][name])
             entry = reply.entries.add(name=name, inode_id=inode.inode_id, type=int(inode.type))
             is_wanted = r.with_inodes or (r.with_directories and inode.is_dir)

@@ -488,8 +488,10 @@ class Directories:
             The names whose attributes nobody can tell, since their record is damaged.
         """
         bare = [entry for entry in entries if not entry.HasField("inode")]
+        lost = {entry.name for entry in bare if not entry.inode_id}
+        bare = [entry for entry in bare if entry.inode_id]
         if not bare:
-            return frozenset()
+            return lost
         request = meta_pb2.BatchGetAttrReq(
             caller=caller.to_pb(), inode_ids=[entry.inode_id for entry in bare]
         )
@@ -498,11 +500,11 @@ class Directories:
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:
                 raise
-            return await self._fill_in_each(caller, bare)
+            return lost | await self._fill_in_each(caller, bare)
         for entry, slot in zip(bare, reply.inodes, strict=True):
             if slot.HasField("inode"):
                 entry.inode.CopyFrom(slot.inode)
-        return frozenset()
+        return lost
 
     async def _fill_in_each(
         self, caller: Caller, entries: Sequence[meta_pb2.DentryPb]

@@ -14,6 +14,8 @@ from ...schema.proto import common_pb2, meta_pb2
 _FILE_BITS: Final = type_bits(InodeType.FILE)
 _TYPE_BITS: Final[dict[int, int]] = {int(type_): type_bits(type_) for type_ in InodeType}
 """Of what a later release may know besides, nothing is said."""
+UNKNOWN_ID: Final = InodeId(0xFFFF_FFFF)
+"""Shown for what a name leads to whose record is damaged: programs pass over 0."""
 _new: Final = tuple.__new__
 
 
@@ -53,7 +55,7 @@ class ListedName(NamedTuple):
 
 def listed_name(entry: meta_pb2.DentryPb) -> ListedName:
     """Return what meta tells of a name."""
-    return _new(ListedName, (entry.inode_id, _TYPE_BITS.get(entry.type, 0)))
+    return _new(ListedName, (entry.inode_id or UNKNOWN_ID, _TYPE_BITS.get(entry.type, 0)))
 
 
 def listed_file(message: common_pb2.InodePb) -> ListedFile | None:

@@ -3,10 +3,10 @@
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
-from ...schema.proto.record_pb2 import QuotaRecordPb
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..damage import quota_record
 from ..inodes import load_directory, load_inode
 from ..usage import load_usage
 from .get_real_path import path_of
@@ -21,9 +21,10 @@ async def describe(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> me
     reply.usage.bytes = max(0, usage.byte_count)
     reply.usage.files = max(0, usage.file_count)
     reply.usage.directories = max(0, usage.directory_count)
-    stored = await tr.get(records.quota_key(directory.inode_id), snapshot=True)
+    key = records.quota_key(directory.inode_id)
+    stored = await tr.get(key, snapshot=True)
     if stored is not None:
-        quota = QuotaRecordPb.FromString(stored)
+        quota = quota_record(key, stored)
         reply.quota.bytes_max, reply.quota.inodes_max = quota.bytes_max, quota.inodes_max
     try:
         reply.path = await path_of(tr, directory.inode_id, caller=ctx.caller)

@@ -40,7 +40,22 @@ async def _join_inodes(
                 entry.ClearField("inode")
     for entry in directories:
         if entry.HasField("inode"):
-            await complete(tr, entry.inode, snapshot=True)
+            try:
+                await complete(tr, entry.inode, snapshot=True)
+            except FsError as error:
+                if error.status is not Status.METADATA_DAMAGED:
+                    raise
+                entry.ClearField("inode")
+
+
+def _name(key: bytes, value: bytes) -> DentryRecordPb:
+    """Return what a name leads to; a damaged one is listed, too, and leads to nothing (0):
+    whoever looks it up is told.
+    """
+    try:
+        return decoded(DentryRecordPb, key, value)
+    except FsError:
+        return DentryRecordPb()
 
 
 async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.ListRsp:
@@ -49,7 +64,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     Attributes are left out for a caller who may read but not search the directory.
 
     Raises:
-        FsError: NOT_DIRECTORY, ACCESS_DENIED, STALE; METADATA_DAMAGED: what a name leads to.
+        FsError: NOT_DIRECTORY, ACCESS_DENIED, STALE; METADATA_DAMAGED: its own inode.
     """
     directory_id = request.inode_id
     directory = await load_inode(tr, directory_id, snapshot=True)
@@ -70,7 +85,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     )
     add, inode_ids = reply.entries.add, []
     for key, value in pairs[:limit]:
-        record = decoded(DentryRecordPb, key, value)
+        record = _name(key, value)
         inode_id = record.inode_id
         inode_ids.append(inode_id)
         entry = add(name=records.dentry_name(key), inode_id=inode_id, type=record.type)

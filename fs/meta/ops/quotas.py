@@ -1,13 +1,13 @@
 """SetQuota and ListQuotas: limits on what may lie below a directory; see fs/meta/quota.py."""
 
 from ...kv.api import Transaction, prefix_end
-from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from ...schema.proto.record_pb2 import QuotaRecordPb
 from ...schema.services import META_SET_QUOTA
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..damage import inode_record
 from ..idempotency import once
 from ..inodes import load_directory
 from ..lineage import begin_epoch
@@ -47,12 +47,15 @@ async def set_quota(tr: Transaction, ctx: OpContext, request: meta.SetQuotaReq) 
 async def _describe_if_there(
     tr: Transaction, ctx: OpContext, inode_id: int
 ) -> meta.DirectoryUsagePb | None:
-    stored = await tr.get(records.inode_key(inode_id), snapshot=True)
+    key = records.inode_key(inode_id)
+    stored = await tr.get(key, snapshot=True)
     if stored is None:
         return None
     try:
-        return await describe(tr, ctx, pb.InodePb.FromString(stored))
+        return await describe(tr, ctx, inode_record(key, stored))
     except FsError as error:
+        if error.status is Status.METADATA_DAMAGED:
+            return meta.DirectoryUsagePb(inode_id=inode_id, damage=str(error))
         if error.status is not Status.NOT_FOUND:
             raise
         return None  # removed; garbage collection takes the quota away

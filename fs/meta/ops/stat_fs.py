@@ -5,6 +5,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
 from .. import records
 from ..context import OpContext
+from ..damage import count, inode_record
 from ..usage import load_usage
 
 
@@ -16,17 +17,17 @@ async def stat_fs(tr: Transaction, ctx: OpContext, request: meta.StatFsReq) -> m
     no quota of bytes lies above.
     """
     keys = [records.INODE_COUNT_KEY, records.INLINE_BYTES_KEY]
-    count, inline = await tr.get_many(keys, snapshot=True)
+    inodes, inline = await tr.get_many(keys, snapshot=True)
     reply = meta.StatFsRsp(
-        inode_count=max(0, records.unpack_count(count)),
-        inline_bytes=max(0, records.unpack_count(inline)),
+        inode_count=max(0, count(keys[0], inodes)),
+        inline_bytes=max(0, count(keys[1], inline)),
     )
-    stored = None
+    stored, key = None, records.inode_key(request.inode_id)
     if request.inode_id:
-        stored = await tr.get(records.inode_key(request.inode_id), snapshot=True)
+        stored = await tr.get(key, snapshot=True)
     if stored is None:
         return reply
-    inode = pb.InodePb.FromString(stored)
+    inode = inode_record(key, stored)
     home_id = inode.inode_id if inode.type == pb.DIRECTORY else inode.home_inode_id
     if not home_id:
         return reply
@@ -34,12 +35,13 @@ async def stat_fs(tr: Transaction, ctx: OpContext, request: meta.StatFsReq) -> m
         if not ancestor.bytes_max and not ancestor.inodes_max:
             continue
         used = await load_usage(tr, ancestor.directory_id, snapshot=True)
+        byte_count, inode_count = max(0, used.byte_count), max(0, used.inode_count)
         if ancestor.bytes_max:
-            left = max(0, ancestor.bytes_max - used.byte_count)
+            left = max(0, ancestor.bytes_max - byte_count)
             if not reply.capacity_bytes or left < reply.free_bytes:
                 reply.capacity_bytes, reply.free_bytes = ancestor.bytes_max, left
         if ancestor.inodes_max:
-            left = max(0, ancestor.inodes_max - used.inode_count)
+            left = max(0, ancestor.inodes_max - inode_count)
             if not reply.HasField("free_inodes") or left < reply.free_inodes:
-                reply.inode_count, reply.free_inodes = used.inode_count, left
+                reply.inode_count, reply.free_inodes = inode_count, left
     return reply

@@ -24,6 +24,7 @@ from ...schema.services import META_MOVE_TO_TRASH
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
+from ..damage import inode_record
 from ..dentries import check_name, clear_dentry, find_dentry, is_dot, load_dentry, require_same
 from ..idempotency import once
 from ..inodes import (
@@ -63,9 +64,10 @@ async def _make_directory(  # noqa: PLR0917 - whose, where, what
 
 
 async def _trash_root(tr: Transaction, ctx: OpContext) -> pb.InodePb:
-    stored = await tr.get(records.inode_key(TRASH_ROOT_INODE_ID))
+    key = records.inode_key(TRASH_ROOT_INODE_ID)
+    stored = await tr.get(key)
     if stored is not None:
-        return pb.InodePb.FromString(stored)
+        return inode_record(key, stored)
     if await find_dentry(tr, ROOT_INODE_ID, NAME) is not None:
         raise FsError(
             Status.EXISTS, "/.trash is not the trash: rename it, so that the trash can be made"

@@ -2144,7 +2144,7 @@ Global___GetUsageReq: _TypeAlias = GetUsageReq  # noqa: Y015
 
 @_typing.final
 class DirectoryUsagePb(_message.Message):
-    """quota unset: none of its own"""
+    """quota unset: none of its own; damage: what is damaged of it, and nothing else is set"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2152,8 +2152,10 @@ class DirectoryUsagePb(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     path: _builtins.bytes
+    damage: _builtins.str
     @_builtins.property
     def usage(self) -> Global___UsagePb: ...
     @_builtins.property
@@ -2165,10 +2167,11 @@ class DirectoryUsagePb(_message.Message):
         usage: Global___UsagePb | None = ...,
         quota: Global___QuotaPb | None = ...,
         path: _builtins.bytes = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inode_id", b"inode_id", "path", b"path", "quota", b"quota", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damage", b"damage", "inode_id", b"inode_id", "path", b"path", "quota", b"quota", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

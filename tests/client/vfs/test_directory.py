@@ -6,7 +6,7 @@ import trio
 
 from fs.client.vfs import directory as directory_module
 from fs.client.vfs.changing_attributes import AttrChange
-from fs.client.vfs.listed_file import ListedName
+from fs.client.vfs.listed_file import UNKNOWN_ID, ListedName
 from fs.schema.status import FsError, Status
 
 from .conftest import ROOT
@@ -37,6 +37,24 @@ async def test_a_name_with_a_damaged_record_is_listed_without_attributes(
             _ = page[1].inode
         assert caught.value.status is Status.METADATA_DAMAGED
         cluster.damaged.clear()
+
+
+async def test_a_damaged_name_is_listed_and_not_taken_for_a_removed_one(
+    autojump_clock, mounts, cluster
+):
+    """Where its record is damaged, meta lists a name that leads to nothing (0), which programs
+    would pass over.
+    """
+    async with mounts() as m:
+        for name in (b"a", b"b"):
+            await m.names.mkdir(1, name, 0o755, ROOT)
+        made = cluster.names[1][b"b"]
+        cluster.names[1][b"b"] = 0
+        d = m.vfs.directories.opendir(1, ROOT)
+        page = await m.vfs.directories.readdir(d, 0)
+        assert [entry.name for entry in page] == [b"a", b"b"]
+        assert page[1].told == ListedName(UNKNOWN_ID, 0)
+        cluster.names[1][b"b"] = made
 
 
 async def test_cursor_is_stable_while_entries_come_and_go(autojump_clock, mounts, monkeypatch):

@@ -1,0 +1,69 @@
+"""What a check says of records that cannot be read, and what would put them right.  Pure.
+
+A damaged record goes: what it was about is then judged without it.  Not so
+    - an inode, whose names still lead to its chunks, and the store's format: nothing is done;
+    - a counter that must never go back: it goes on where nobody has been.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ..kv.api import KeyValue
+from ..schema.status import FsError
+from . import records
+from .fsck_facts import Finding, Kind
+from .inode_ids import BLOCK_MAX, SHARD_COUNT
+from .shapes import require_shape
+
+BLOCKS_APART: Final = 1 << 20
+"""So much further than all others no shard of inode ids is:
+services take each block from a shard of chance.
+"""
+
+
+def damaged_record(
+    key: bytes, value: bytes, error: FsError, *, corrected: bytes | None = None
+) -> Finding:
+    """Return what is said of a record that cannot be read."""
+    is_kept = key.startswith(records.INODE) or key == records.FORMAT_KEY
+    return Finding(
+        Kind.DAMAGED_RECORD,
+        0,
+        error.detail,
+        guards=((key, value),),
+        writes=() if is_kept else ((key, corrected),),
+    )
+
+
+def blocks_of(singletons: Mapping[bytes, bytes], stored: Mapping[bytes, bytes]) -> dict[bytes, int]:
+    """Return how many blocks of inode ids were given out, at the most, by the key of each shard.
+
+    Args:
+        singletons: what can be read.
+        stored: that, and what is damaged.
+    """
+    keys = [records.inode_ids_key(shard) for shard in range(SHARD_COUNT)]
+    known = {key: records.unpack_u64(singletons.get(key)) for key in keys}
+    beyond = min(BLOCK_MAX, max(known.values()) + BLOCKS_APART)
+    return {key: beyond if key in stored and key not in singletons else known[key] for key in keys}
+
+
+def damaged_singletons(
+    rows: Sequence[KeyValue], blocks: Mapping[bytes, int], tick_max: int
+) -> list[Finding]:
+    """Return what is said of single records that cannot be read.
+
+    Args:
+        rows: all of them.
+        blocks: as `blocks_of` tells.
+        tick_max: the latest tick that a remembered outcome bears.
+    """
+    further = dict(blocks) | {records.OUTCOME_TICK_KEY: tick_max + 1}
+    found = []
+    for key, value in rows:
+        try:
+            require_shape(key, value)
+        except FsError as error:
+            corrected = records.pack_u64(further[key]) if key in further else None
+            found.append(damaged_record(key, value, error, corrected=corrected))
+    return found

@@ -1,0 +1,300 @@
+"""Whichever record of metadata is damaged, and however: it is told as damage, by its name.
+What it is not about works on, and `ember fsck` finds it.
+"""
+
+import contextlib
+
+import pytest
+
+from fs.admin.fsck import Check
+from fs.kv.memory import MemoryEngine
+from fs.meta import records
+from fs.meta.check import check
+from fs.meta.fsck_facts import Kind
+from fs.meta.inode_ids import SHARD_COUNT
+from fs.runtime.simulated import SimulatedClock, simulated_runtime
+from fs.schema.proto import common_pb2 as pb
+from fs.schema.proto import meta_pb2 as meta
+from fs.schema.status import FsError, Status
+from tests.admin.namespace import SECOND_CLIENT, furnish
+from tests.meta.harness import ROOT, World, hint, inline_report, session
+
+pytestmark = pytest.mark.thorough
+
+DAMAGES = {
+    "empty": lambda _value: b"",
+    "cut": lambda value: value[:-1],
+    "longer": lambda value: value + b"\xff",
+    "ones": lambda value: b"\xff" * len(value),
+    "nonsense": lambda value: b"\xff" * (len(value) + 1),
+}
+VALUED = {
+    records.INODE, records.DENTRY, records.DIRECTORY_TIMES, records.SUBDIRECTORY_COUNT,
+    records.FILE_SESSION, records.IDEMPOTENCY, records.TRUNCATION, records.FILE_LOCKS,
+    records.CLIENT_LOCKS, records.DIRECTORY_LOCKS, records.LOCK_WAITS, records.USAGE,
+    records.QUOTA, records.USAGE_FENCE, records.GC_FILE, records.GC_DIRECTORY, records.INLINE,
+}  # fmt: skip
+"""Kinds of which each record but those of the roots is damaged here."""
+ALL_ANYTHING = {records.USAGE_EPOCH_KEY, records.USAGE_STATE_KEY}
+LEFT = {Kind.DAMAGED_RECORD: (records.INODE, records.FORMAT_KEY), Kind.WRONG_INLINE: (b"INLN",)}
+"""What no check can put right, by what was damaged."""
+
+
+def lock(first: int) -> pb.FileLockPb:
+    return pb.FileLockPb(kind=pb.POSIX_LOCK, first=first, last=first + 9, is_write=True)
+
+
+async def furnished():
+    world = World(
+        MemoryEngine(SimulatedClock()), inline_bytes_max=4096, inline_total_bytes_max=100_000
+    )
+    await world.initialise()
+    place = await furnish(world)
+    root = world.user(0)
+    inline = (await root.create(place.deep, b"inline", session=session(7))).inode_id
+    await root.sync(inline, **inline_report(b"hello"))
+    await root.close(inline, session(7).session_id)
+    await root.call("lock_directory", meta.LockDirectoryReq(inode_id=place.deep, action=1))
+    await root.create(place.deep, b"trashed")
+    request = meta.MoveToTrashReq(parent_inode_id=place.deep, name=b"trashed", expire_s=3600)
+    await root.call("move_to_trash", request)
+    waiting = meta.SetLockReq(inode_id=place.locked, lock=lock(0), wait_id=1)
+    await world.user(0, client=SECOND_CLIENT).call("set_lock", waiting)
+    fence = b"\x0a\x01r\x11" + bytes(8)
+    await place.change({
+        records.usage_fence_key(place.deep): fence,
+        records.truncation_key(place.open): records.pack_u64(5),
+    })  # fmt: skip
+    await place.set_part(place.open, "file", truncate_pending=True)
+    beside = (await root.mkdir(ROOT, b"beside")).inode_id
+    return world, place, inline, beside
+
+
+class Deeds:
+    """Does one thing after the other, and notes what was said of damage."""
+
+    def __init__(self, world):
+        self.world = world
+        self.root = world.user(0)
+        self.told: list[str] = []
+
+    async def __call__(self, deed, *args, **fields) -> None:
+        try:
+            await (self.root.call if isinstance(deed, str) else deed)(
+                *((deed,) if isinstance(deed, str) else ()), *args, **fields
+            )
+        except FsError as error:
+            if error.status in (Status.RPC_BAD_REQUEST, Status.INTERNAL_ERROR):
+                raise
+            if error.status is Status.METADATA_DAMAGED:
+                self.told.append(str(error))
+
+
+async def use_directory(do: Deeds, inode_id: int) -> None:
+    root = do.root
+    for fields in ({"with_inodes": True, "wants_directory": True}, {"with_directories": True}):
+        await do(root.list, inode_id, **fields)
+    await do(root.usage, inode_id)
+    await do(root.create, inode_id, b"new")
+    await do(root.mkdir, inode_id, b"newer")
+    await do(root.rename, inode_id, b"new", inode_id, b"newest")
+    await do(root.rmdir, inode_id, b"newer")
+    await do(root.set_quota, inode_id, 10**12, 10**6)
+    request = meta.MoveToTrashReq(parent_inode_id=inode_id, name=b"newest", expire_s=3600)
+    await do("move_to_trash", request)
+
+
+async def use_file(do: Deeds, inode_id: int) -> None:
+    root, one = do.root, session(50)
+    await do(root.open, inode_id, session=one, wants_write=True)
+    await do("set_xattr", meta.SetXattrReq(inode_id=inode_id, name=b"user.b", value=b"1"))
+    await do(root.sync, inode_id, has_new_data=True, length_hint=hint(9))
+    await do(root.close, inode_id, one.session_id)
+    await do(root.append, inode_id, 10)
+    await do("set_lock", meta.SetLockReq(inode_id=inode_id, lock=lock(20), wait_id=9))
+
+
+async def use(world, place, inline: int) -> list[str]:
+    do = Deeds(world)
+    directories = (ROOT, place.directory, place.deep)
+    files = (place.file, place.linked, place.open, place.locked, inline)
+    for inode_id in (*directories, *files):
+        await do(do.root.attr, inode_id)
+        await do("list_xattrs", meta.ListXattrsReq(inode_id=inode_id))
+        await do(do.root.set_attr, inode_id, mode=0o700)
+        await do("batch_get_attr", meta.BatchGetAttrReq(inode_ids=[inode_id]))
+    for inode_id in directories:
+        await use_directory(do, inode_id)
+    for inode_id in files:
+        await use_file(do, inode_id)
+        await do(do.root.set_attr, inode_id, length=10)
+    await do("list_quotas", meta.ListQuotasReq())
+    await do("stat_fs", meta.StatFsReq(inode_id=place.file))
+    await do(do.root.link, place.linked, place.deep, b"more")
+    await do(do.root.unlink, place.directory, b"linked")
+    await do(do.root.rename, place.directory, b"deep", ROOT, b"moved")
+    await do(do.root.remove_tree, ROOT, b"d")
+    return do.told
+
+
+async def visit(world) -> None:
+    """Background work goes on, whatever there is."""
+    world.mgmtd.client_ids = []
+    for task in (world.meta.gc, world.meta.trash, world.meta.sessions):
+        with contextlib.suppress(FsError):  # some of it needs this very record: it says so
+            await task.step()
+
+
+def checker(world) -> Check:
+    return Check(world.engine, simulated_runtime(None, 1), is_paced=False)
+
+
+async def chosen_keys(prefix: bytes) -> list[bytes]:
+    world, place, inline, _ = await furnished()
+    rows = await world.dump()
+    if prefix == records.SINGLETON:
+        single = [key for key in rows if key.startswith(prefix) and b"inode-ids" not in key]
+        return [*sorted(set(single) - ALL_ANYTHING), records.inode_ids_key(3)]
+    about = [place.directory, place.deep, place.file, place.open, place.locked, inline]
+    packed = [*map(records.pack_id, about), *(one.to_bytes(8, "big") for one in about)]
+    found = sorted(key for key in rows if key.startswith(prefix))
+    return [key for key in found if key[4:12] in packed] or found[:1]
+
+
+def damaged_key(rows: dict[bytes, bytes], wanted: bytes) -> bytes:
+    """Keys with times in them differ from world to world."""
+    return wanted if wanted in rows else min(key for key in rows if key.startswith(wanted[:4]))
+
+
+async def require_found(world, key: bytes, *, is_certain: bool) -> None:
+    """A value that could be one is found if anything else tells otherwise."""
+    report = await checker(world).run(is_repair=False)
+    kinds = {finding.kind for finding in report.findings}
+    expected = {Kind.DAMAGED_RECORD, Kind.WRONG_INLINE, Kind.DANGLING_NAME}
+    assert not is_certain or kinds & expected, key
+    if Kind.DAMAGED_RECORD in kinds:
+        assert any(repr(key) in finding.text for finding in report.findings)
+
+
+async def require_others_usable(world, place, beside: int, key: bytes) -> None:
+    do = Deeds(world)
+    await use_directory(do, beside)
+    if not key.startswith(records.SINGLETON) or key == records.inode_ids_key(3):
+        assert not do.told
+    if key != records.inode_key(place.deep):
+        listed = (await do.root.list(place.deep, with_inodes=True)).entries
+        names = {entry.name for entry in listed}
+        assert {b"file", b"inline", b"locked", b"open", b"second"} <= names
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("prefix", sorted(VALUED | {records.SINGLETON}))
+async def test_a_damaged_record_is_told_and_found(prefix, damage, caplog):
+    for wanted in await chosen_keys(prefix):
+        world, place, inline, beside = await furnished()
+        rows = await world.dump()
+        key = damaged_key(rows, wanted)
+        value = DAMAGES[damage](rows[key])
+        if (prefix, value) in {(records.FILE_LOCKS, b""), (records.USAGE_FENCE, b"")}:
+            continue  # says that there is none
+        await place.change({key: value})
+        await require_found(world, key, is_certain=damage != "ones")
+        world.meta = world.new_meta()
+        await require_others_usable(world, place, beside, key)
+        told = await use(world, place, inline)
+        assert all(repr(key) in line for line in told), (key, told)
+        await visit(world)
+    assert not [one for one in caplog.records if one.levelname in ("ERROR", "CRITICAL")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("prefix", sorted(VALUED | {records.SINGLETON}))
+async def test_a_damaged_record_is_repaired(prefix, damage):
+    for wanted in await chosen_keys(prefix):
+        world, place, _, _ = await furnished()
+        rows = await world.dump()
+        key = damaged_key(rows, wanted)
+        await place.change({key: DAMAGES[damage](rows[key])})
+        report = await checker(world).run(is_repair=True)
+        left = {finding.kind for finding in report.left}
+        assert all(key.startswith(LEFT[kind]) for kind in left), report.left
+        if not left:
+            assert await check(world.engine) == []
+            world.meta = world.new_meta()
+            await world.user(0).create(ROOT, b"after")
+
+
+@pytest.mark.parametrize("prefix", sorted(VALUED | {
+    records.XATTR, records.LINK, records.QUOTA_NEAR, records.TRASH,
+}))  # fmt: skip
+async def test_what_cannot_be_a_key_is_found_and_goes(prefix):
+    world, place, _, _ = await furnished()
+    await place.change({prefix + bytes(tail): b"\xff" for tail in (1, 5)})
+    report = await checker(world).run(is_repair=False)
+    assert sum(finding.kind is Kind.DAMAGED_RECORD for finding in report.findings) == 2
+    await visit(world)
+    report = await checker(world).run(is_repair=True)
+    if prefix == records.INODE:
+        assert len(report.left) == 2
+    else:
+        assert report.left == []
+        assert await check(world.engine) == []
+
+
+async def test_ids_go_on_behind_all_others_where_their_counter_was_damaged():
+    world, place, _, _ = await furnished()
+    key = records.inode_ids_key(3)
+    before = max([
+        records.unpack_u64(value)
+        for value in (await place.rows(records.SINGLETON + b"inode-ids")).values()
+    ])  # fmt: skip
+    await place.change({key: b"\xff" * 8})
+    await checker(world).run(is_repair=True)
+    assert records.unpack_u64((await place.rows(key))[key]) > before + SHARD_COUNT
+
+
+async def test_a_damaged_counter_of_ids_keeps_nobody_from_making_files(caplog):
+    world, place, _, _ = await furnished()
+    left = records.inode_ids_key(9)
+    keys = {records.inode_ids_key(shard) for shard in range(SHARD_COUNT)} - {left}
+    await place.change(dict.fromkeys(keys, b"\xff"))
+    world.meta = world.new_meta()
+    await world.user(0).create(ROOT, b"made")
+    assert "inode ids are not used" in caplog.text or not caplog.records
+    await place.change({left: b"\xff"})
+    world.meta = world.new_meta()
+    with pytest.raises(FsError, match=r"METADATA_DAMAGED.*inode-ids"):
+        await world.user(0).create(ROOT, b"none")
+
+
+async def test_an_inode_under_anothers_number_is_not_stored_over_that():
+    world, place, _, _ = await furnished()
+    stored = await place.rows(records.inode_key(place.locked))
+    await place.change({records.inode_key(place.file): next(iter(stored.values()))})
+    with pytest.raises(FsError, match=r"METADATA_DAMAGED.*it says it is inode"):
+        await world.user(0).set_attr(place.file, mode=0o600)
+    assert await place.rows(records.inode_key(place.locked)) == stored
+
+
+async def test_damage_in_the_trash_holds_up_no_other_name():
+    """Three damaged names ended each scan before the others had their turn."""
+    world = World(MemoryEngine(SimulatedClock()), gc_batch_count=4)
+    await world.initialise()
+    root = world.user(0)
+    for i in range(12):
+        await root.create(ROOT, b"%02d" % i)
+        request = meta.MoveToTrashReq(parent_inode_id=ROOT, name=b"%02d" % i, expire_s=3600)
+        await root.call("move_to_trash", request)
+    rows = await world.dump()
+    marks = sorted(key for key in rows if key.startswith(records.TRASH))
+    tr = world.engine.transaction()
+    for key in marks[:6]:
+        _, parent_id, name = records.trash_parts(key)
+        tr.set(records.dentry_key(parent_id, name), b"\xff")
+    await tr.commit()
+    late = world.new_meta()
+    late.trash._now_ns = lambda: max(records.trash_parts(key)[0] for key in marks) + 1
+    for _ in range(4):
+        await late.trash.step()
+    left = sorted(key for key in await world.dump() if key.startswith(records.TRASH))
+    assert left == marks[:6]
