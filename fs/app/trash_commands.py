@@ -5,6 +5,7 @@ Does not decide anything: fs/meta/ops/trash.py does.
 """
 
 import json
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
@@ -49,6 +50,21 @@ def expiry_s(expiry: Expiry) -> int:
     return int(expiry.value[:-1]) * _UNIT_S[expiry.value[-1]]
 
 
+def _removed(path: str) -> str:
+    """Return what the file system calls a path that is to go.
+
+    Of a name that ends in a slash only a directory is meant, and of one that says `.`
+    or `..` hardly what it comes to.
+
+    Raises:
+        FsError: INVALID_ARGUMENT; and as `path_inside`.
+    """
+    if os.path.basename(path.rstrip("/")) in {".", ".."}:  # noqa: PTH119 - not of this machine
+        raise FsError(Status.INVALID_ARGUMENT, "name it without `.` or `..` at its end")
+    inside = path_inside(path)
+    return f"{inside}/" if path.endswith("/") and inside != "/" else inside
+
+
 @rm.command()
 def _rm(
     paths: Annotated[
@@ -68,8 +84,8 @@ def _rm(
     """
     with connected(directory, paths) as fs:
         for path in paths:
-            inside = path_inside(path)
             with named(path):
+                inside = _removed(path)
                 if not recursive and fs.stat(inside, follow=False).is_dir:
                     raise FsError(Status.IS_DIRECTORY, "say -r to remove a directory")
                 fs.move_to_trash(inside, expiry_s(expire) if expire else 0)

@@ -222,6 +222,8 @@ class EmberFs(Trash, Limits, Trees):
 
     async def _create(self, path: str, mode: int, *, exclusive: bool, truncate: bool) -> EmberFile:
         directory, name = split_path(path)
+        if path.endswith("/"):
+            raise FsError(Status.IS_DIRECTORY, path)
         session_id = self._new_session_id()
         request = meta_pb2.CreateReq(
             caller=self._identity.caller(),

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 def split_path(path: str) -> tuple[str, bytes]:
-    """Return (directory, last component) of a path;
+    """Return (directory, last component) of a path, with or without slashes at its end;
     raises FsError(INVALID_ARGUMENT) when it has no last one.
     """
     directory, name = os.path.split(path.rstrip("/"))
@@ -121,6 +121,22 @@ class Paths:
                 return False
             raise
         return True
+
+    async def _require_meant(self, path: str, named: str | None = None) -> None:
+        """Refuse a path that ends in a slash, as only a directory's may, for something else.
+
+        Args:
+            path: as it was given.
+            named: the path of what it is about; None: that one itself.
+
+        Raises:
+            FsError: NOT_DIRECTORY, NOT_FOUND and others.
+        """
+        if not path.endswith("/"):
+            return
+        about = (named or path).rstrip("/") or "/"
+        if not (await self.stat(about, follow=False)).is_dir:
+            raise FsError(Status.NOT_DIRECTORY, f"{path} ends in a slash, {about} is no directory")
 
     async def _parent(self, path: str) -> tuple[InodeId, bytes]:
         """Return (inode id of the directory, last component) of a path."""
@@ -263,6 +279,7 @@ class Paths:
 
     async def unlink(self, path: str) -> None:
         """Remove a name that is not a directory."""
+        await self._require_meant(path)
         directory, name = split_path(path)
         request = meta_pb2.UnlinkReq(caller=self._identity.caller(), name=name)
         await self._change(services.META_UNLINK, request, Place(directory))
@@ -285,6 +302,8 @@ class Paths:
         self, old: str, new: str, *, no_replace: bool = False, exchange: bool = False
     ) -> None:
         """Rename atomically, replacing what `new` names unless told otherwise."""
+        await self._require_meant(old)
+        await self._require_meant(new, old)
         (old_directory, old_name), (new_directory, new_name) = split_path(old), split_path(new)
         request = meta_pb2.RenameReq(
             caller=self._identity.caller(),
@@ -303,6 +322,7 @@ class Paths:
     async def link(self, old: str, new: str) -> None:
         """Give a file one more name; a symbolic link at `old` is not followed."""
         inode_id = (await self.stat(old, follow=False)).inode_id
+        await self._require_meant(new)
         directory, name = split_path(new)
         request = meta_pb2.LinkReq(caller=self._identity.caller(), inode_id=inode_id, name=name)
         await self._change(services.META_LINK, request, Place(directory))
@@ -311,6 +331,7 @@ class Paths:
         """Make a symbolic link at `path`; its target, absolute or relative to where it is,
         need not exist.
         """
+        await self._require_meant(path)
         directory, name = split_path(path)
         request = meta_pb2.SymlinkReq(
             caller=self._identity.caller(), name=name, target=os.fsencode(target)

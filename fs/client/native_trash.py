@@ -22,6 +22,7 @@ class Trash(Paths):
         Raises:
             FsError: as of a removal; NOT_PERMITTED also for a directory of somebody else.
         """
+        await self._require_meant(path)
         parent, name = await self._parent(path)
         request = meta_pb2.MoveToTrashReq(
             caller=self._identity.caller(), parent_inode_id=parent, name=name, expire_s=expire_s

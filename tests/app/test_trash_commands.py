@@ -35,3 +35,18 @@ def test_a_path_of_the_machine_is_none_of_a_cluster_that_nobody_named(tmp_path, 
     assert caught.value.status is Status.INVALID_ARGUMENT
     for path in ("/", str(tmp_path / "only-there")):
         assert connected(None, [path]) is None
+
+
+@pytest.mark.parametrize("path", ["/d/.", "/d/..", "/d/../", ".", "/a/b/./"])
+def test_a_name_is_removed_by_itself(path):
+    """As `rm` of others: what `..` comes to is hardly meant."""
+    with pytest.raises(FsError, match="name it without") as caught:
+        trash_commands._removed(path)
+    assert caught.value.status is Status.INVALID_ARGUMENT
+
+
+def test_a_slash_at_the_end_is_told_to_who_judges_it(tmp_path):
+    """`ember rm FILE/` removed a file."""
+    assert trash_commands._removed(f"{tmp_path}/file/") == f"{tmp_path}/file/"
+    assert trash_commands._removed(f"{tmp_path}/file") == f"{tmp_path}/file"
+    assert trash_commands._removed("/") == "/"

@@ -86,6 +86,29 @@ async def test_one_client_locks_a_directory(client):
     await one.mkdir("/d/y")
 
 
+async def test_a_slash_at_the_end_of_a_path_means_a_directory(client, world):
+    """`file/` was removed, renamed and written to as `file`."""
+    fs, user = client(), world.user()
+    await fs.makedirs("/d")
+    await user.create(1, b"f")
+    await user.symlink(1, b"link", b"/d")
+    for path in ("/f/", "/link/"):
+        for way in (fs.unlink, fs.move_to_trash, lambda p: fs.rename(p, "/x")):
+            with refused(Status.NOT_DIRECTORY, "ENOTDIR"):
+                await way(path)
+    with refused(Status.NOT_DIRECTORY, "ENOTDIR"):
+        await fs.rename("/f", "/x/")
+    for way in (fs.link, fs.symlink):
+        with refused(Status.NOT_FOUND, "ENOENT"):
+            await way("/f", "/x/")
+    with refused(Status.IS_DIRECTORY, "EISDIR"):
+        await fs.create("/x/")
+    assert await user.names(1) == [b"d", b"f", b"link"]
+    await fs.mkdir("/e/")
+    await fs.rename("/e/", "/g/")
+    await fs.move_to_trash("/g/")
+
+
 async def test_many_paths_at_once(client, world):
     fs, stranger = client(), client(2, uid=1000)
     await fs.makedirs("/a/b")
