@@ -1,6 +1,11 @@
 """Fixtures for the suites of what works on any store: import them into a conftest.py."""
 
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
 import pytest
+import trio
 
 from fs.kv.api import Transaction
 from fs.kv.faulty import FaultyEngine
@@ -37,16 +42,37 @@ async def open_lab(tmp_path, nursery):
     """Return a function that opens a new, empty engine of a kind,
     with `faults` that a test may set.
     """
+    async with _labs(tmp_path, nursery) as open_one:
+        yield open_one
+
+
+@asynccontextmanager
+async def example_lab(path: Path):
+    """Open an engine as `open_lab` does, for one example of a test that hypothesis repeats.
+
+    A fixture is made once for all examples, so the tasks of its engines, which end with the first
+    one, would be missing in the others.
+    """
+    place = Path(mkdtemp(dir=path))
+    async with trio.open_nursery() as nursery, _labs(place, nursery) as open_one:
+        yield await open_one()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _labs(path: Path, nursery: trio.Nursery):
     labs = []
 
     async def open_one(kind: str = KIND):
         if kind == "memory":
             return MemoryEngine(SimulatedClock())
-        lab = Lab(kind, tmp_path / f"kv-{len(labs)}", nursery)
+        lab = Lab(kind, path / f"kv-{len(labs)}", nursery)
         labs.append(lab)
         return CountedEngine(await lab.open(), None)
 
-    yield open_one
-    for lab in labs:
-        await lab.clean()
-        await lab.close()
+    try:
+        yield open_one
+    finally:
+        for lab in labs:
+            await lab.clean()
+            await lab.close()

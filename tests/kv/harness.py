@@ -23,7 +23,7 @@ from fs.kv.transact import snapshot_read
 from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels
 from fs.rpc.server import Server
-from fs.rpc.transport_memory import MemoryNetwork
+from fs.rpc.transport_memory import DelayRange, MemoryNetwork
 from fs.runtime.ports import Runtime, Stream, StreamHandler
 from fs.runtime.real import RealClock
 from fs.schema.config import KvSection, RpcSection
@@ -35,6 +35,9 @@ CHOSEN_KIND = os.environ.get("EMBER_TEST_KV", "")
 """The one kind of engine to test on (`ember test --kv`);
 empty: each suite on what it usually runs on.
 """
+SOME_DELAY = DelayRange()
+NO_DELAY = DelayRange(0.0, 0.0)
+"""For suites that say how much virtual time something takes, whatever the store."""
 
 
 class NoNetwork:
@@ -62,9 +65,9 @@ class Served:
 
     ADDRESS = "mem:kv"
 
-    def __init__(self, engine: LocalEngine, seed: int = 1) -> None:
+    def __init__(self, engine: LocalEngine, seed: int = 1, delay: DelayRange = SOME_DELAY) -> None:
         self.engine = engine
-        self.network = MemoryNetwork(seed)
+        self.network = MemoryNetwork(seed, delay=delay)
         self.boot = 1
         self.client_count = 0
         self.service: KvService
@@ -158,7 +161,8 @@ class Lab:
         return self.engine
 
     async def _serve(self, engine: RocksDbEngine) -> None:
-        self._local, self._served = engine, Served(engine)
+        delay = NO_DELAY if CHOSEN_KIND else SOME_DELAY
+        self._local, self._served = engine, Served(engine, delay=delay)
         await self._served.start(self._nursery)
         self.engine, self._client = await self._nursery.start(self._served.hold_client)
         await snapshot_read(self.engine, lambda tr: tr.get(b""))  # learns where the store stands

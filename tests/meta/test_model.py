@@ -10,6 +10,7 @@ from fs.kv.faulty import RandomFaults
 from fs.meta.check import check
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.status import FsError
+from tests.kv.fixtures import example_lab
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.harness import ROOT, World
 from tests.meta.model import Model
@@ -117,15 +118,15 @@ async def run_pair(world, seed, step_count):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 2**32))
-async def test_against_the_model(open_lab, seed):
-    engine = await open_lab()
-    world = World(engine)
-    await world.initialise()
-    # Conflicts and both kinds of unknown outcomes must not show.
-    engine.faults = RandomFaults(
-        random.Random(seed), conflict=0.1, unknown_committed=0.1, unknown_lost=0.1
-    )
-    await run_pair(world, seed, 40)
+async def test_against_the_model(tmp_path, seed):
+    async with example_lab(tmp_path) as engine:
+        world = World(engine)
+        await world.initialise()
+        # Conflicts and both kinds of unknown outcomes must not show.
+        engine.faults = RandomFaults(
+            random.Random(seed), conflict=0.1, unknown_committed=0.1, unknown_lost=0.1
+        )
+        await run_pair(world, seed, 40)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

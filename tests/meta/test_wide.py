@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fs.kv.faulty import RandomFaults
 from fs.meta.usage import charge as real_charge
+from tests.kv.fixtures import example_lab
 from tests.kv.harness import CHOSEN_KIND
 from tests.meta.conftest import ANY_KIND
 from tests.meta.deeds import Deed
@@ -30,14 +31,14 @@ DEED_COUNT = 70 if CHOSEN_KIND != "foundationdb" else 12
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 2**32))
-async def test_everything_against_the_model(open_lab, autojump_clock, seed):  # noqa: ARG001
-    engine = await open_lab()
-    world = World(engine, **CONFIG)
-    await world.initialise()
-    engine.faults = RandomFaults(
-        random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
-    )
-    await Company(world, random.Random(seed)).run(DEED_COUNT)
+async def test_everything_against_the_model(tmp_path, autojump_clock, seed):  # noqa: ARG001
+    async with example_lab(tmp_path) as engine:
+        world = World(engine, **CONFIG)
+        await world.initialise()
+        engine.faults = RandomFaults(
+            random.Random(seed), conflict=0.05, unknown_committed=0.05, unknown_lost=0.05
+        )
+        await Company(world, random.Random(seed)).run(DEED_COUNT)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
