@@ -132,6 +132,7 @@ def _rename(request: meta.RenameReq, reply: meta.RenameRsp) -> Event:
         "to_name": _text(request.new_name),
         "exchange": request.exchange,
         "replaced": 0 if request.exchange else reply.replaced.inode_id,
+        "whiteout": reply.whiteout_inode_id,
     }
 
 

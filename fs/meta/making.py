@@ -71,6 +71,13 @@ def new_inode(
     return inode
 
 
+def is_whiteout(type_: int, rdev: int) -> bool:
+    """Return whether a node is one with which overlays hide names: of no device, so that on Linux
+    anybody may make it.
+    """
+    return type_ == pb.CHAR_DEVICE and not rdev
+
+
 async def put_uncounted(
     tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, inode: pb.InodePb
 ) -> None:

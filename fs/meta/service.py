@@ -242,7 +242,8 @@ class MetaService(RequestRunner):
             old = request.old_parent_inode_id, request.old_name
             return old, (request.new_parent_inode_id, request.new_name)
 
-        return await self._move(rename, request, places)
+        new_inode_id = await self.inode_ids.take() if request.leaves_whiteout else 0
+        return await self._move(rename, request, places, new_inode_id=new_inode_id)
 
     async def move_to_trash(self, _call: Call, request: meta.MoveToTrashReq) -> meta.MoveToTrashRsp:
         """Serve MoveToTrash."""

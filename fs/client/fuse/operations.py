@@ -33,6 +33,8 @@ T = TypeVar("T")
 _DOT_COOKIES = 2
 _ACL_PREFIX = b"system.posix_acl_"
 _OF_WALKS = frozenset({"getattr", "getxattr", "readlink"})
+_RENAME_WHITEOUT: Final = 4
+"""As Linux has it; pyfuse3 has no name for it."""
 _PARENTS_AT: Final = MappingProxyType(
     {
         "create": (0,),
@@ -265,7 +267,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         """See pyfuse3."""
-        if flags & ~(pyfuse3.RENAME_EXCHANGE | pyfuse3.RENAME_NOREPLACE):
+        if flags & ~(pyfuse3.RENAME_EXCHANGE | pyfuse3.RENAME_NOREPLACE | _RENAME_WHITEOUT):
             raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
         await self._names.rename(
             (InodeId(parent_inode_old), name_old),
@@ -273,6 +275,7 @@ class Operations(pyfuse3.Operations):
             self._caller(ctx),
             no_replace=bool(flags & pyfuse3.RENAME_NOREPLACE),
             exchange=bool(flags & pyfuse3.RENAME_EXCHANGE),
+            leaves_whiteout=bool(flags & _RENAME_WHITEOUT),
         )
 
     @handler

@@ -63,6 +63,11 @@ def _moved(reply: meta_pb2.RenameRsp) -> tuple[InodeId | None, InodeId | None]:
     return ABSENT if is_only else None, InodeId(reply.moved.inode_id)
 
 
+def _hidden(reply: meta_pb2.RenameRsp) -> tuple[InodeId | None, InodeId | None]:
+    # What the old name leads to is asked for by whoever wants it.
+    return None, InodeId(reply.moved.inode_id)
+
+
 def _exchanged(reply: meta_pb2.RenameRsp) -> tuple[InodeId | None, InodeId | None]:
     if not reply.HasField("replaced"):  # two names of one file
         return None, None
@@ -358,6 +363,7 @@ class Namespace(ChangingAttributes):
         *,
         no_replace: bool = False,
         exchange: bool = False,
+        leaves_whiteout: bool = False,
     ) -> Change[meta_pb2.RenameReq, meta_pb2.RenameRsp, None]:
         """Return the change that `rename` makes."""
         request = meta_pb2.RenameReq()
@@ -366,6 +372,7 @@ class Namespace(ChangingAttributes):
         request.new_parent_inode_id, request.new_name = new
         request.no_replace = no_replace
         request.exchange = exchange
+        request.leaves_whiteout = leaves_whiteout
         state = None if exchange or no_replace else self._open_state(*new)
         if state is not None:
             request.keep_session.CopyFrom(self._keep_session(state))
@@ -378,7 +385,7 @@ class Namespace(ChangingAttributes):
                 return None
             return self._note_removed(new, reply.replaced, state, caller)
 
-        moved = _exchanged if exchange else _moved
+        moved = _exchanged if exchange else _hidden if leaves_whiteout else _moved
         return self._change(services.META_RENAME, request, caller, (old, new), take, leads_to=moved)
 
     async def rename(
@@ -389,13 +396,22 @@ class Namespace(ChangingAttributes):
         *,
         no_replace: bool = False,
         exchange: bool = False,
+        leaves_whiteout: bool = False,
     ) -> None:
         """Rename (parent inode id, name) `old` to `new`, atomically.
 
         Raises:
             FsError: EXISTS with `no_replace`, and whatever meta says.
         """
-        await self.make(self.moving(old, new, caller, no_replace=no_replace, exchange=exchange))
+        change = self.moving(
+            old,
+            new,
+            caller,
+            no_replace=no_replace,
+            exchange=exchange,
+            leaves_whiteout=leaves_whiteout,
+        )
+        await self.make(change)
 
     def _take_moved(
         self, old: Place, new: Place, reply: meta_pb2.RenameRsp, *, exchange: bool

@@ -8,7 +8,7 @@ from ...schema.status import FsError, Status
 from .. import permissions
 from ..context import OpContext
 from ..idempotency import once
-from ..making import find_place, new_inode, put
+from ..making import find_place, is_whiteout, new_inode, put
 from .create import give_file_part
 
 _MAKEABLE = (pb.FILE, pb.FIFO, pb.SOCKET, pb.CHAR_DEVICE, pb.BLOCK_DEVICE)
@@ -21,12 +21,12 @@ async def mknod(tr: Transaction, ctx: OpContext, request: meta.MknodReq) -> meta
 
     Raises:
         FsError: as `find_place`; INVALID_ARGUMENT for another type; NOT_PERMITTED for a device by
-            anyone but root.
+            anyone but root, unless it is a whiteout.
     """
     if request.type not in _MAKEABLE:
         raise FsError(Status.INVALID_ARGUMENT, f"mknod of type {request.type}")
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
-    if request.type in _DEVICES:
+    if request.type in _DEVICES and not is_whiteout(request.type, request.rdev):
         permissions.require_root(ctx.caller, "making a device node")
     inode = new_inode(ctx, parent, request.type, request.mode, umask=request.umask)
     if request.type == pb.FILE:

@@ -44,9 +44,10 @@ from ..inodes import (
     stamp_directory,
     store_inode,
 )
+from ..making import new_inode, put_uncounted
 from ..name_leases import require_unleased
 from ..read_ahead import name_keys
-from ..usage import Change, charge, whole_tree
+from ..usage import Change, charge, usage_of, whole_tree
 from .trash_mark import mark_after_rename
 from .unlink import keep_open
 
@@ -74,8 +75,8 @@ class _Move:
 def _check_request(request: meta.RenameReq) -> None:
     check_name(request.old_name)
     check_name(request.new_name)
-    if request.no_replace and request.exchange:
-        raise FsError(Status.INVALID_ARGUMENT, "NOREPLACE together with EXCHANGE")
+    if request.exchange and (request.no_replace or request.leaves_whiteout):
+        raise FsError(Status.INVALID_ARGUMENT, "EXCHANGE together with NOREPLACE or WHITEOUT")
     if is_dot(request.old_name):
         raise FsError(Status.BUSY, f"rename of {request.old_name!r}")
     if is_dot(request.new_name):
@@ -135,6 +136,22 @@ def _check_replaceable(source: pb.InodePb, target: pb.InodePb) -> None:
         raise FsError(Status.NOT_DIRECTORY, f"inode {target.inode_id:#x} is no directory")
     if source.type != pb.DIRECTORY and target.type == pb.DIRECTORY:
         raise FsError(Status.IS_DIRECTORY, f"inode {target.inode_id:#x}")
+
+
+async def _leave_whiteout(
+    tr: Transaction, ctx: OpContext, request: meta.RenameReq, old: Place
+) -> tuple[int, list[Change]]:
+    """Put a whiteout in place of what moves away, if one is asked for.
+
+    Returns:
+        Its inode id (0: none), and what it counts for.
+    """
+    if not request.leaves_whiteout:
+        return 0, []
+    node = new_inode(ctx, old.parent, pb.CHAR_DEVICE, 0)
+    node.home_inode_id = old.parent.inode_id
+    await put_uncounted(tr, ctx, old.parent, old.name, node)
+    return node.inode_id, [(old.parent.inode_id, usage_of(node))]
 
 
 def _require_parent_change(ctx: OpContext, inode: pb.InodePb) -> None:
@@ -277,6 +294,7 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
         return meta.RenameRsp(moved=source)
     await _check_move(tr, ctx, _Move(old, new, source, target, request.exchange))
     changes: list[Change] = []
+    whiteout_id = 0
     if request.exchange:
         assert target is not None and target_dentry is not None
         changes += await _move_usage(tr, ctx, target, new, old)
@@ -288,8 +306,10 @@ async def rename(tr: Transaction, ctx: OpContext, request: meta.RenameReq) -> me
         if target is not None:
             changes += await _replace(tr, ctx, request, new, target)
         clear_dentry(tr, old_parent.inode_id, old.name)
+        whiteout_id, counted = await _leave_whiteout(tr, ctx, request, old)
+        changes += counted
     mark = await mark_after_rename(
         tr, ctx, source_dentry, old_parent.inode_id, old.name, new_parent
     )
     await relocate(tr, ctx, source, old, new, changes, trash=mark)
-    return meta.RenameRsp(moved=source, replaced=target)
+    return meta.RenameRsp(moved=source, replaced=target, whiteout_inode_id=whiteout_id)

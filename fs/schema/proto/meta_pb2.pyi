@@ -726,6 +726,7 @@ class RenameReq(_message.Message):
     KEEP_INODE_ID_FIELD_NUMBER: _builtins.int
     OLD_DIRECTORY_FIELD_NUMBER: _builtins.int
     NEW_DIRECTORY_FIELD_NUMBER: _builtins.int
+    LEAVES_WHITEOUT_FIELD_NUMBER: _builtins.int
     old_parent_inode_id: _builtins.int
     old_name: _builtins.bytes
     new_parent_inode_id: _builtins.int
@@ -736,6 +737,10 @@ class RenameReq(_message.Message):
     old_directory: _builtins.bytes
     new_directory: _builtins.bytes
     """as directory in Create"""
+    leaves_whiteout: _builtins.bool
+    """The old name then leads to a character device (0, 0): a whiteout, with which an overlay hides
+    a name of a lower directory.
+    """
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -756,10 +761,11 @@ class RenameReq(_message.Message):
         keep_inode_id: _builtins.int = ...,
         old_directory: _builtins.bytes = ...,
         new_directory: _builtins.bytes = ...,
+        leaves_whiteout: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "keep_session", b"keep_session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "exchange", b"exchange", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "new_directory", b"new_directory", "new_name", b"new_name", "new_parent_inode_id", b"new_parent_inode_id", "no_replace", b"no_replace", "old_directory", b"old_directory", "old_name", b"old_name", "old_parent_inode_id", b"old_parent_inode_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "exchange", b"exchange", "keep_inode_id", b"keep_inode_id", "keep_session", b"keep_session", "leaves_whiteout", b"leaves_whiteout", "new_directory", b"new_directory", "new_name", b"new_name", "new_parent_inode_id", b"new_parent_inode_id", "no_replace", b"no_replace", "old_directory", b"old_directory", "old_name", b"old_name", "old_parent_inode_id", b"old_parent_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,13 +773,15 @@ Global___RenameReq: _TypeAlias = RenameReq  # noqa: Y015
 
 @_typing.final
 class RenameRsp(_message.Message):
-    """replaced unset: nothing was; directories as in CreateRsp"""
+    """replaced unset: nothing was; directories as in CreateRsp; whiteout_inode_id 0: none was left"""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MOVED_FIELD_NUMBER: _builtins.int
     REPLACED_FIELD_NUMBER: _builtins.int
     DIRECTORIES_FIELD_NUMBER: _builtins.int
+    WHITEOUT_INODE_ID_FIELD_NUMBER: _builtins.int
+    whiteout_inode_id: _builtins.int
     @_builtins.property
     def moved(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -786,10 +794,11 @@ class RenameRsp(_message.Message):
         moved: _common_pb2.InodePb | None = ...,
         replaced: _common_pb2.InodePb | None = ...,
         directories: _abc.Iterable[_common_pb2.InodePb] | None = ...,
+        whiteout_inode_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "replaced", b"replaced"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directories", b"directories", "moved", b"moved", "replaced", b"replaced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directories", b"directories", "moved", b"moved", "replaced", b"replaced", "whiteout_inode_id", b"whiteout_inode_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -75,7 +75,7 @@ async def test_operating_errors_become_their_errno(operations):
         await operations().read(99, 0, 1)
     assert e.value.errno == errno.EBADF
     with pytest.raises(pyfuse3.FUSEError) as e:
-        await operations().rename(1, b"a", 1, b"b", 4, CTX)
+        await operations().rename(1, b"a", 1, b"b", 8, CTX)
     assert e.value.errno == errno.EINVAL
 
 

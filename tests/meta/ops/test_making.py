@@ -140,6 +140,10 @@ async def test_mknod_types(root, alice):
     assert file.file.layout.chunk_size_bytes and file.file.dyn_stripe == 1
     with refused(Status.NOT_PERMITTED, "EPERM"):
         await alice.mknod(d, b"b", pb.BLOCK_DEVICE)
+    with refused(Status.NOT_PERMITTED, "EPERM"):
+        await alice.mknod(d, b"b", pb.CHAR_DEVICE, rdev=0x105)
+    whiteout = await alice.mknod(d, b"w", pb.CHAR_DEVICE, 0)
+    assert (whiteout.rdev, whiteout.uid) == (0, alice.uid)
     for type_ in (pb.DIRECTORY, pb.SYMLINK, pb.TYPE_NONE):
         with refused(Status.INVALID_ARGUMENT):
             await root.mknod(d, b"x", type_)

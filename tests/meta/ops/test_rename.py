@@ -5,6 +5,7 @@ import itertools
 import pytest
 import trio
 
+from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 from tests.meta.harness import ROOT, refused, session
@@ -173,3 +174,45 @@ async def test_concurrent_renames_cannot_close_a_loop(world, root, nursery):
         await trio.sleep(0.01)
     # The loser finds either a loop or its name gone from the root; check() runs at the end.
     assert outcomes.count("moved") == 1
+
+
+async def test_a_whiteout_is_left_in_place_of_what_moves(root, alice):
+    """Its owner is who moves, it counts, and the other operations meet what they would."""
+    d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
+    await root.set_quota(d, 0, 3)
+    await alice.create(d, b"f")
+    sub = (await alice.mkdir(d, b"sub")).inode_id
+    moved = await alice.rename(d, b"f", d, b"g", leaves_whiteout=True)
+    left = await root.lookup(d, b"f")
+    assert left.inode_id == moved.whiteout_inode_id
+    assert (left.type, left.rdev, left.mode, left.uid, left.nlink) == (
+        pb.CHAR_DEVICE, 0, 0, alice.uid, 1,
+    )  # fmt: skip
+    assert (await root.usage(d)).directory.usage.files == 2
+    with refused(Status.QUOTA_EXCEEDED, "EDQUOT"):
+        await alice.rename(d, b"sub", d, b"sub2", leaves_whiteout=True)
+    assert (await root.lookup(d, b"sub")).inode_id == sub
+    await alice.rename(d, b"g", d, b"f")
+    await alice.rename(d, b"sub", d, b"sub2", leaves_whiteout=True)
+    assert (await root.attr(d)).nlink == 3
+    with refused(Status.EXISTS, "EEXIST"):
+        await alice.rename(d, b"f", d, b"sub", leaves_whiteout=True, no_replace=True)
+    with refused(Status.INVALID_ARGUMENT, "EINVAL"):
+        await alice.rename(d, b"f", d, b"sub", leaves_whiteout=True, exchange=True)
+    assert await root.names(d) == [b"f", b"sub", b"sub2"]
+
+
+async def test_a_repeat_leaves_no_second_whiteout(world, root):
+    await root.create(ROOT, b"f")
+    first = await root.rename(ROOT, b"f", ROOT, b"g", leaves_whiteout=True)
+    root.request_id, root.is_repeat = root.last_request_id, True
+    again = await root.rename(ROOT, b"f", ROOT, b"g", leaves_whiteout=True)
+    assert again.whiteout_inode_id == first.whiteout_inode_id
+    assert await world.user().names(ROOT) == [b"f", b"g"]
+
+
+async def test_two_names_of_one_file_leave_no_whiteout(root):
+    made = await root.create(ROOT, b"f")
+    await root.link(made.inode_id, ROOT, b"g")
+    assert not (await root.rename(ROOT, b"f", ROOT, b"g", leaves_whiteout=True)).whiteout_inode_id
+    assert (await root.lookup(ROOT, b"f")).inode_id == made.inode_id

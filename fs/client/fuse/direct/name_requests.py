@@ -41,7 +41,7 @@ NO_ENTRY: Final[Reply] = (memoryview(b""),)
 An error would take longer, and most names that are made are looked up first.
 """
 
-_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_RENAME_NOREPLACE, _RENAME_EXCHANGE, _RENAME_WHITEOUT = 1, 2, 4
 _XATTR_CREATE, _XATTR_REPLACE = 1, 2
 _OF_WALKS = frozenset({Opcode.GETATTR, Opcode.GETXATTR, Opcode.READLINK, Opcode.FORGET})
 _MOVES = frozenset({Opcode.RENAME, Opcode.RENAME2})
@@ -346,7 +346,7 @@ class NameRequests:
     def _rename_to(
         self, request: Request, new_parent: int, flags: int, start: int
     ) -> Change[Any, Any, None]:
-        if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE):
+        if flags & ~(_RENAME_EXCHANGE | _RENAME_NOREPLACE | _RENAME_WHITEOUT):
             raise FsError(Status.INVALID_ARGUMENT, f"rename flags {flags:#x}")
         old_name, new_name = names_in(request.body, start, 2)
         old, new = (InodeId(request.node_id), old_name), (InodeId(new_parent), new_name)
@@ -357,6 +357,7 @@ class NameRequests:
             self._caller(request),
             no_replace=bool(flags & _RENAME_NOREPLACE),
             exchange=bool(flags & _RENAME_EXCHANGE),
+            leaves_whiteout=bool(flags & _RENAME_WHITEOUT),
         )
 
     def _made(self, inode: Inode) -> Reply:
