@@ -48,6 +48,7 @@ from .events import gc_event
 from .idempotency import stamp
 from .ops.retire import (
     DAMAGED_RETRY_S,
+    PATIENCE_S_MAX,
     empty_tree,
     forget,
     postpone,
@@ -85,9 +86,6 @@ BUSY_PER_S: Final = 20.0
 """With so many requests a second users count as being there;
 mounts that do nothing ask once in several seconds.
 """
-
-PATIENCE_S_MAX: Final = 30.0
-"""What is due waits no longer for users to be gone."""
 
 FREE_FRACTION_MIN: Final = 0.1
 """With less free space nothing waits for users to be gone,
@@ -193,7 +191,9 @@ class GarbageCollector:
         end_s = trio.current_time() + time_s
         while trio.current_time() < end_s:
             patience_s = await self._patience_s() if self._is_asked() else 0.0
-            if await self._collect(patience_s) < self._config.gc_batch_count:
+            done = await self._collect(patience_s)
+            # Below what was emptied there may be directories: a deep tree is a round for each.
+            if sum(done) < self._config.gc_batch_count and not done[0]:
                 return False
             await trio.lowlevel.checkpoint()
         return True
@@ -239,7 +239,7 @@ class GarbageCollector:
             FsError: the key-value layer or the storage stays away; the work is still there.
         """
         await self._tend()
-        return await self._collect(0.0)
+        return sum(await self._collect(0.0))
 
     async def _tend(self) -> None:
         """Do what is to be done from time to time, whatever has been removed;
@@ -254,12 +254,13 @@ class GarbageCollector:
         await self._finish_truncations()
         await self._forget_outcomes()
 
-    async def _collect(self, patience_s: float) -> int:
-        """Do one batch of what has been due for that long; return how many things were done."""
-        done_count = await self._empty_trees(patience_s)
-        done_count += await self._delete_inodes(patience_s)
-        self.done_count += done_count
-        return done_count
+    async def _collect(self, patience_s: float) -> tuple[int, int]:
+        """Do one batch of what has been due for that long; return how many things were done,
+        in removed directories, and others.
+        """
+        done = await self._empty_trees(patience_s), await self._delete_inodes(patience_s)
+        self.done_count += sum(done)
+        return done
 
     async def _due_now(self, prefix: bytes, begin: bytes, patience_s: float) -> list[bytes]:
         """As `_due`, for that long; nothing while an administrator holds it up.

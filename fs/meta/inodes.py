@@ -170,10 +170,25 @@ def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:
         tr.atomic_add(records.subdirectory_count_key(directory_id), delta)
 
 
-def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: bool) -> int:
-    """Queue an inode that just lost its last name; `is_tree`: a directory with entries.
+def hand_to_gc(
+    tr: Transaction,
+    ctx: OpContext,
+    inode: pb.InodePb,
+    *,
+    is_tree: bool,
+    due_ns: int | None = None,
+) -> int:
+    """Queue an inode that just lost its last name.
 
-    Returns when it is due.
+    Args:
+        tr: the transaction that takes the name.
+        ctx: who takes it, and when.
+        inode: what is queued.
+        is_tree: it is a directory with entries.
+        due_ns: when it is due; None: at once a tree, anything else after a delay.
+
+    Returns:
+        When it is due.
     """
     delay_ns = 0 if is_tree else int(ctx.config.gc_delay_s * 1e9)
     prefix = records.GC_DIRECTORY if is_tree else records.GC_FILE
@@ -184,7 +199,8 @@ def hand_to_gc(tr: Transaction, ctx: OpContext, inode: pb.InodePb, *, is_tree: b
         uid=inode.uid,
         gid=inode.gid,
     )
-    due_ns = ctx.now_ns + delay_ns
+    if due_ns is None:
+        due_ns = ctx.now_ns + delay_ns
     tr.set(records.gc_key(prefix, due_ns, inode.inode_id), record.SerializeToString())
     return due_ns
 

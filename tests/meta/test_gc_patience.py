@@ -205,3 +205,38 @@ async def taken_out(world, key):
     tr.clear(key)
     await tr.commit()
     return value
+
+
+async def remove_deep(root, level_count: int) -> None:
+    directory_id = (await root.mkdir(ROOT, b"deep")).inode_id
+    for _ in range(level_count):
+        directory_id = (await root.mkdir(directory_id, b"d")).inode_id
+    await root.remove_tree(ROOT, b"deep")
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_a_deep_tree_waits_once(world, root, autojump_clock, nursery, is_asked):
+    """Each of its levels waited for an interval of the collector, or as long as it waits for
+    users: a thousand of them for hours.
+    """
+    await remove_deep(root, 200)
+    nursery.start_soon(world.meta.gc.run)
+    if is_asked:
+        nursery.start_soon(ask_on, root)
+    await trio.sleep(2 * WAITS_S if is_asked else 5)
+    assert not [key for key in await world.dump() if key.startswith(records.GC_DIRECTORY)]
+
+
+async def test_a_deep_tree_keeps_no_other_waiting(world, root, autojump_clock):
+    """What another one removes meanwhile comes in between its levels."""
+    await remove_deep(root, 50)
+    await trio.sleep(100)
+    other = (await root.mkdir(ROOT, b"other")).inode_id
+    await root.create(other, b"f")
+    await root.remove_tree(ROOT, b"other")
+    await trio.sleep(WAITS_S + 1)
+    collector = world.meta.gc
+    for _ in range(2):
+        await collector._empty_trees()
+    left = [key for key in await world.dump() if key.startswith(records.GC_DIRECTORY)]
+    assert other not in [records.gc_inode_id(key) for key in left] and left

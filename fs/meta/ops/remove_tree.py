@@ -29,10 +29,12 @@ from ..usage import charge, whole_tree
 from .tree_rights import require_tree_removable
 
 
-def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
+def detach_tree(
+    tr: Transaction, ctx: OpContext, directory: pb.InodePb, *, due_ns: int | None = None
+) -> None:
     """Hand a (complete) directory with all below it to garbage collection.
 
-    Which waits for no lease when it takes the names away.
+    Which waits for no lease when it takes the names away.  `due_ns`: as of `hand_to_gc`.
     """
     directory.nlink = 0
     directory.directory.ClearField("lease_client_id")
@@ -40,7 +42,7 @@ def detach_tree(tr: Transaction, ctx: OpContext, directory: pb.InodePb) -> None:
     directory.directory.parent_inode_id = GC_ROOT_INODE_ID
     advance_ctime(ctx, directory)
     store_inode(tr, directory)
-    hand_to_gc(tr, ctx, directory, is_tree=True)
+    hand_to_gc(tr, ctx, directory, is_tree=True, due_ns=due_ns)
 
 
 async def take_tree(

@@ -30,6 +30,9 @@ from .lock import end_all_locks
 from .remove_tree import detach_tree
 from .unnamed import follow_record
 
+PATIENCE_S_MAX: Final = 30.0
+"""What is due waits no longer for users to be gone."""
+
 DAMAGED_RETRY_S: Final = 60.0
 """A damaged record is looked at again after this long: it may have been repaired."""
 
@@ -227,8 +230,9 @@ async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
 
 
 async def _detach_child(
-    tr: Transaction, ctx: OpContext, directory_id: int, name: bytes, record: DentryRecordPb
+    tr: Transaction, ctx: OpContext, gc_key: bytes, name: bytes, record: DentryRecordPb
 ) -> None:
+    directory_id = records.gc_inode_id(gc_key)
     clear_dentry(tr, directory_id, name)
     try:
         child = await load_complete(tr, record.inode_id)
@@ -241,7 +245,10 @@ async def _detach_child(
         if place != (directory_id, name):
             key = records.inode_key(child.inode_id)
             raise damaged(key, f"is not {name!r} in the removed directory {directory_id:#x}")
-        detach_tree(tr, ctx, child)
+        # It has waited for users together with the directory above it.  Not for longer than
+        # anything waits: what was removed since by others comes in between.
+        due_ns = max(records.gc_due_ns(gc_key), ctx.now_ns - int(PATIENCE_S_MAX * 1e9))
+        detach_tree(tr, ctx, child, due_ns=min(due_ns, ctx.now_ns))
     else:
         changes = await drop_link(tr, ctx, child, directory_id, name)
         await charge(tr, ctx, *changes, is_limited=False)
@@ -277,7 +284,7 @@ async def empty_tree(
     ]
     await tr.prefetch(object_keys(record for _, record in children))
     for name, record in children:
-        await _detach_child(tr, ctx, directory_id, name, record)
+        await _detach_child(tr, ctx, key, name, record)
     if len(pairs) > entry_count_max:
         return Emptied(entry_count_max, children[-1][0])
     if after and await tr.get_range(begin, place, limit=1):
