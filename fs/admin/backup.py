@@ -33,6 +33,7 @@ and fit into one transaction.
 
 UNFINISHED_VERSION: Final = 2**32 - 1
 """Format version of records that a restore has begun to write: no release ever serves it."""
+UNFINISHED: Final = "the store holds a restore that was not finished; finish it first"
 
 SPANS: Final = (
     (b"", records.INLINE),
@@ -121,7 +122,5 @@ async def _formats(
     if not any(versions):
         raise FsError(Status.KV_BAD_FORMAT, "the store holds no cluster: nothing to back up")
     if UNFINISHED_VERSION in versions:
-        raise FsError(
-            Status.KV_BAD_FORMAT, "the store holds a restore that was not finished; finish it first"
-        )
+        raise FsError(Status.KV_BAD_FORMAT, UNFINISHED)
     return versions[0], versions[1]

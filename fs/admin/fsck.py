@@ -15,14 +15,18 @@ from typing import Final
 
 import trio
 
-from ..kv.api import KeyValue, KvEngine
+from ..kv.api import KeyValue, KvEngine, next_key
 from ..kv.lasting import LastingSnapshot, open_snapshot
+from ..meta import records
 from ..meta.fsck_facts import Finding, Kind
 from ..meta.fsck_repair import repair, void_caches
 from ..meta.fsck_scan import Scan, Tally, judges_nothing
+from ..meta.shapes import has_shape
 from ..runtime.ports import Clock, Runtime
 from ..runtime.sorter import Sorter
-from ..schema.status import FsError
+from ..schema.proto.record_pb2 import FormatRecordPb
+from ..schema.status import FsError, Status
+from .backup import UNFINISHED, UNFINISHED_VERSION
 from .fsck_chunks import ChunkRules, Cluster, is_still_so, list_all, remove_orphans
 
 log = logging.getLogger(__name__)
@@ -50,6 +54,24 @@ class PacedSnapshot:
         await trio.sleep(min(worked_s, PAUSE_S_MAX))
         self._began_s = self._clock.monotonic_s()
         return await self._snapshot.page(begin, end, is_whole=is_whole)
+
+
+async def _require_known(snapshot: LastingSnapshot) -> None:
+    """Refuse a store of which this release would misjudge what it holds.
+
+    Raises:
+        FsError: KV_BAD_FORMAT: it is of a newer release, or a restore was not finished.
+    """
+    rows = dict(await snapshot.page(records.FORMAT_KEY, next_key(records.FORMAT_KEY)))
+    value = rows.get(records.FORMAT_KEY)
+    if value is None or not has_shape(records.FORMAT_KEY, value):
+        return  # a finding
+    version = FormatRecordPb.FromString(value).format_version
+    if version == UNFINISHED_VERSION:
+        raise FsError(Status.KV_BAD_FORMAT, UNFINISHED)
+    if version > records.FORMAT_VERSION:
+        detail = f"meta format {version}, this release knows {records.FORMAT_VERSION}"
+        raise FsError(Status.KV_BAD_FORMAT, detail)
 
 
 @dataclass(slots=True)
@@ -125,6 +147,7 @@ class Check:
     ) -> list[Finding]:
         found: list[Finding] = []
         async with open_snapshot(self.engine, self.runtime, may_pause=self.may_pause) as snapshot:
+            await _require_known(snapshot)
             # A pause is to be short.
             is_paced = self.is_paced and not self.may_pause
             scan = Scan(

@@ -11,7 +11,12 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import GcRecordPb, IdempotencyRecordPb, QuotaRecordPb
+from ..schema.proto.record_pb2 import (
+    FormatRecordPb,
+    GcRecordPb,
+    IdempotencyRecordPb,
+    QuotaRecordPb,
+)
 from ..schema.status import FsError, Status
 from . import records
 
@@ -68,6 +73,14 @@ def quota_record(key: bytes, value: bytes) -> QuotaRecordPb:
     record = decoded(QuotaRecordPb, key, value)
     if not (record.bytes_max or record.inodes_max):
         raise damaged(key, "a quota without a limit")
+    return record
+
+
+def format_record(key: bytes, value: bytes) -> FormatRecordPb:
+    """Return what the store is said to be; raises FsError(METADATA_DAMAGED)."""
+    record = decoded(FormatRecordPb, key, value)
+    if not record.format_version:
+        raise damaged(key, "a format without a number")
     return record
 
 

@@ -58,8 +58,11 @@ def damaged_singletons(
         blocks: as `blocks_of` tells.
         tick_max: the latest tick that a remembered outcome bears.
     """
-    further = dict(blocks) | {records.OUTCOME_TICK_KEY: tick_max + 1}
     found = []
+    if records.FORMAT_KEY not in dict(rows):
+        text = f"record {records.FORMAT_KEY!r} is missing: no service starts without it"
+        found.append(Finding(Kind.DAMAGED_RECORD, 0, text))
+    further = dict(blocks) | {records.OUTCOME_TICK_KEY: tick_max + 1}
     for key, value in rows:
         try:
             require_shape(key, value)

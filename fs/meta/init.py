@@ -2,7 +2,7 @@
 
 import logging
 
-from ..kv.api import KvEngine, Transaction
+from ..kv.api import KvEngine, Transaction, prefix_end
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from ..schema.config import MetaSection
@@ -12,7 +12,7 @@ from ..schema.proto.record_pb2 import FormatRecordPb
 from ..schema.routing import FILLS_LEVEL
 from ..schema.status import FsError, Status
 from . import records
-from .damage import decoded
+from .damage import damaged, format_record
 from .inode_ids import begin_ids
 from .inodes import store_inode
 from .recount import Recount, is_counted, mark_counted
@@ -52,7 +52,7 @@ def _gc_root(now_ns: int) -> pb.InodePb:
 
 
 def _format_record(value: bytes) -> FormatRecordPb:
-    return decoded(FormatRecordPb, records.FORMAT_KEY, value)
+    return format_record(records.FORMAT_KEY, value)
 
 
 def check_format_record(value: bytes | None, cluster_id: str) -> bool:
@@ -110,6 +110,17 @@ async def storage_level_min(engine: KvEngine, cluster_id: str) -> int:
     return FILLS_LEVEL if version >= records.INLINE_FORMAT else 0
 
 
+async def _require_nothing(tr: Transaction) -> None:
+    """Refuse to make a file system over another one:
+    its root would be another, and inode ids be given out again.
+    """
+    for prefix in (records.INODE, records.DENTRY, records.SINGLETON + b"inode-ids"):
+        found = await tr.get_range(prefix, prefix_end(prefix), limit=1)
+        if found:
+            what = f"is missing, and the store is not empty: it holds {found[0][0]!r}"
+            raise damaged(records.FORMAT_KEY, what)
+
+
 async def initialise(
     engine: KvEngine,
     *,
@@ -136,7 +147,8 @@ async def initialise(
         chain_count: length of that table; the stripe is cut to it.  0: not known.
 
     Raises:
-        FsError: KV_BAD_FORMAT when the store holds something else.
+        FsError: KV_BAD_FORMAT when the store holds something else; METADATA_DAMAGED when it holds
+            a file system without the record of its format.
     """
     stripe_size = min(config.stripe_size, chain_count or config.stripe_size)
     layout = pb.LayoutPb(
@@ -147,6 +159,7 @@ async def initialise(
     async def make(tr: Transaction) -> bool:
         if check_format_record(await tr.get(records.FORMAT_KEY), cluster_id):
             return False
+        await _require_nothing(tr)
         store_inode(tr, _root(layout, uid, gid, now_ns))
         store_inode(tr, _gc_root(now_ns))
         tr.atomic_add(records.INODE_COUNT_KEY, 1)

@@ -18,7 +18,6 @@ from ..schema.proto.record_pb2 import (
     DentryRecordPb,
     FileLocksRecordPb,
     FileSessionRecordPb,
-    FormatRecordPb,
     LockWaitsRecordPb,
     UsageFenceRecordPb,
 )
@@ -30,6 +29,7 @@ from .damage import (
     count,
     damaged,
     decoded,
+    format_record,
     number,
     outcome_record,
     quota_record,
@@ -103,11 +103,6 @@ def _outcome(key: bytes, value: bytes) -> None:
     outcome_record(key, value)
 
 
-def _format(key: bytes, value: bytes) -> None:
-    if not decoded(FormatRecordPb, key, value).format_version:
-        raise damaged(key, "a format without a number")
-
-
 def _singleton(key: bytes, value: bytes) -> None:
     judge = _SINGLETONS.get(key)
     if judge is not None:  # else one of a newer release, or a name that means what it is
@@ -115,7 +110,7 @@ def _singleton(key: bytes, value: bytes) -> None:
 
 
 _SINGLETONS: Final[dict[bytes, Judge]] = {
-    records.FORMAT_KEY: _format,
+    records.FORMAT_KEY: format_record,
     records.INODE_COUNT_KEY: count,
     records.INLINE_BYTES_KEY: count,
     records.GC_PAUSE_KEY: number,

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from fs.admin.backup import UNFINISHED_VERSION
 from fs.admin.fsck import Check
 from fs.kv.memory import MemoryEngine
 from fs.meta import records
@@ -15,6 +16,7 @@ from fs.meta.inode_ids import SHARD_COUNT
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
+from fs.schema.proto.record_pb2 import FormatRecordPb
 from fs.schema.status import FsError, Status
 from tests.admin.namespace import SECOND_CLIENT, furnish
 from tests.meta.harness import ROOT, World, hint, inline_report, session
@@ -298,3 +300,36 @@ async def test_damage_in_the_trash_holds_up_no_other_name():
         await late.trash.step()
     left = sorted(key for key in await world.dump() if key.startswith(records.TRASH))
     assert left == marks[:6]
+
+
+async def test_no_file_system_is_made_over_one_without_its_format():
+    """The root was made anew, and inode ids were given out again."""
+    world, place, _, _ = await furnished()
+    await place.change({records.FORMAT_KEY: None})
+    before = await world.dump()
+    with pytest.raises(FsError, match=r"METADATA_DAMAGED.*meta-format.*is missing"):
+        await world.initialise()
+    assert await world.dump() == before
+    report = await checker(world).run(is_repair=True)
+    (left,) = report.left
+    assert "meta-format" in left.text and await world.dump() == before
+    await place.change({records.FORMAT_KEY: b""})
+    with pytest.raises(FsError, match=r"METADATA_DAMAGED.*meta-format"):
+        await world.initialise()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(UNFINISHED_VERSION, "not finished"), (records.FORMAT_VERSION + 1, "knows")],
+)
+async def test_what_this_release_would_misjudge_is_not_checked(version, told):
+    """A repair of what a restore had brought so far removed names."""
+    world, place, _, _ = await furnished()
+    record = FormatRecordPb(format_version=version, cluster_id="emberfs")
+    await place.change({records.FORMAT_KEY: record.SerializeToString()})
+    await place.change({records.inode_key(place.file): None})
+    before = await world.dump()
+    with pytest.raises(FsError, match=told) as caught:
+        await checker(world).run(is_repair=True)
+    assert caught.value.status is Status.KV_BAD_FORMAT
+    assert await world.dump() == before
