@@ -17,6 +17,7 @@ from ..kv.lasting import LastingSnapshot, open_snapshot, rows_of
 from ..kv.pause import PAUSE_KEY
 from ..meta import records
 from ..mgmtd import store as mgmtd_store
+from ..mgmtd.damage import decoded
 from ..runtime.ports import Runtime
 from ..schema.proto.backup_pb2 import BackupHeadPb
 from ..schema.proto.record_pb2 import FormatRecordPb
@@ -108,11 +109,9 @@ async def _formats(
     """Return the versions of the records of both services, 0 where there are none."""
     found = dict(await snapshot.page(records.FORMAT_KEY, next_key(records.FORMAT_KEY)))
     versions = []
-    for value in (
-        found.get(records.FORMAT_KEY),
-        managers.get(mgmtd_store.FORMAT_KEY),
-    ):
-        record = FormatRecordPb.FromString(value or b"")
+    for key, among in ((records.FORMAT_KEY, found), (mgmtd_store.FORMAT_KEY, managers)):
+        value = among.get(key)
+        record = decoded(key, value or b"", FormatRecordPb.FromString)
         if value is not None and record.cluster_id != head.cluster_id:
             raise FsError(
                 Status.KV_BAD_FORMAT,

@@ -23,7 +23,9 @@ from google.protobuf.message import DecodeError
 from ..kv.api import KeyValue
 from ..meta import records
 from ..meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT
+from ..meta.shapes import has_shape
 from ..mgmtd import store as mgmtd
+from ..mgmtd.damage import decoded
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
 from ..mgmtd.restored import guarded
@@ -71,7 +73,10 @@ def is_unfinished(value: bytes | None, cluster_id: str) -> bool:
     """True if this format record was written by a restore of the same cluster
     that has not finished.
     """
-    record = FormatRecordPb.FromString(value or b"")
+    try:
+        record = FormatRecordPb.FromString(value or b"")
+    except DecodeError:
+        return False
     return record.format_version == UNFINISHED_VERSION and record.cluster_id == cluster_id
 
 
@@ -97,12 +102,18 @@ class Rebase:
         self._unused_shards = set(_INODE_IDS)
 
     def row(self, key: bytes, value: bytes) -> bytes | None:
-        """Return the value to restore; None for what `last_rows` returns later."""
+        """Return the value to restore; None for what `last_rows` returns later.
+
+        Raises:
+            FsError: KV_DAMAGED: the record of a chain, which nobody may guess.
+        """
         if key in HELD:
             self._held[key] = value
             return None
         if key in _INODE_IDS:
             self._unused_shards.discard(key)
+            if not has_shape(key, value):
+                return value  # for `ember fsck` to tell
             return records.pack_u64(self._block_after(records.unpack_u64(value)))
         if key == mgmtd.ROUTING_VERSION_KEY:
             version = int.from_bytes(value, "big")
@@ -110,7 +121,7 @@ class Rebase:
         if key.startswith(records.INODE):
             return self._inode(value)
         if key.startswith(mgmtd.CHAIN_PREFIX):
-            chain = chain_from_pb(ChainRecordPb.FromString(value).chain)
+            chain = chain_from_pb(decoded(key, value, ChainRecordPb.FromString).chain)
             record = ChainRecordPb(chain=chain_to_pb(guarded(chain, self._now_ns)))
             return record.SerializeToString(deterministic=True)
         if key.startswith(mgmtd.TARGET_PREFIX):
@@ -156,13 +167,16 @@ class Rebase:
 
     def _lease(self) -> bytes:
         """The lease of nobody, in a later epoch: whoever is first becomes primary."""
-        before = mgmtd.unpack_lease(self._held.get(mgmtd.LEASE_KEY))
+        held = self._held.get(mgmtd.LEASE_KEY)
+        before = (
+            LeaseRecord() if held is None else decoded(mgmtd.LEASE_KEY, held, mgmtd.unpack_lease)
+        )
         epoch = beyond(before.epoch, EPOCHS, self._now_ns, VERSION_NS)
         return mgmtd.pack_lease(LeaseRecord(epoch=epoch))
 
     def _book(self) -> bytes:
         value = self._held.get(mgmtd.BOOK_KEY) or pack_book(unpack_book(None))
-        record = MoveBookRecordPb.FromString(value)
+        record = decoded(mgmtd.BOOK_KEY, value, MoveBookRecordPb.FromString)
         record.next_move_id += MOVES
         record.next_target_id = max(record.next_target_id, self._target_id_max + 1) + MOVES
         return record.SerializeToString(deterministic=True)

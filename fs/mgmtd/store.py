@@ -39,7 +39,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from ..kv.api import KvEngine, Transaction, next_key, prefix_end
+from ..kv.api import KeyValue, KvEngine, Transaction, next_key, prefix_end
 from ..kv.tally import Tally
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
@@ -47,6 +47,7 @@ from ..schema.config import KvSection
 from ..schema.ids import ChainId, ChainTableId, NodeId, TargetId
 from ..schema.proto import common_pb2, record_pb2
 from ..schema.proto.mgmtd_pb2 import RoutingEventPb, UserPb
+from ..schema.proto.record_pb2 import WatermarkRecordPb
 from ..schema.routing import (
     Chain,
     ChainTable,
@@ -62,6 +63,7 @@ from ..schema.routing import (
     target_to_pb,
 )
 from ..schema.status import FsError, Status
+from .damage import decoded, readable, readable_values
 from .host_tags import HOST_PREFIX, HostTags
 from .lease import Candidate, LeaseRecord, is_owned
 from .move_book import (
@@ -77,7 +79,7 @@ from .move_book import (
 )
 from .settings_book import SETTINGS_PREFIX, SettingsBook
 from .user_book import USER_PREFIX, UserBook, only_token, token_key, unpack_user, user_key
-from .watermarks import WATERMARK_PREFIX, unpack_watermarks
+from .watermarks import WATERMARK_PREFIX, unpack_watermarks, watermark_key
 
 T = TypeVar("T")
 
@@ -232,7 +234,7 @@ class Store:
         """As `write`, for what is no part of the routing info."""
 
         async def body(tr: Transaction) -> None:
-            record = unpack_lease(await tr.get(LEASE_KEY))
+            record = await _lease(tr)
             if not is_owned(record, me, epoch):
                 raise FsError(
                     Status.LEASE_LOST, f"epoch {epoch}, now {record.epoch} of node {record.node_id}"
@@ -255,7 +257,7 @@ class Store:
         """
 
         async def body(tr: Transaction) -> tuple[LeaseRecord, LeaseRecord]:
-            before = unpack_lease(await tr.get(LEASE_KEY))
+            before = await _lease(tr)
             after = choose(before)
             if after != before:
                 tr.set(LEASE_KEY, pack_lease(after))
@@ -270,7 +272,8 @@ class Store:
         """Read everything at one snapshot; only the owner of the lease may rely on it.
 
         Raises:
-            FsError: KV_BAD_FORMAT when another program or a newer release wrote here.
+            FsError: KV_BAD_FORMAT when another program or a newer release wrote here;
+                KV_DAMAGED: a record without which nothing can be decided.
         """
 
         async def body(tr: Transaction) -> Loaded:
@@ -311,13 +314,13 @@ class Store:
 
         async def find(tr: Transaction, token_id: bytes) -> UserPb:
             uid = await tr.get(token_key(token_id), snapshot=True)
-            value = (
-                await tr.get(user_key(int.from_bytes(uid, "big")), snapshot=True) if uid else None
-            )
-            user = unpack_user(value) if value else UserPb()
-            return next(
-                (only_token(user, t) for t in user.tokens if t.token_id == token_id), UserPb()
-            )
+            if not uid:
+                return UserPb()
+            key = USER_PREFIX + uid
+            value = await tr.get(key, snapshot=True)
+            found = readable([(key, value)] if value else (), unpack_user)
+            tokens = [only_token(user, t) for user in found for t in user.tokens]
+            return next((user for user in tokens if user.tokens[0].token_id == token_id), UserPb())
 
         async def body(tr: Transaction) -> list[UserPb]:
             return [await find(tr, token_id) for token_id in token_ids]
@@ -341,7 +344,7 @@ class Store:
     def _check_format(self, value: bytes) -> None:
         if value == self._format():
             return
-        found = record_pb2.FormatRecordPb.FromString(value)
+        found = decoded(FORMAT_KEY, value, record_pb2.FormatRecordPb.FromString)
         raise FsError(
             Status.KV_BAD_FORMAT,
             f"{found.what} format {found.format_version} of cluster {found.cluster_id},"
@@ -350,15 +353,23 @@ class Store:
 
 
 async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
-    """Read everything that managers persist, but for the lease."""
-    nodes = [_unpack_node(v) for v in await _values(tr, NODE_PREFIX)]
-    targets = [_unpack_target(v) for v in await _values(tr, TARGET_PREFIX)]
-    chains = [_unpack_chain(v) for v in await _values(tr, CHAIN_PREFIX)]
-    tables = [_unpack_table(v) for v in await _values(tr, TABLE_PREFIX)]
-    moves = [unpack_move(v) for v in await _values(tr, MOVE_PREFIX)]
-    drains = [unpack_drain(v) for v in await _values(tr, DRAIN_PREFIX)]
+    """Read everything that managers persist, but for the lease; raises FsError(KV_DAMAGED)."""
+    nodes = await _all(tr, NODE_PREFIX, _unpack_node, lambda n: node_key(n.node_id))
+    targets = await _all(tr, TARGET_PREFIX, _unpack_target, lambda t: target_key(t.target_id))
+    chains = await _all(tr, CHAIN_PREFIX, _unpack_chain, lambda c: chain_key(c.chain_id))
+    tables = await _all(
+        tr, TABLE_PREFIX, _unpack_table, lambda t: table_key(t.table_id, t.table_version)
+    )
+    moves = await _all(tr, MOVE_PREFIX, unpack_move, lambda m: move_key(m.move_id))
+    drains = await _all(tr, DRAIN_PREFIX, unpack_drain, drain_key)
+    watermarks = await _rows(tr, WATERMARK_PREFIX)
+    for key, value in watermarks:
+        decoded(
+            key, value, WatermarkRecordPb.FromString, lambda w: watermark_key(TargetId(w.target_id))
+        )
+    stored_book = await tr.get(BOOK_KEY)
     book = replace(
-        unpack_book(await tr.get(BOOK_KEY)),
+        MoveBook() if stored_book is None else decoded(BOOK_KEY, stored_book, unpack_book),
         moves={m.move_id: m for m in moves},
         drains=frozenset(drains),
     )
@@ -371,23 +382,27 @@ async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
         chains={c.chain_id: c for c in chains},
         chain_tables={(t.table_id, t.table_version): t for t in tables},
     )
-    users = [unpack_user(v) for v in await _values(tr, USER_PREFIX)]
-    newest = await read_events(tr, 0, 1)
-    last_event_id = newest[0].event_id if newest else 0
+    users = readable(await _rows(tr, USER_PREFIX), unpack_user, lambda u: user_key(u.uid))
+    newest = await tr.get_range(EVENT_PREFIX, prefix_end(EVENT_PREFIX), limit=1, reverse=True)
+    # Of the key: a damaged event must not have the history begin anew.
+    last_event_id = int.from_bytes(newest[0][0][len(EVENT_PREFIX) :], "big") if newest else 0
     return Loaded(
         info,
         book,
         UserBook({u.uid: u for u in users}),
         await read_settings(tr),
-        HostTags.unpacked(await _values(tr, HOST_PREFIX)),
+        HostTags.unpacked(
+            readable_values(await _rows(tr, HOST_PREFIX), record_pb2.HostTagsRecordPb)
+        ),
         last_event_id,
-        unpack_watermarks(await _values(tr, WATERMARK_PREFIX)),
+        unpack_watermarks([value for _, value in watermarks]),
     )
 
 
 async def read_settings(tr: Transaction) -> SettingsBook:
     """Read the settings that are kept for roles."""
-    return SettingsBook.unpacked(await _values(tr, SETTINGS_PREFIX))
+    rows = await _rows(tr, SETTINGS_PREFIX)
+    return SettingsBook.unpacked(readable_values(rows, record_pb2.SettingsRecordPb))
 
 
 async def read_events(tr: Transaction, before_event_id: int, count: int) -> list[RoutingEventPb]:
@@ -396,7 +411,7 @@ async def read_events(tr: Transaction, before_event_id: int, count: int) -> list
     """
     end = event_key(before_event_id) if before_event_id else prefix_end(EVENT_PREFIX)
     rows = await tr.get_range(EVENT_PREFIX, end, limit=count, reverse=True)
-    return [RoutingEventPb.FromString(value) for _, value in rows]
+    return readable(rows, RoutingEventPb.FromString)
 
 
 def event_records(event: RoutingEventPb, kept_count: int) -> list[Record]:
@@ -409,15 +424,26 @@ def event_records(event: RoutingEventPb, kept_count: int) -> list[Record]:
     return records
 
 
-async def _values(tr: Transaction, prefix: bytes) -> list[bytes]:
+async def _rows(tr: Transaction, prefix: bytes) -> list[KeyValue]:
     begin, end = prefix, prefix_end(prefix)
-    values: list[bytes] = []
+    rows: list[KeyValue] = []
     while True:
         page = await tr.get_range(begin, end, limit=PAGE_COUNT)
-        values.extend(value for _, value in page)
+        rows.extend(page)
         if len(page) < PAGE_COUNT:
-            return values
+            return rows
         begin = next_key(page[-1][0])
+
+
+async def _all(
+    tr: Transaction, prefix: bytes, unpack: Callable[[bytes], T], key_of: Callable[[T], bytes]
+) -> list[T]:
+    return [decoded(key, value, unpack, key_of) for key, value in await _rows(tr, prefix)]
+
+
+async def _lease(tr: Transaction) -> LeaseRecord:
+    value = await tr.get(LEASE_KEY)
+    return LeaseRecord() if value is None else decoded(LEASE_KEY, value, unpack_lease)
 
 
 def pack_lease(record: LeaseRecord) -> bytes:

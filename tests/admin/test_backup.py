@@ -195,6 +195,28 @@ async def test_records_of_a_newer_release_are_refused(memory):
     assert await dump(memory) == {}
 
 
+async def test_a_damaged_record_does_not_end_a_restore_with_a_bug(memory):
+    """What `ember fsck` can put right is restored as it is; without the others, which are named,
+    nobody could say who has the newest data.
+    """
+    ids = records.inode_ids_key(3)
+    await fill(memory, everything() | {ids: b"\xff" * 9})
+    other = MemoryEngine(RealClock())
+    await restore_into(other, await backup_of(memory))
+    assert (await dump(other))[ids] == b"\xff" * 9
+    for key in (mgmtd.chain_key(3), mgmtd.LEASE_KEY, mgmtd.BOOK_KEY):
+        damaged = MemoryEngine(RealClock())
+        await fill(damaged, everything() | {key: b"\xff"})
+        other = MemoryEngine(RealClock())
+        assert repr(key) in await expect(
+            Status.KV_DAMAGED, restore_into(other, await backup_of(damaged))
+        )
+    for key in (records.FORMAT_KEY, mgmtd.FORMAT_KEY):
+        damaged = MemoryEngine(RealClock())
+        await fill(damaged, everything() | {key: b"\xff"})
+        assert repr(key) in await expect(Status.KV_DAMAGED, backup_of(damaged))
+
+
 # ---- kills -------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from fs.kv.memory import MemoryEngine
+from fs.mgmtd.host_tags import HOST_PREFIX
 from fs.mgmtd.lease import Candidate, LeaseRecord
 from fs.mgmtd.move_book import Drain, Move, MoveBook, MoveId, MoveReason
+from fs.mgmtd.settings_book import settings_key
 from fs.mgmtd.store import (
     BOOK_KEY,
     FORMAT_KEY,
@@ -19,6 +21,7 @@ from fs.mgmtd.store import (
     Store,
     chain_key,
     drain_key,
+    event_key,
     move_key,
     node_key,
     pack_lease,
@@ -26,10 +29,14 @@ from fs.mgmtd.store import (
     target_key,
     unpack_lease,
 )
+from fs.mgmtd.user_book import pack_user, token_key, user_key
+from fs.mgmtd.watermarks import watermark_key
 from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, run_inline
 from fs.schema.config import KvSection
 from fs.schema.ids import ChainId, ChainTableId, NodeId, TargetId
+from fs.schema.proto import record_pb2
+from fs.schema.proto.mgmtd_pb2 import TokenPb, UserPb
 from fs.schema.routing import (
     Chain,
     ChainTable,
@@ -158,3 +165,69 @@ async def test_a_power_loss_takes_back_nothing_that_was_written(autojump_clock):
     assert engine.synced_version == engine.version
     await store.elect(lambda record: replace(record, epoch=4))
     assert engine.synced_version == engine.version
+
+
+async def damage(engine, values: dict[bytes, bytes]) -> None:
+    tr = engine.transaction()
+    for key, value in values.items():
+        tr.set(key, value)
+    await tr.commit()
+
+
+@pytest.mark.parametrize("value", [b"\xff", b""])
+@pytest.mark.parametrize(
+    "key",
+    [
+        node_key(NodeId(7)),
+        target_key(TargetId(71)),
+        chain_key(ChainId(5)),
+        table_key(ChainTableId(1), 2),
+        move_key(MoveId(3)),
+        drain_key(Drain(NodeId(7))),
+        watermark_key(TargetId(71)),
+    ],
+)
+async def test_a_damaged_record_that_is_needed_is_named(autojump_clock, key, value):
+    """The manager ended with an error of decoding, which names nothing, again and again."""
+    engine, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    await damage(engine, {key: value})
+    with pytest.raises(FsError) as caught:
+        await store.load()
+    assert caught.value.status is Status.KV_DAMAGED
+    assert repr(key) in caught.value.detail
+
+
+async def test_a_damaged_lease_is_named(autojump_clock):
+    engine, store = await store_with_lease()
+    await damage(engine, {LEASE_KEY: b"\xff"})
+    with pytest.raises(FsError, match=r"KV_DAMAGED.*MGLS"):
+        await store.elect(lambda _: LEASE)
+
+
+async def test_a_manager_does_without_damaged_users_tags_settings_and_history(
+    autojump_clock, caplog
+):
+    engine, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    users = [UserPb(uid=uid, tokens=[TokenPb(token_id=b"%d" % uid)]) for uid in (5, 6)]
+    host = record_pb2.HostTagsRecordPb()
+    host.host.host_name = "h"
+    await damage(engine, {
+        user_key(5): pack_user(users[0]),
+        user_key(6): b"\xff",
+        token_key(b"5"): (5).to_bytes(4, "big"),
+        token_key(b"6"): (6).to_bytes(4, "big"),
+        HOST_PREFIX + b"h": host.SerializeToString(),
+        HOST_PREFIX + b"i": b"\xff",
+        settings_key(1, 1): b"\xff",
+        event_key(9): b"\xff",
+    })  # fmt: skip
+    loaded = await store.load()
+    assert list(loaded.users.users) == [5]
+    assert set(loaded.host_tags.hosts) == {"h"}
+    assert not loaded.settings.versions
+    assert loaded.last_event_id == 9 and await store.events(0, 5) == []
+    assert [user.uid for user in await store.find_tokens([b"5", b"6"])] == [5, 0]
+    told = [record.getMessage() for record in caplog.records]
+    assert all(any(repr(key) in line for line in told) for key in (user_key(6), settings_key(1, 1)))

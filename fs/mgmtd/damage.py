@@ -1,0 +1,69 @@
+"""Records of the manager that cannot be read, and what is said of them.  Pure.
+
+Nothing is guessed: without the record of a chain, a target, a node, a move, or of what is told of
+disks, no manager knows enough to decide anything, and each says which record it is.  Users, tags,
+settings and the history are no part of that: a damaged one is left out, and named in the log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from ..kv.api import KeyValue
+from ..schema.status import FsError, Status
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+def decoded(
+    key: bytes,
+    value: bytes,
+    unpack: Callable[[bytes], T],
+    key_of: Callable[[T], bytes] | None = None,
+) -> T:
+    """Return what a record says.
+
+    Args:
+        key: of the record.
+        value: of the record.
+        unpack: reads it.
+        key_of: returns the key of what was read; None: there is only one of its kind.
+
+    Raises:
+        FsError: KV_DAMAGED; its text names the record.
+    """
+    try:
+        found = unpack(value)
+    except (DecodeError, ValueError) as error:
+        raise FsError(Status.KV_DAMAGED, f"record {key!r}: {error}") from error
+    if key_of is not None and key_of(found) != key:
+        raise FsError(Status.KV_DAMAGED, f"record {key!r} is about something else")
+    return found
+
+
+def readable(
+    rows: Iterable[KeyValue],
+    unpack: Callable[[bytes], T],
+    key_of: Callable[[T], bytes] | None = None,
+) -> list[T]:
+    """Return what records say that a manager can do without; damaged ones are left out."""
+    found = []
+    for key, value in rows:
+        try:
+            found.append(decoded(key, value, unpack, key_of))
+        except FsError as error:
+            log.warning("left out: %s", error)
+    return found
+
+
+def readable_values(rows: Iterable[KeyValue], type_: type[Message]) -> list[bytes]:
+    """As `readable`, of records that are unpacked elsewhere."""
+    kept = []
+    for key, value in rows:
+        if readable([(key, value)], type_.FromString):
+            kept.append(value)
+    return kept
