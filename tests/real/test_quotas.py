@@ -160,6 +160,7 @@ def test_the_commands(cluster, place):
         "directory_count": 1,
         "bytes_max": 10**9,
         "inodes_max": 20,
+        "damage": "",
     }
     assert f"/{place.name}/d" in cluster.ember("quota", "ls", *at)
     assert "953.7 MiB" in cluster.ember("quota", "get", f"/{place.name}/d", *at)

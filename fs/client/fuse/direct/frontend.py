@@ -12,6 +12,7 @@ from ...vfs.vfs import Vfs
 from ..frontend import KernelNotifier
 from ..mount_options import generic_options
 from ..mount_point import common_options, umount
+from ..programs import program_of
 from . import protocol as p
 from .device import Device, mount_device
 from .handshake import WRITE_BYTES_MAX
@@ -34,6 +35,7 @@ class DirectFrontend:
         self._mount_point: Path | None = None
         self._is_gone = False
         self._times = OperationTimes(vfs.profile)
+        vfs.listers.program_of = program_of
 
     def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend."""
