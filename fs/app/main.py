@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -25,6 +24,7 @@ from .options import (
     DirOption,
     Hf3fsTreeOption,
     MountArgument,
+    MountOption,
     directory_of,
     running_cluster,
 )
@@ -68,12 +68,7 @@ def entry(
 @app.command()
 def up(  # noqa: PLR0917 - options, never passed by position
     directory: DirOption = None,
-    mount: Annotated[
-        Path | None,
-        typer.Option(
-            help="An empty directory to mount at.", show_default=str(default_mount_point())
-        ),
-    ] = None,
+    mount: MountOption = None,
     nodes: Annotated[int | None, typer.Option(help="Storage processes.", show_default="3")] = None,
     replicas: Annotated[
         int | None, typer.Option(help="Copies of every chunk.", show_default="3")

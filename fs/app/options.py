@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ..schema.status import FsError, Status
-from .cluster_dir import ClusterDir, default_directory
+from .cluster_dir import ClusterDir, default_directory, default_mount_point
 
 if TYPE_CHECKING:
     from .store_access import StoreChoice
@@ -40,10 +40,23 @@ ClusterFileOption = Annotated[
     ),
 ]
 ConfigOption = Annotated[Path, typer.Option("--config", help="Configuration file (TOML).")]
+# Both are parsed by `Path`: typer would ask the file system for what is there, which waits for a
+# cluster that hangs, and that is when somebody unmounts.
 MountArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="MOUNT_POINT", help="Where a cluster is mounted, or is to be: an empty directory."
+        parser=Path,
+        metavar="MOUNT_POINT",
+        help="Where a cluster is mounted, or is to be: an empty directory.",
+    ),
+]
+MountOption = Annotated[
+    Path | None,
+    typer.Option(
+        parser=Path,
+        metavar="DIRECTORY",
+        help="An empty directory to mount at.",
+        show_default=str(default_mount_point()),
     ),
 ]
 PASS_ON: Final[dict[str, Any]] = {"allow_extra_args": True, "ignore_unknown_options": True}

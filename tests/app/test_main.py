@@ -1,6 +1,7 @@
 """The command line itself."""
 
 import json
+import os
 import re
 
 import pytest
@@ -88,3 +89,21 @@ def test_a_limit_that_no_message_can_carry_is_refused(text):
     with pytest.raises(FsError) as caught:
         parse_number(text)
     assert caught.value.status is Status.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("words", [["umount"], ["mount"], ["stat"], ["profile"], ["up", "--mount"]])
+def test_a_mount_point_is_taken_without_asking_who_serves_it(words, tmp_path, monkeypatch):
+    """Where its cluster hangs, each question waits for as long as a client tries."""
+    asked = []
+
+    def ask(path, *more, **named):
+        asked.append(path)
+        return stat(path, *more, **named)
+
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", ask)
+    name, *options = words
+    command = typer.main.get_command(app).commands[name]
+    parsed = command.make_context(name, [*options, str(tmp_path)]).params
+    assert tmp_path in parsed.values()
+    assert str(tmp_path) not in [os.fspath(path) for path in asked if not isinstance(path, int)]
