@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import typer
@@ -59,13 +59,33 @@ class Outcome:
         }
 
 
-def _files(fs: BlockingFs, paths: Sequence[str], after: str) -> list[tuple[str, Inode]]:
+def _behind(after: str, insides: Sequence[str]) -> str:
+    """Return what the file system calls the path after which a run goes on; empty: begin.
+
+    Raises:
+        FsError: INVALID_ARGUMENT: it lies in none of the directories. By its letters it would
+            leave out all files or none, and the run would say that all is well.
+    """
+    if not after:
+        return ""
+    behind = path_inside(after, follow=True)
+    if not any(PurePosixPath(behind).is_relative_to(inside) for inside in insides):
+        detail = f"--after {after}: {behind} is not in {', '.join(insides)}"
+        raise FsError(Status.INVALID_ARGUMENT, detail)
+    return behind
+
+
+def _files(fs: BlockingFs, named_paths: dict[str, str], after: str) -> list[tuple[str, Inode]]:
     """Return the regular files at and below paths, as the file system calls them, in order,
     without those up to `after`.
+
+    Args:
+        fs: the file system.
+        named_paths: what was given, by what the file system calls it.
+        after: as the file system calls it.
     """
     found: dict[str, Inode] = {}
-    for path in paths:
-        inside = path_inside(path, follow=True)
+    for inside, path in named_paths.items():
         with named(path):
             inode = fs.stat(inside)
         if inode.is_dir:
@@ -106,16 +126,17 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     """Do what `ember warmup` does; Ctrl-C ends it early, and says how to go on.
 
     Raises:
-        FsError: a path is not there; a replica could not read something:
-            with the first one's status.
+        FsError: INVALID_ARGUMENT: `after` is in none of the paths; a path is not there; a replica
+            could not read something: with the first one's status.
     """
     outcome = Outcome()
     columns = (TextColumn("warming"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     stderr = Console(stderr=True)
     shown = Progress(*columns, console=stderr, disable=as_json or not stderr.is_terminal)
-    behind = path_inside(after, follow=True) if after else ""
+    named_paths = {path_inside(path, follow=True): path for path in paths}
+    behind = _behind(after, list(named_paths))
     with connected(directory, paths, follow=True) as fs, suppress(KeyboardInterrupt), shown:
-        files = _files(fs, paths, behind)
+        files = _files(fs, named_paths, behind)
         task = shown.add_task("", total=sum(inode.length for _, inode in files))
         for path, _ in files:
             try:

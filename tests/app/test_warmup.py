@@ -105,6 +105,15 @@ def test_a_second_run_reads_all_again_and_one_that_has_nothing_left_says_so(fake
     assert capsys.readouterr().out.startswith("0 files")
 
 
+@pytest.mark.parametrize("after", ["d/b", "/c", "/data/b", "/", "/e"])
+def test_what_is_in_no_directory_that_is_warmed_is_nothing_to_go_on_after(fake, after):
+    """By its letters it would leave out all files or none, without a word."""
+    with pytest.raises(FsError, match=r"--after .* is not in /d") as failed:
+        run(after)
+    assert failed.value.status is Status.INVALID_ARGUMENT
+    assert not fake.warmed
+
+
 def test_before_the_first_file_is_done_it_is_to_be_begun_again(fake, capsys):
     def interrupt(_path, start):
         if start:
