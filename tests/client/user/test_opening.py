@@ -43,6 +43,24 @@ def test_a_bare_mount_point_is_no_other_file_system(disk_path):
         assert (failed.value.errno, failed.value.filename) == (errno.ENOTCONN, str(disk_path))
 
 
+@pytest.mark.parametrize(
+    ("address", "number", "why"),
+    [
+        (b"\0nobody listens here", errno.ECONNREFUSED, "network namespace"),
+        ("/nowhere/socket", errno.ENOENT, "nothing listens at /nowhere/socket"),
+    ],
+)
+def test_a_daemon_out_of_reach_is_told_with_the_path(tmp_path, monkeypatch, address, number, why):
+    """As in a container: the mount is there, and the address of its daemon leads nowhere."""
+    monkeypatch.setattr("emberfs.connection.socket_address", lambda _path: address)
+    for make in (open_client, RingClient):
+        with pytest.raises(OSError, match=f"the mount daemon is out of reach .*{why}") as failed:
+            make(tmp_path)
+        assert (failed.value.errno, failed.value.filename) == (number, str(tmp_path))
+    with connect_for([tmp_path / "f"])() as client:
+        assert isinstance(client, PosixClient)
+
+
 def test_one_client_reaches_the_files_of_one_cluster():
     made = connect_for(["ember://c@h:1/a/b", "ember://c@h:1/c"])
     assert (made.func, made.args) == (open_client, ("ember://c@h:1/",))

@@ -83,13 +83,30 @@ class Connection:
         # What has no `close`, as a data set, lets go of it without a warning.
         weakref.finalize(self, self._socket.close).atexit = False
         try:
-            self._socket.connect(socket_address(path))
+            self._reach(socket_address(path))
             self.call(Call.HELLO, VERSION)
             self.device = os.stat(path).st_dev  # noqa: PTH116 - a path of any type
             """Of all files of the mount."""
         except BaseException:
             self._socket.close()
             raise
+
+    def _reach(self, address: str | bytes) -> None:
+        """Connect to the daemon.
+
+        Raises:
+            OSError: ECONNREFUSED, ENOENT and others, with the path of the mount: an address in the
+                kernel's own space is one of a network namespace, so containers do not find it.
+        """
+        try:
+            self._socket.connect(address)
+        except OSError as error:
+            what = f"the mount daemon is out of reach ({error.strerror}): " + (
+                "it has just ended, or is in another network namespace: see client.batch_socket"
+                if isinstance(address, bytes)
+                else f"nothing listens at {address}"
+            )
+            raise OSError(error.errno, what, self.path) from error
 
     def call(
         self,
