@@ -144,10 +144,11 @@ def _process(pid: int) -> ProcessId:
 
 def _end_like_ctrl_c() -> None:
     """Let whatever asks this process to end run the same clean-up as Ctrl-C,
-    also in the background.
+    also in the background; who began it with `nohup` has said that a closed terminal does not.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _run_in_foreground(options: "UpOptions") -> None:
@@ -273,6 +274,7 @@ def warmup(
     """Have the storage nodes read files into their page caches, on every replica."""
     from .warmup_command import warm_up  # noqa: PLC0415
 
+    _end_like_ctrl_c()  # who bounds its time is told, too, how to go on
     warm_up(paths, directory=directory, after=after, as_json=as_json)
 
 

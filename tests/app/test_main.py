@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -107,3 +109,24 @@ def test_a_mount_point_is_taken_without_asking_who_serves_it(words, tmp_path, mo
     parsed = command.make_context(name, [*options, str(tmp_path)]).params
     assert tmp_path in parsed.values()
     assert str(tmp_path) not in [os.fspath(path) for path in asked if not isinstance(path, int)]
+
+
+NOHUP = """
+import signal
+from fs.app import main
+
+main._end_like_ctrl_c()
+print([one.name for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+       if signal.getsignal(one) is signal.default_int_handler])
+"""
+
+
+def test_a_terminal_that_is_closed_does_not_end_what_nohup_began():
+    """SIGINT does, though shells have what they begin in the background ignore it."""
+    for words, heard in (
+        ([], ["SIGINT", "SIGTERM", "SIGHUP"]),
+        (["nohup"], ["SIGINT", "SIGTERM"]),
+    ):
+        command = [*words, sys.executable, "-c", NOHUP]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert said.stdout == f"{heard}\n"

@@ -172,10 +172,10 @@ def test_what_does_not_pass_is_tried_once_and_the_rest_goes_on(fake, capsys):
     assert said["last_path"] == "/d/e"
 
 
-CTRL_C = """
+ASKED_TO_END = """
 import sys, threading, time
 from contextlib import contextmanager
-from fs.app import warmup_command
+from fs.app import main, warmup_command
 from tests.app.test_warmup import FakeFs
 
 def wait(path, start):
@@ -190,19 +190,21 @@ def connected(_directory, _paths, *, follow):
 
 warmup_command.connected, warmup_command.path_inside = connected, (lambda path, *, follow: path)
 try:
-    warmup_command.warm_up(["/d"], directory=None, after="", as_json=False)
+    main.warmup(["/d"])
 except BaseException as error:
     sys.exit(error.exit_code)
 """
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_waits():
-    command = [sys.executable, "-c", CTRL_C]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_it_to_end_while_it_waits_is_told_how_to_go_on(number):
+    """Also `timeout`, a batch system's limit of time, and a terminal that is closed."""
+    command = [sys.executable, "-c", ASKED_TO_END]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as warming:
         try:
             assert warming.stdout.readline() == "waiting\n"
-            warming.send_signal(signal.SIGINT)
+            warming.send_signal(number)
             assert warming.stdout.readline() == "closed\n"
             out = warming.stdout.read()
             assert warming.wait(60) == 130
