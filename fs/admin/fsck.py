@@ -104,6 +104,8 @@ class Check:
     is_paced: bool = True
     removes_chunks: bool = False
     """Whether a repair may remove chunks that belong to nobody: their bytes are gone then."""
+    removes_damaged: bool = False
+    """Whether a repair may remove inodes that nobody can read: their files are lost then."""
     on_progress: Callable[[Tally], None] = lambda _tally: None
 
     async def run(self, *, is_repair: bool) -> Report:
@@ -186,6 +188,8 @@ class Check:
                 count = await remove_orphans(cluster, finding)
                 log.warning("removed %d chunks: %s", count, finding.line())
                 return count > 0
+            if finding.is_loss and not self.removes_damaged:
+                return False
             return await repair(self.engine, self.runtime, finding)
         except FsError as error:
             log.warning("not repaired: %s: %s", finding.line(), error)

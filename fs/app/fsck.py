@@ -41,6 +41,7 @@ class _How:
     managers: list[str]
     is_repair: bool
     removes_chunks: bool
+    removes_damaged: bool
     may_pause: bool
     is_paced: bool
     step: Callable[[Tally], None]
@@ -52,6 +53,7 @@ def fsck(
     *,
     is_repair: bool,
     removes_chunks: bool,
+    removes_damaged: bool,
     as_json: bool,
     may_pause: bool,
     is_paced: bool,
@@ -64,17 +66,26 @@ def fsck(
             store is checked; None: only a store was named.
         is_repair: whether to put right what can be.
         removes_chunks: whether to remove chunks without a file, too.
+        removes_damaged: whether to remove inodes that nobody can read, too.
         as_json: for programs.
         may_pause: whether changes may be held up where the store keeps no lasting snapshots.
         is_paced: whether to leave half of the time to others.
     """
-    if is_repair or removes_chunks:  # each of them is logged
+    is_repair = is_repair or removes_chunks or removes_damaged
+    if is_repair:  # each of them is logged
         set_up_logging("warning")
     try:
         check_exists(choice)
         with unwrapped(), show_progress() as step:
-            is_repair = is_repair or removes_chunks
-            how = _How(managers or [], is_repair, removes_chunks, may_pause, is_paced, step)
+            how = _How(
+                managers or [],
+                is_repair,
+                removes_chunks,
+                removes_damaged,
+                may_pause,
+                is_paced,
+                step,
+            )
             report = trio.run(_run, choice, how)
     except FsError as error:
         sys.stderr.write(f"ember: {error}\n")
@@ -92,6 +103,7 @@ async def _run(choice: StoreChoice, how: _How) -> Report:
             may_pause=how.may_pause,
             is_paced=how.is_paced,
             removes_chunks=how.removes_chunks,
+            removes_damaged=how.removes_damaged,
             on_progress=how.step,
         )
         return await check.run(is_repair=how.is_repair)

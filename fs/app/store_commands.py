@@ -75,6 +75,13 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
         bool,
         typer.Option("--remove-chunks", help="Repair, and remove chunks that belong to no file."),
     ] = False,
+    remove_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--remove-damaged",
+            help="Repair, and remove inodes that cannot be read, with their names.",
+        ),
+    ] = False,
     pause: PauseOption = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Do not leave half of the time to others.")
@@ -90,6 +97,7 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
         None if is_alone else managers_here(directory, config),
         is_repair=repair,
         removes_chunks=remove_chunks,
+        removes_damaged=remove_damaged,
         as_json=as_json,
         may_pause=pause,
         is_paced=not fast,

@@ -1,7 +1,8 @@
 """What a check says of records that cannot be read, and what would put them right.  Pure.
 
 A damaged record goes: what it was about is then judged without it.  Not so
-    - an inode, whose names still lead to its chunks, and the store's format: nothing is done;
+    - an inode, whose names still lead to its chunks: it goes where a person says so;
+    - the roots, and the store's format: nothing is done;
     - a counter that must never go back: it goes on where nobody has been.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..kv.api import KeyValue
+from ..schema.ids import FIRST_INODE_ID
 from ..schema.status import FsError
 from . import records
 from .fsck_facts import Finding, Kind
@@ -25,13 +27,17 @@ def damaged_record(
     key: bytes, value: bytes, error: FsError, *, corrected: bytes | None = None
 ) -> Finding:
     """Return what is said of a record that cannot be read."""
-    is_kept = key.startswith(records.INODE) or key == records.FORMAT_KEY
+    is_inode = key.startswith(records.INODE) and len(key) == len(records.inode_key(0))
+    is_kept = key == records.FORMAT_KEY or (
+        is_inode and records.unpack_id(key[4:]) < FIRST_INODE_ID
+    )
     return Finding(
         Kind.DAMAGED_RECORD,
         0,
         error.detail,
         guards=((key, value),),
         writes=() if is_kept else ((key, corrected),),
+        is_loss=is_inode,
     )
 
 

@@ -118,6 +118,8 @@ class Finding:
     adds: tuple[tuple[bytes, int], ...] = ()
     is_adoption: bool = False
     """The repair is a name in lost+found."""
+    is_loss: bool = False
+    """The repair gives up what a user has: it takes a person's word."""
     chunks: ChunkRun | None = None
     """What it is about, if it was found on a target: to be looked at again before it is told."""
     space: int | None = None

@@ -14,6 +14,7 @@ from fs.meta.check import check
 from fs.meta.fsck_facts import Kind
 from fs.meta.inode_ids import SHARD_COUNT
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
+from fs.schema.ids import GC_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import FormatRecordPb
@@ -236,11 +237,40 @@ async def test_what_cannot_be_a_key_is_found_and_goes(prefix):
     assert sum(finding.kind is Kind.DAMAGED_RECORD for finding in report.findings) == 2
     await visit(world)
     report = await checker(world).run(is_repair=True)
-    if prefix == records.INODE:
-        assert len(report.left) == 2
-    else:
-        assert report.left == []
-        assert await check(world.engine) == []
+    assert report.left == []
+    assert await check(world.engine) == []
+
+
+@pytest.mark.parametrize("which", ["file", "linked", "deep", "removed"])
+async def test_an_inode_that_cannot_be_read_goes_where_somebody_says_so(which):
+    """Its names could never be removed, nor could the directory that they are in."""
+    world, place, _, _ = await furnished()
+    inode_id = getattr(place, which)
+    await place.change({records.inode_key(inode_id): b"\xff"})
+    assert (await checker(world).run(is_repair=True)).left
+    assert await place.rows(records.inode_key(inode_id))
+    check_all = Check(
+        world.engine, simulated_runtime(None, 1), is_paced=False, removes_damaged=True
+    )
+    assert (await check_all.run(is_repair=True)).left == []
+    assert await check(world.engine) == []
+    world.meta = world.new_meta()
+    root = world.user(0)
+    if which == "deep":  # what was in it is kept
+        folder = (await root.lookup(ROOT, b"lost+found")).inode_id
+        assert b"%x" % place.file in await root.names(folder)
+    await root.remove_tree(ROOT, b"d")
+
+
+@pytest.mark.parametrize("inode_id", [ROOT, GC_ROOT_INODE_ID])
+async def test_a_root_that_cannot_be_read_stays(inode_id):
+    world, place, _, _ = await furnished()
+    await place.change({records.inode_key(inode_id): b"\xff"})
+    check_all = Check(
+        world.engine, simulated_runtime(None, 1), is_paced=False, removes_damaged=True
+    )
+    assert (await check_all.run(is_repair=True)).left
+    assert await place.rows(records.inode_key(inode_id))
 
 
 async def test_ids_go_on_behind_all_others_where_their_counter_was_damaged():
