@@ -51,18 +51,23 @@ def decoded(type_: type[MessageT], key: bytes, value: bytes) -> MessageT:
         raise damaged(key, f"no {type_.DESCRIPTOR.name}: {error}") from error
 
 
-def inode_record(key: bytes, value: bytes) -> pb.InodePb:
-    """Return the inode of a key: another one would be stored over what has its number.
+def inode_record(inode_id: int, value: bytes) -> pb.InodePb:
+    """Return what the record of an inode says: with another number it would be stored over
+    what has that.
 
     Raises:
         FsError: METADATA_DAMAGED; KV_BAD_FORMAT when a newer release made it.
     """
-    inode = decoded(pb.InodePb, key, value)
-    if not 0 < inode.type <= LAST_TYPE:
+    try:
+        inode = pb.InodePb.FromString(value)
+    except DecodeError as error:
+        raise damaged(records.inode_key(inode_id), f"no InodePb: {error}") from error
+    if inode.inode_id != inode_id or not 0 < inode.type <= LAST_TYPE:
+        key = records.inode_key(inode_id)
         require_known_type(inode)
+        if inode.inode_id != inode_id:
+            raise damaged(key, f"it says it is inode {inode.inode_id:#x}")
         raise damaged(key, "an inode of no type")
-    if records.pack_id(inode.inode_id) != key[4:]:
-        raise damaged(key, f"it says it is inode {inode.inode_id:#x}")
     return inode
 
 

@@ -85,10 +85,9 @@ def _reply_in(
 
 
 async def _renew(tr: Transaction, inode: InodePb) -> None:
-    key = records.inode_key(inode.inode_id)
-    stored = await tr.get(key)
+    stored = await tr.get(records.inode_key(inode.inode_id))
     if stored is not None:
-        inode.CopyFrom(await complete(tr, inode_record(key, stored)))
+        inode.CopyFrom(await complete(tr, inode_record(inode.inode_id, stored)))
 
 
 async def is_remembered(tr: Transaction, caller: Caller) -> bool:

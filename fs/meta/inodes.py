@@ -35,11 +35,10 @@ async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) 
     """Return an inode as stored; raises FsError(STALE) when there is none,
     METADATA_DAMAGED, and KV_BAD_FORMAT when a newer release made it.
     """
-    key = records.inode_key(inode_id)
-    value = await tr.get(key, snapshot=snapshot)
+    value = await tr.get(records.inode_key(inode_id), snapshot=snapshot)
     if value is None:
         raise FsError(Status.STALE, f"inode {inode_id:#x}")
-    return inode_record(key, value)
+    return inode_record(inode_id, value)
 
 
 async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False) -> pb.InodePb:
@@ -52,7 +51,7 @@ async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False
 
 
 def _fill_in(inode: pb.InodePb, stored_times: bytes | None, counter: bytes | None = None) -> None:
-    times_key, counter_key = directory_keys(inode.inode_id)
+    _, times_key, counter_key = records.directory_rows(inode.inode_id)
     if stored_times is not None:
         inode.mtime_ns, ctime_ns = times(times_key, stored_times)
         set_ctime(inode, ctime_ns)
@@ -69,7 +68,7 @@ async def find_directory(tr: Transaction, inode_id: int) -> pb.InodePb | None:
     stored, stored_times, counter = await tr.get_many(rows, snapshot=True)
     if stored is None:
         return None
-    inode = inode_record(rows[0], stored)
+    inode = inode_record(inode_id, stored)
     if inode.type == pb.DIRECTORY:
         _fill_in(inode, stored_times, counter)
     return inode

@@ -97,7 +97,7 @@ async def _load(tr: Transaction, directory_id: int) -> Ancestor | None:
     stored, quota, fence = await tr.get_many(keys, snapshot=True)
     if stored is None:
         return None
-    inode = inode_record(keys[0], stored)
+    inode = inode_record(directory_id, stored)
     return _ancestor(inode, quota, fence) if inode.nlink else None
 
 

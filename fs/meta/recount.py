@@ -141,7 +141,7 @@ class Recount:
         while page := await self._page(begin, records.INODE):
             changed: list[tuple[pb.InodePb, bool, Sequence[Place]]] = []
             for key, value in page:
-                inode = inode_record(key, value)
+                inode = inode_record(records.unpack_id(key[4:12]), value)
                 if inode.type != pb.DIRECTORY:
                     is_new, others = self._settle_home(inode)
                     if is_new or others:

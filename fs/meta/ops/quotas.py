@@ -47,12 +47,11 @@ async def set_quota(tr: Transaction, ctx: OpContext, request: meta.SetQuotaReq) 
 async def _describe_if_there(
     tr: Transaction, ctx: OpContext, inode_id: int
 ) -> meta.DirectoryUsagePb | None:
-    key = records.inode_key(inode_id)
-    stored = await tr.get(key, snapshot=True)
+    stored = await tr.get(records.inode_key(inode_id), snapshot=True)
     if stored is None:
         return None
     try:
-        return await describe(tr, ctx, inode_record(key, stored))
+        return await describe(tr, ctx, inode_record(inode_id, stored))
     except FsError as error:
         if error.status is Status.METADATA_DAMAGED:
             return meta.DirectoryUsagePb(inode_id=inode_id, damage=str(error))

@@ -22,12 +22,12 @@ async def stat_fs(tr: Transaction, ctx: OpContext, request: meta.StatFsReq) -> m
         inode_count=max(0, count(keys[0], inodes)),
         inline_bytes=max(0, count(keys[1], inline)),
     )
-    stored, key = None, records.inode_key(request.inode_id)
+    stored = None
     if request.inode_id:
-        stored = await tr.get(key, snapshot=True)
+        stored = await tr.get(records.inode_key(request.inode_id), snapshot=True)
     if stored is None:
         return reply
-    inode = inode_record(key, stored)
+    inode = inode_record(request.inode_id, stored)
     home_id = inode.inode_id if inode.type == pb.DIRECTORY else inode.home_inode_id
     if not home_id:
         return reply

@@ -64,10 +64,9 @@ async def _make_directory(  # noqa: PLR0917 - whose, where, what
 
 
 async def _trash_root(tr: Transaction, ctx: OpContext) -> pb.InodePb:
-    key = records.inode_key(TRASH_ROOT_INODE_ID)
-    stored = await tr.get(key)
+    stored = await tr.get(records.inode_key(TRASH_ROOT_INODE_ID))
     if stored is not None:
-        return inode_record(key, stored)
+        return inode_record(TRASH_ROOT_INODE_ID, stored)
     if await find_dentry(tr, ROOT_INODE_ID, NAME) is not None:
         raise FsError(
             Status.EXISTS, "/.trash is not the trash: rename it, so that the trash can be made"
