@@ -27,6 +27,8 @@ from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024
 """Between two steps of the progress."""
+OPENED_AT_ONCE = 128
+"""Of small files: one call opens them all, and brings the bytes that meta keeps."""
 TRIES = 3
 TRY_AGAIN_S = 1.0
 """A process that starts anew, or a chain that changes, is back within that."""
@@ -109,15 +111,53 @@ def _warm_piece(file: BlockingFile, start: int, count: int) -> tuple[int, list[F
     return read_bytes, failures
 
 
-def _warm(fs: BlockingFs, path: str, outcome: Outcome) -> Iterator[int]:
-    """Warm one file; yield the bytes of each step."""
-    with fs.open(path) as file:
+def _groups(files: Sequence[tuple[str, Inode]]) -> Iterator[list[str]]:
+    """Yield the paths of neighbours that are opened together: a large one is opened at its turn,
+    since it may change while others are read.
+    """
+    group: list[str] = []
+    room = PIECE_BYTES
+    for path, inode in files:
+        if group and (len(group) == OPENED_AT_ONCE or inode.length > room):
+            yield group
+            group, room = [], PIECE_BYTES
+        group.append(path)
+        room -= inode.length
+    if group:
+        yield group
+
+
+def _open_in_turn(
+    fs: BlockingFs, files: Sequence[tuple[str, Inode]]
+) -> Iterator[tuple[str, BlockingFile | FsError]]:
+    """Yield each path with its file, or with why it could not be opened."""
+    for group in _groups(files):
+        opened: Sequence[BlockingFile | FsError]
+        try:
+            opened = fs.open_many(group)
+        except FsError as error:  # nobody answers: each file counts, and the others get their turn
+            opened = [error] * len(group)
+        yield from zip(group, opened, strict=True)
+
+
+def _warm_chunks(opened: BlockingFile, path: str, outcome: Outcome) -> Iterator[int]:
+    with opened as file:
         for start in range(0, file.length, PIECE_BYTES):
             count = min(PIECE_BYTES, file.length - start)
             read_bytes, failures = _warm_piece(file, start, count)
             outcome.read_bytes += read_bytes
             outcome.failures += [(path, error) for error in failures]
             yield count
+
+
+def _warm(opened: BlockingFile | FsError, path: str, outcome: Outcome) -> Iterator[int]:
+    """Warm one file; yield the bytes of each step."""
+    if isinstance(opened, FsError):
+        raise opened
+    if opened.is_inline:  # meta has read it to open it; what was only read has nothing to end
+        yield opened.length
+    else:
+        yield from _warm_chunks(opened, path, outcome)
     outcome.file_count += 1
     outcome.last_path = path
 
@@ -138,9 +178,9 @@ def warm_up(paths: Sequence[str], *, directory: Path | None, after: str, as_json
     with connected(directory, paths, follow=True) as fs, suppress(KeyboardInterrupt), shown:
         files = _files(fs, named_paths, behind)
         task = shown.add_task("", total=sum(inode.length for _, inode in files))
-        for path, _ in files:
+        for path, opened in _open_in_turn(fs, files):
             try:
-                for count in _warm(fs, path, outcome):
+                for count in _warm(opened, path, outcome):
                     outcome.byte_count += count
                     shown.advance(task, count)
             except FsError as error:

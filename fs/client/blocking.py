@@ -84,6 +84,11 @@ class BlockingFile:
         """Names the file as long as it lives, whatever its path becomes."""
         return self._file.ref.inode_id
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether meta keeps its bytes, which come with its open."""
+        return self._file.is_inline
+
     def read(self, offset: int, length: int) -> bytes:
         """See `EmberFile.read`."""
         return self._owner.run(lambda: self._file.read(offset, length))

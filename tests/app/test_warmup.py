@@ -29,8 +29,12 @@ class FakeFs:
 
     def __init__(self, before_piece):
         self._before_piece = before_piece
+        self.before_opening = lambda _path, _start: None
+        """Called with the first path of each call."""
         self._before_open = lambda _path, _start: None
         self.warmed = []
+        self.opened = []
+        self.are_inline = False
         self.is_closed = False
 
     def stat(self, path):
@@ -40,10 +44,24 @@ class FakeFs:
         inode = SimpleNamespace(type=InodeType.FILE, length=self.length)
         return [SimpleNamespace(path=name, inode=inode) for name in reversed(NAMES)]
 
-    @contextmanager
-    def open(self, path):
-        self._before_open(path, 0)
+    def open_many(self, paths):
+        self.opened.append(list(paths))
+        self.before_opening(paths[0], 0)
+        return [self._opened(path) for path in paths]
 
+    def _opened(self, path):
+        try:
+            self._before_open(path, 0)
+        except FsError as error:
+            return error
+        if self.are_inline:
+            return SimpleNamespace(length=self.length, is_inline=True)
+        file = self._file(path)
+        file.is_inline = False
+        return file
+
+    @contextmanager
+    def _file(self, path):
         def prefetch(start, count):
             try:
                 self._before_piece(path, start)
@@ -136,6 +154,37 @@ def fail_at(wanted, *errors):
             raise left.pop(0)
 
     return before_piece
+
+
+def test_small_neighbours_are_opened_together_and_a_large_file_at_its_turn(fake, monkeypatch):
+    run()
+    assert fake.opened == [[name] for name in NAMES]
+    monkeypatch.setattr(warmup_command, "OPENED_AT_ONCE", 3)
+    fake.length, fake.opened, fake.warmed = 5, [], []
+    run()
+    assert fake.opened == [list(NAMES[:3]), list(NAMES[3:])]
+    assert fake.warmed == [(name, 0, 5) for name in NAMES]
+
+
+def test_what_meta_keeps_was_read_to_open_it(fake, capsys):
+    fake.length, fake.are_inline = 5, True
+    run(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["file_count"], said["byte_count"], said["read_bytes"]) == (4, 20, 0)
+    assert said["last_path"] == NAMES[-1]
+    assert not fake.warmed
+
+
+def test_where_nobody_opens_files_each_is_a_failure_and_the_next_ones_get_their_turn(
+    fake, capsys, monkeypatch
+):
+    monkeypatch.setattr(warmup_command, "OPENED_AT_ONCE", 2)
+    fake.length = 5
+    fake.before_opening = fail_at(NAMES[0], FsError(Status.RPC_TIMEOUT, "meta"))
+    with pytest.raises(FsError, match="/d/a: meta, and 1 more"):
+        run(as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["file_count"], len(said["failures"])) == (2, 2)
 
 
 def test_files_that_are_gone_are_no_failure(fake, capsys):
