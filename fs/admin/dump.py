@@ -8,16 +8,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
-from ..kv.api import KvEngine, prefix_end
+from ..kv.api import KvEngine
 from ..meta import records
-from ..meta.damage import decoded
 from ..rpc.api import Channels
 from ..schema.proto.common_pb2 import InodePb, InodeTypePb
 from ..schema.proto.record_pb2 import DentryRecordPb
 from ..schema.proto.storage_pb2 import ChunkMetaPb
 from ..schema.routing import RoutingInfo, Target
 from .chunks import listed_chunks
-from .stored import file_sessions, pages
+from .stored import file_sessions, readable
 from .table_file import Column, Columns, Row
 
 U64, I64, U32, BOOL, TEXT, BYTES = (
@@ -153,16 +152,15 @@ async def inode_rows(engine: KvEngine) -> AsyncIterator[Row]:
     """Yield all inodes as their records have them;
     newer times and counts of directories are kept elsewhere.
     """
-    async for rows in pages(engine, records.INODE, prefix_end(records.INODE)):
-        for key, value in rows:
-            yield inode_row(decoded(InodePb, key, value))
+    async with aclosing(readable(engine, records.INODE, InodePb)) as found:
+        async for _, inode in found:
+            yield inode_row(inode)
 
 
 async def dentry_rows(engine: KvEngine) -> AsyncIterator[Row]:
     """Yield all names, by directory."""
-    async for rows in pages(engine, records.DENTRY, prefix_end(records.DENTRY)):
-        for key, value in rows:
-            record = decoded(DentryRecordPb, key, value)
+    async with aclosing(readable(engine, records.DENTRY, DentryRecordPb)) as found:
+        async for key, record in found:
             yield {
                 "parent_inode_id": int.from_bytes(key[4:12], "big"),
                 "name": records.dentry_name(key),

@@ -2,25 +2,33 @@
 or of what services keep to themselves.
 
 Changes nothing.  Ranges that may be large are read page by page, each at an instant of its own:
-what is made or removed meanwhile may or may not be seen, what stays is seen.
+what is made or removed meanwhile may or may not be seen, what stays is seen.  A damaged record is
+named in the log and left out: `ember fsck` says more.
 """
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from ..kv.api import KeyValue, KvEngine, Transaction, next_key, prefix_end
 from ..kv.transact import snapshot_read
 from ..meta import records
-from ..meta.damage import decoded
+from ..meta.damage import MessageT, decoded, gc_record
 from ..meta.dentries import load_dentry
 from ..meta.inodes import load_complete
+from ..meta.shapes import require_shape
 from ..mgmtd.store import Loaded, read_all, read_events
 from ..schema.ids import ROOT_INODE_ID, InodeId
 from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.mgmtd_pb2 import RoutingEventPb
 from ..schema.proto.record_pb2 import FileSessionRecordPb, GcRecordPb
+from ..schema.status import FsError, Status
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PAGE_COUNT: Final = 1000
 
@@ -37,6 +45,36 @@ async def pages(engine: KvEngine, begin: bytes, end: bytes) -> AsyncGenerator[li
             return
         yield rows
         begin = next_key(rows[-1][0])
+
+
+async def _judged(
+    engine: KvEngine, prefix: bytes, judge: Callable[[bytes, bytes], T]
+) -> AsyncGenerator[tuple[bytes, T], None]:
+    async with aclosing(pages(engine, prefix, prefix_end(prefix))) as found:
+        async for rows in found:
+            for key, value in rows:
+                try:
+                    record = judge(key, value)
+                except FsError as error:
+                    if error.status is not Status.METADATA_DAMAGED:
+                        raise
+                    log.warning("left out: %s", error)
+                else:
+                    yield key, record
+
+
+async def readable(
+    engine: KvEngine, prefix: bytes, type_: type[MessageT]
+) -> AsyncGenerator[tuple[bytes, MessageT], None]:
+    """Yield the keys of all records of a kind that can be read, and what they say."""
+
+    def judge(key: bytes, value: bytes) -> MessageT:
+        require_shape(key, value)
+        return decoded(type_, key, value)
+
+    async with aclosing(_judged(engine, prefix, judge)) as found:
+        async for row in found:
+            yield row
 
 
 async def stored_cluster(engine: KvEngine, cluster_id: str) -> Loaded:
@@ -80,12 +118,9 @@ class FileSession:
 
 async def file_sessions(engine: KvEngine) -> AsyncGenerator[FileSession, None]:
     """Yield all file sessions, by inode."""
-    prefix = records.FILE_SESSION
-    async with aclosing(pages(engine, prefix, prefix_end(prefix))) as found:
-        async for rows in found:
-            for key, value in rows:
-                inode_id = records.file_session_inode(key)
-                yield FileSession(inode_id, decoded(FileSessionRecordPb, key, value))
+    async with aclosing(readable(engine, records.FILE_SESSION, FileSessionRecordPb)) as found:
+        async for key, record in found:
+            yield FileSession(records.file_session_inode(key), record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +137,23 @@ class Garbage:
 KINDS: Final = {records.GC_FILE: "file", records.GC_DIRECTORY: "tree"}
 
 
+def _gc_record(key: bytes, value: bytes) -> GcRecordPb:
+    """Return what a record says; of a damaged one its key tells which inode waits."""
+    try:
+        return gc_record(key, value)
+    except FsError as error:
+        if not records.is_gc_key(key):
+            raise
+        log.warning("no more is known than its inode: %s", error)
+        return GcRecordPb(inode_id=records.gc_inode_id(key))
+
+
 async def garbage(engine: KvEngine) -> AsyncGenerator[Garbage, None]:
     """Yield what waits for garbage collection, of each kind what is due first."""
     for prefix, kind in KINDS.items():
-        async with aclosing(pages(engine, prefix, prefix_end(prefix))) as found:
-            async for rows in found:
-                for key, value in rows:
-                    record = decoded(GcRecordPb, key, value)
-                    yield Garbage(kind, records.gc_inode_id(key), records.gc_due_ns(key), record)
+        async with aclosing(_judged(engine, prefix, _gc_record)) as found:
+            async for key, record in found:
+                yield Garbage(kind, records.gc_inode_id(key), records.gc_due_ns(key), record)
 
 
 async def truncation_count(engine: KvEngine) -> int:

@@ -7,7 +7,9 @@ import contextlib
 import pytest
 
 from fs.admin.backup import UNFINISHED_VERSION
+from fs.admin.dump import dentry_rows, inode_rows, session_rows
 from fs.admin.fsck import Check
+from fs.admin.stored import garbage
 from fs.kv.memory import MemoryEngine
 from fs.meta import records
 from fs.meta.check import check
@@ -363,3 +365,24 @@ async def test_what_this_release_would_misjudge_is_not_checked(version, told):
         await checker(world).run(is_repair=True)
     assert caught.value.status is Status.KV_BAD_FORMAT
     assert await world.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "prefix"),
+    [
+        (inode_rows, records.INODE),
+        (dentry_rows, records.DENTRY),
+        (session_rows, records.FILE_SESSION),
+        (garbage, records.GC_FILE),
+    ],
+)
+async def test_what_lists_records_leaves_a_damaged_one_out_and_names_it(rows_of, prefix, caplog):
+    """One such record ended `ember admin dump`, `session files` and `gc list`."""
+    world, place, _, _ = await furnished()
+    before = [row async for row in rows_of(world.engine)]
+    key = min(await place.rows(prefix))
+    await place.change({key: b"\xff", prefix + b"x": b""})
+    after = [row async for row in rows_of(world.engine)]
+    assert len(after) == len(before) - (prefix != records.GC_FILE)
+    told = [record.getMessage() for record in caplog.records]
+    assert all(any(repr(one) in line for line in told) for one in (key, prefix + b"x"))
