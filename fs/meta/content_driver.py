@@ -51,7 +51,7 @@ from .context import (
     StillInlineError,
     TruncationUnfinishedError,
 )
-from .damage import decoded
+from .damage import inode_record
 from .ops.finish_truncation import begin_move, find_moving, finish_truncation, note_cut
 from .ports import ChunkPort
 from .turns import Turn, Turns
@@ -295,7 +295,7 @@ class ContentDriver:
     async def _inode(self, inode_id: int) -> InodePb | None:
         key = records.inode_key(inode_id)
         value = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
-        return None if value is None else decoded(InodePb, key, value)
+        return None if value is None else inode_record(inode_id, value)
 
     async def _ask_length(self, inode: InodePb, *, is_patient: bool) -> PreciseLength:
         """Ask the chains; the answer holds for the content that the inode knows of,

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import (
+    DentryRecordPb,
     FormatRecordPb,
     GcRecordPb,
     IdempotencyRecordPb,
@@ -51,24 +52,40 @@ def decoded(type_: type[MessageT], key: bytes, value: bytes) -> MessageT:
         raise damaged(key, f"no {type_.DESCRIPTOR.name}: {error}") from error
 
 
-def inode_record(inode_id: int, value: bytes) -> pb.InodePb:
-    """Return what the record of an inode says: with another number it would be stored over
-    what has that.
+def require_inode(inode: pb.InodePb, inode_id: int) -> None:
+    """Refuse what was read under the number of an inode and cannot be that one: it would be
+    stored over what has its number, or shown as that.
 
     Raises:
         FsError: METADATA_DAMAGED; KV_BAD_FORMAT when a newer release made it.
+    """
+    if inode.inode_id != inode_id and inode.type:
+        raise damaged(records.inode_key(inode_id), f"it says it is inode {inode.inode_id:#x}")
+    require_known_type(inode)
+    if not inode.type:
+        raise damaged(records.inode_key(inode_id), "an inode of no type")
+
+
+def inode_record(inode_id: int, value: bytes) -> pb.InodePb:
+    """Return what the record of an inode says; raises FsError as `require_inode`.
+
+    Every operation calls it several times: nothing is made here that only an error needs.
     """
     try:
         inode = pb.InodePb.FromString(value)
     except DecodeError as error:
         raise damaged(records.inode_key(inode_id), f"no InodePb: {error}") from error
     if inode.inode_id != inode_id or not 0 < inode.type <= LAST_TYPE:
-        key = records.inode_key(inode_id)
-        require_known_type(inode)
-        if inode.inode_id != inode_id:
-            raise damaged(key, f"it says it is inode {inode.inode_id:#x}")
-        raise damaged(key, "an inode of no type")
+        require_inode(inode, inode_id)
     return inode
+
+
+def dentry_record(key: bytes, value: bytes) -> DentryRecordPb:
+    """Return what a name leads to, which is something; raises FsError(METADATA_DAMAGED)."""
+    record = decoded(DentryRecordPb, key, value)
+    if not record.inode_id:
+        raise damaged(key, "a name of nothing")
+    return record
 
 
 def quota_record(key: bytes, value: bytes) -> QuotaRecordPb:

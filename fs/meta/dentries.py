@@ -7,7 +7,7 @@ from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import DentryRecordPb
 from ..schema.status import FsError, Status
 from . import records
-from .damage import decoded
+from .damage import dentry_record
 
 
 def check_name(name: bytes) -> None:
@@ -34,7 +34,7 @@ async def find_dentry(
     """Return the dentry of a name, or None."""
     key = records.dentry_key(parent_id, name)
     value = await tr.get(key, snapshot=snapshot)
-    return None if value is None else decoded(DentryRecordPb, key, value)
+    return None if value is None else dentry_record(key, value)
 
 
 async def load_dentry(

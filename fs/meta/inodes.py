@@ -12,6 +12,7 @@ Invariants:
       replies that tell of one file, a client takes the one with the larger ctime for the newer one.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ..kv.api import Transaction
@@ -46,12 +47,17 @@ async def complete(tr: Transaction, inode: pb.InodePb, *, snapshot: bool = False
     if inode.type == pb.DIRECTORY:
         keys = directory_keys(inode.inode_id)
         wanted = keys if inode.nlink else keys[:1]
-        _fill_in(inode, *await tr.get_many(wanted, snapshot=snapshot))
+        _fill_in(inode, keys, *await tr.get_many(wanted, snapshot=snapshot))
     return inode
 
 
-def _fill_in(inode: pb.InodePb, stored_times: bytes | None, counter: bytes | None = None) -> None:
-    _, times_key, counter_key = records.directory_rows(inode.inode_id)
+def _fill_in(
+    inode: pb.InodePb,
+    keys: Sequence[bytes],
+    stored_times: bytes | None,
+    counter: bytes | None = None,
+) -> None:
+    times_key, counter_key = keys
     if stored_times is not None:
         inode.mtime_ns, ctime_ns = times(times_key, stored_times)
         set_ctime(inode, ctime_ns)
@@ -70,7 +76,7 @@ async def find_directory(tr: Transaction, inode_id: int) -> pb.InodePb | None:
         return None
     inode = inode_record(inode_id, stored)
     if inode.type == pb.DIRECTORY:
-        _fill_in(inode, stored_times, counter)
+        _fill_in(inode, rows[1:], stored_times, counter)
     return inode
 
 

@@ -33,7 +33,7 @@ from ..schema.proto import meta_pb2 as meta
 from ..schema.proto.record_pb2 import FormatRecordPb
 from . import records
 from .context import NamesLeasedError, OpContext
-from .damage import decoded, times
+from .damage import decoded, inode_record, times
 from .turns import Turns
 
 Transact = Callable[[Callable[[Transaction], Awaitable[Any]]], Awaitable[Any]]
@@ -86,7 +86,7 @@ async def begin_end(tr: Transaction, directory_id: int, now_ns: int) -> float | 
     stored, stored_times = await tr.get_many([key, times_key])
     if stored is None:
         return None
-    inode = decoded(pb.InodePb, key, stored)
+    inode = inode_record(directory_id, stored)
     if not inode.directory.lease_client_id:
         return None
     ctime_ns = inode.ctime_ns
@@ -110,7 +110,7 @@ async def end(tr: Transaction, directory_id: int) -> None:
     stored = await tr.get(key)
     if stored is None:
         return
-    inode = decoded(pb.InodePb, key, stored)
+    inode = inode_record(directory_id, stored)
     if inode.directory.is_lease_ending:
         _clear(tr, key, inode)
 
@@ -122,7 +122,7 @@ async def end_at_once(tr: Transaction, directory_id: int) -> None:
     key = records.inode_key(directory_id)
     stored = await tr.get(key)
     if stored is not None:
-        _clear(tr, key, decoded(pb.InodePb, key, stored))
+        _clear(tr, key, inode_record(directory_id, stored))
 
 
 def _clear(tr: Transaction, key: bytes, inode: pb.InodePb) -> None:

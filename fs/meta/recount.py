@@ -23,9 +23,8 @@ from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from ..schema.ids import ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
-from ..schema.proto.record_pb2 import DentryRecordPb
 from . import records
-from .damage import decoded, inode_record
+from .damage import dentry_record, inode_record
 from .homes import Place
 from .lineage import begin_epoch
 from .usage import usage_of
@@ -126,7 +125,7 @@ class Recount:
         begin = records.DENTRY
         while page := await self._page(begin, records.DENTRY):
             for key, value in page:
-                dentry = decoded(DentryRecordPb, key, value)
+                dentry = dentry_record(key, value)
                 parent_id = int.from_bytes(key[4:12], "big")
                 if dentry.type == pb.DIRECTORY:
                     self._found.parents[dentry.inode_id] = parent_id

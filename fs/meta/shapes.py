@@ -15,7 +15,6 @@ from typing import Final
 from ..schema.inode import XATTR_NAME_BYTES_MAX
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import (
-    DentryRecordPb,
     FileLocksRecordPb,
     FileSessionRecordPb,
     LockWaitsRecordPb,
@@ -29,6 +28,7 @@ from .damage import (
     count,
     damaged,
     decoded,
+    dentry_record,
     format_record,
     number,
     outcome_record,
@@ -76,8 +76,11 @@ def _session(key: bytes, value: bytes) -> None:
 
 
 def _of_client(key: bytes, value: bytes, *, judge: Judge) -> None:
-    client_id, end = key[4:-9], key[-9:-8]
-    if end != b"\x00" or not (client_id.isascii() and 0 < len(client_id) <= CLIENT_ID_BYTES_MAX):
+    try:
+        client_id = key[4:-9].decode()
+    except UnicodeDecodeError:
+        client_id = ""
+    if key[-9:-8] != b"\x00" or not 0 < len(client_id) <= CLIENT_ID_BYTES_MAX:
         raise damaged(key, "cannot be a key")
     judge(key, value)
 
@@ -120,7 +123,7 @@ _SINGLETONS: Final[dict[bytes, Judge]] = {
 
 _SHAPES: Final[dict[bytes, tuple[int, int, Judge]]] = {
     records.INODE: (_WITH_ID, _WITH_ID, typed_inode),
-    records.DENTRY: (_WITH_ID, _ANY_NAME, partial(decoded, DentryRecordPb)),
+    records.DENTRY: (_WITH_ID, _ANY_NAME, dentry_record),
     records.DIRECTORY_TIMES: (_WITH_ID, _WITH_ID, times),
     records.SUBDIRECTORY_COUNT: (_WITH_ID, _WITH_ID, count),
     records.FILE_SESSION: (_WITH_ID + 1, _ANY_NAME, _session),

@@ -13,6 +13,7 @@ from fs.admin.stored import garbage
 from fs.kv.memory import MemoryEngine
 from fs.meta import records
 from fs.meta.check import check
+from fs.meta.context import CLIENT_ID_BYTES_MAX
 from fs.meta.fsck_facts import Kind
 from fs.meta.inode_ids import SHARD_COUNT
 from fs.runtime.simulated import SimulatedClock, simulated_runtime
@@ -308,6 +309,61 @@ async def test_an_inode_under_anothers_number_is_not_stored_over_that():
     with pytest.raises(FsError, match=r"METADATA_DAMAGED.*it says it is inode"):
         await world.user(0).set_attr(place.file, mode=0o600)
     assert await place.rows(records.inode_key(place.locked)) == stored
+
+
+async def test_an_inode_under_anothers_number_is_not_told_as_that():
+    """A mount would have opened the one by the name of the other."""
+    world, place, _, _ = await furnished()
+    root = world.user(0)
+    stored = await place.rows(records.inode_key(place.locked))
+    await place.change({records.inode_key(place.file): next(iter(stored.values()))})
+    listed = {
+        entry.name: entry for entry in (await root.list(place.deep, with_inodes=True)).entries
+    }
+    assert listed[b"file"].inode_id == place.file
+    assert not listed[b"file"].HasField("inode")
+    assert listed[b"locked"].inode.inode_id == place.locked
+    with pytest.raises(FsError, match=r"METADATA_DAMAGED.*it says it is inode"):
+        await root.call("batch_get_attr", meta.BatchGetAttrReq(inode_ids=[place.file]))
+
+
+async def test_nothing_in_the_background_stores_an_inode_over_another_one():
+    """What ends sessions of the dead took the record for the file's,
+    and stored it under the number in it: what had been acknowledged since was gone.
+    """
+    world, place, _, _ = await furnished()
+    root = world.user(0)
+    stored = await place.rows(records.inode_key(place.file))
+    await place.change({records.inode_key(place.open): next(iter(stored.values()))})
+    await root.set_attr(place.file, mode=0o604)
+    world.mgmtd.client_ids = []
+    await world.pruner(lambda: 2**62).step()
+    await world.meta.gc.step()
+    assert (await root.attr(place.file)).mode & 0o777 == 0o604
+
+
+async def test_a_name_of_nothing_is_damaged():
+    world, place, _, _ = await furnished()
+    root, key = world.user(0), records.dentry_key(place.deep, b"file")
+    await place.change({key: b""})
+    for deed in (root.lookup(place.deep, b"file"), root.unlink(place.deep, b"file")):
+        with pytest.raises(FsError, match=r"METADATA_DAMAGED.*a name of nothing"):
+            await deed
+    report = await checker(world).run(is_repair=False)
+    assert Kind.DAMAGED_RECORD in {finding.kind for finding in report.findings}
+
+
+async def test_a_client_may_go_by_any_name_that_is_served():
+    """Its locks were damage to a check, whose repair did not end, and stayed when it had gone."""
+    world, _, _, _ = await furnished()
+    client_id = "\u00fc" * CLIENT_ID_BYTES_MAX
+    named = world.user(0, client=client_id)
+    inode_id = (await named.create(ROOT, b"named")).inode_id
+    await named.call("set_lock", meta.SetLockReq(inode_id=inode_id, lock=lock(0)))
+    assert (await checker(world).run(is_repair=False)).findings == []
+    world.mgmtd.client_ids = []
+    await world.pruner(lambda: 2**62).step()
+    assert records.client_locks_key(client_id, inode_id) not in await world.dump()
 
 
 async def test_damage_in_the_trash_holds_up_no_other_name():

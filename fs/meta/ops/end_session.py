@@ -8,7 +8,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import FileSessionRecordPb
 from .. import content, records
 from ..context import OpContext
-from ..damage import decoded
+from ..damage import decoded, inode_record
 from ..inodes import advance_ctime, store_inode
 from ..promises import settle
 
@@ -35,11 +35,10 @@ async def end_session(
         return False
     tr.mark_freeing()
     tr.clear(key)
-    inode_key = records.inode_key(inode_id)
-    found = await tr.get(inode_key)
+    found = await tr.get(records.inode_key(inode_id))
     if found is None or not record.is_write:
         return True
-    inode = decoded(pb.InodePb, inode_key, found)
+    inode = inode_record(inode_id, found)
     if inode.type != pb.FILE:
         return True
     content.require_truncated(inode)

@@ -15,7 +15,7 @@ from ...schema.proto import common_pb2 as pb
 from ...schema.proto.record_pb2 import InlineRecordPb
 from .. import inline, records
 from ..content import note_used
-from ..damage import decoded
+from ..damage import inode_record
 from ..inodes import store_inode
 
 
@@ -24,7 +24,7 @@ async def _pending(tr: Transaction, inode_id: int, truncate_ver: int) -> pb.Inod
     value = await tr.get(records.inode_key(inode_id))
     if value is None:
         return None
-    inode = decoded(pb.InodePb, records.inode_key(inode_id), value)
+    inode = inode_record(inode_id, value)
     is_it = inode.file.truncate_pending and inode.file.truncate_ver == truncate_ver
     return inode if is_it else None
 
@@ -43,7 +43,7 @@ async def begin_move(tr: Transaction, inode_id: int, now_ns: int) -> None:
     value = await tr.get(records.inode_key(inode_id))
     if value is None:
         return
-    inode = decoded(pb.InodePb, records.inode_key(inode_id), value)
+    inode = inode_record(inode_id, value)
     if inode.file.is_inline and not inode.file.truncate_pending:
         inline.check_bytes(inode_id, await inline.load(tr, inode))
         inode.file.truncate_ver += 1

@@ -9,7 +9,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import inline, records
 from ..context import OpContext
-from ..damage import damaged
+from ..damage import damaged, require_inode
 from ..inodes import complete, load_complete
 from ..read_ahead import directory_keys
 
@@ -47,13 +47,15 @@ async def batch_get_attr(
         )
     reply = meta.BatchGetAttrRsp()
     keys = [records.inode_key(inode_id) for inode_id in request.inode_ids]
-    for key, value in zip(keys, await tr.get_many(keys, snapshot=True), strict=True):
+    values = await tr.get_many(keys, snapshot=True)
+    for inode_id, key, value in zip(request.inode_ids, keys, values, strict=True):
         slot = reply.inodes.add()
         if value is not None:
             try:
                 slot.inode.ParseFromString(value)
             except DecodeError as error:
                 raise damaged(key, f"no inode: {error}") from error
+            require_inode(slot.inode, inode_id)
     inodes = [slot.inode for slot in reply.inodes if slot.HasField("inode")]
     directories = (inode.inode_id for inode in inodes if inode.type == pb.DIRECTORY)
     await tr.prefetch(key for inode_id in directories for key in directory_keys(inode_id))

@@ -15,7 +15,6 @@ from ...schema.proto.record_pb2 import DentryRecordPb
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
-from ..damage import decoded
 from ..inodes import complete, load_inode
 from ..read_ahead import directory_keys
 
@@ -32,12 +31,16 @@ async def _join_inodes(
     values = await tr.get_many(list(map(records.inode_key, inode_ids)), snapshot=True)
     directories = [entry for entry in entries if entry.type == pb.DIRECTORY]
     await tr.prefetch(key for entry in directories for key in directory_keys(entry.inode_id))
-    for entry, value in zip(entries, values, strict=True):
+    for entry, inode_id, value in zip(entries, inode_ids, values, strict=True):
         if value is not None:
+            inode = entry.inode
             try:
-                entry.inode.ParseFromString(value)
+                inode.ParseFromString(value)
             except DecodeError:
                 entry.ClearField("inode")
+            else:
+                if inode.inode_id != inode_id or not inode.type:
+                    entry.ClearField("inode")
     for entry in directories:
         if entry.HasField("inode"):
             try:
@@ -48,13 +51,13 @@ async def _join_inodes(
                 entry.ClearField("inode")
 
 
-def _name(key: bytes, value: bytes) -> DentryRecordPb:
+def _name(value: bytes) -> DentryRecordPb:
     """Return what a name leads to; a damaged one is listed, too, and leads to nothing (0):
     whoever looks it up is told.
     """
     try:
-        return decoded(DentryRecordPb, key, value)
-    except FsError:
+        return DentryRecordPb.FromString(value)
+    except DecodeError:
         return DentryRecordPb()
 
 
@@ -85,7 +88,7 @@ async def list_(tr: Transaction, ctx: OpContext, request: meta.ListReq) -> meta.
     )
     add, inode_ids = reply.entries.add, []
     for key, value in pairs[:limit]:
-        record = _name(key, value)
+        record = _name(value)
         inode_id = record.inode_id
         inode_ids.append(inode_id)
         entry = add(name=records.dentry_name(key), inode_id=inode_id, type=record.type)

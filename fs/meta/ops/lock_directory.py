@@ -24,7 +24,7 @@ from ...schema.services import META_LOCK_DIRECTORY
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import OpContext
-from ..damage import decoded
+from ..damage import inode_record
 from ..idempotency import once
 from ..inodes import (
     advance_ctime,
@@ -117,10 +117,9 @@ async def end_directory_lock(
     """Free what a client that is gone holds."""
     tr.mark_freeing()
     tr.clear(records.directory_lock_key(client_id, inode_id))
-    key = records.inode_key(inode_id)
-    stored = await tr.get(key)
+    stored = await tr.get(records.inode_key(inode_id))
     if stored is None:
         return
-    directory = await complete(tr, decoded(pb.InodePb, key, stored))
+    directory = await complete(tr, inode_record(inode_id, stored))
     if directory.directory.lock_client_id == client_id:
         _set_holder(tr, ctx, directory, "")

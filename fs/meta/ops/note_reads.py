@@ -23,7 +23,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError
 from .. import permissions, records
 from ..context import Caller, OpContext
-from ..damage import decoded
+from ..damage import inode_record
 
 TOGETHER_MAX: Final = 64
 """Reads noted in one transaction."""
@@ -52,11 +52,11 @@ def time_noted(now_ns: int, had_ns: int, read: meta.NotedReadPb) -> int:
     return min(read.atime_ns, now_ns)
 
 
-def _known(key: bytes, stored: bytes | None) -> pb.InodePb | None:
+def _known(inode_id: int, stored: bytes | None) -> pb.InodePb | None:
     if stored is None:
         return None
     try:
-        return decoded(pb.InodePb, key, stored)
+        return inode_record(inode_id, stored)
     except FsError:  # who opens it is told, and the other reads are none the worse
         return None
 
@@ -70,7 +70,7 @@ async def note_reads(
     assert len(reads) <= TOGETHER_MAX, len(reads)
     keys = {read.inode_id: records.inode_key(read.inode_id) for read in reads}
     stored = await tr.get_many(list(keys.values()))
-    inodes = {i: _known(key, value) for (i, key), value in zip(keys.items(), stored, strict=True)}
+    inodes = {i: _known(i, value) for i, value in zip(keys, stored, strict=True)}
     times: list[int] = []
     for read in reads:
         inode = inodes[read.inode_id]

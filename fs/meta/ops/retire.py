@@ -21,7 +21,7 @@ from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
 from ...schema.status import FsError, Status
 from .. import inline, records
 from ..context import OpContext
-from ..damage import damaged, decoded, gc_record
+from ..damage import damaged, dentry_record, gc_record, inode_record
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import directory_keys, object_keys
@@ -132,13 +132,10 @@ async def _removed_inode(tr: Transaction, gc_key: bytes, inode_id: int) -> pb.In
     """Return the inode of a GC record (of a directory: as stored);
     raises FsError(METADATA_DAMAGED).
     """
-    inode_key = records.inode_key(inode_id)
-    stored = await tr.get(inode_key)
+    stored = await tr.get(records.inode_key(inode_id))
     if stored is None:
         raise damaged(gc_key, f"inode {inode_id:#x} does not exist")
-    inode = decoded(pb.InodePb, inode_key, stored)
-    if inode.inode_id != inode_id:
-        raise damaged(inode_key, f"it says it is inode {inode.inode_id:#x}")
+    inode = inode_record(inode_id, stored)
     if inode.nlink:
         raise damaged(gc_key, f"inode {inode_id:#x} has {inode.nlink} names")
     return inode
@@ -279,7 +276,7 @@ async def empty_tree(
     # Not cut by the limit, this read also conflicts with names being added.
     pairs = await tr.get_range(place, end, limit=entry_count_max + 1)
     children = [
-        (records.dentry_name(key), decoded(DentryRecordPb, key, value))
+        (records.dentry_name(key), dentry_record(key, value))
         for key, value in pairs[:entry_count_max]
     ]
     await tr.prefetch(object_keys(record for _, record in children))

@@ -14,11 +14,10 @@ from typing import Final
 
 from ...kv.api import Transaction
 from ...schema.proto import common_pb2 as pb
-from ...schema.proto.record_pb2 import DentryRecordPb
 from ...schema.status import FsError, Status
 from .. import permissions, records
 from ..context import Caller
-from ..damage import decoded
+from ..damage import dentry_record, inode_record
 
 DIRECTORIES_MAX: Final = 256
 NAMES_MAX: Final = 2048
@@ -63,14 +62,14 @@ async def _names_in(tr: Transaction, directory_id: int, limit: int) -> list[int]
     """Return the inodes that names in a directory lead to."""
     begin, end = records.dentry_prefix(directory_id), records.dentry_end(directory_id)
     pairs = await tr.get_range(begin, end, limit=limit)
-    return [decoded(DentryRecordPb, key, value).inode_id for key, value in pairs]
+    return [dentry_record(key, value).inode_id for key, value in pairs]
 
 
 async def _inodes_of(tr: Transaction, inode_ids: list[int]) -> list[pb.InodePb]:
     keys = [records.inode_key(inode_id) for inode_id in inode_ids]
     values = await tr.get_many(keys)
     return [
-        decoded(pb.InodePb, key, value)
-        for key, value in zip(keys, values, strict=True)
+        inode_record(inode_id, value)
+        for inode_id, value in zip(inode_ids, values, strict=True)
         if value is not None
     ]

@@ -13,7 +13,7 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import content, records
 from ..context import OpContext
-from ..damage import decoded
+from ..damage import inode_record
 from ..inodes import hand_to_gc, store_inode
 from ..usage import charge, usage_of
 
@@ -61,7 +61,7 @@ async def follow_record(tr: Transaction, inode_id: int, old_due_ns: int, due_ns:
     stored = await tr.get(records.inode_key(inode_id))
     if stored is None:
         return  # its chunks are being removed
-    inode = decoded(pb.InodePb, records.inode_key(inode_id), stored)
+    inode = inode_record(inode_id, stored)
     if inode.type == pb.FILE and inode.file.unnamed_due_ns == old_due_ns:
         inode.file.unnamed_due_ns = due_ns
         store_inode(tr, inode)
