@@ -138,6 +138,13 @@ class Paths:
         if not (await self.stat(about, follow=False)).is_dir:
             raise FsError(Status.NOT_DIRECTORY, f"{path} ends in a slash, {about} is no directory")
 
+    async def _require_found(self, path: str) -> None:
+        """Refuse a path that ends in a slash for what is no directory and is to be made;
+        what is there already is told by who makes it.  Raises FsError(NOT_FOUND and others).
+        """
+        if path.endswith("/"):
+            await self.stat(path.rstrip("/") or "/", follow=False)
+
     async def _parent(self, path: str) -> tuple[InodeId, bytes]:
         """Return (inode id of the directory, last component) of a path."""
         directory, name = split_path(path)
@@ -175,8 +182,36 @@ class Paths:
         `count_max`: the first ones.
         """
         inode_id = (await self.stat(path)).inode_id
-        found = await self._list(inode_id, with_inodes=True, count_max=count_max)
-        return [DirEntry(os.fsdecode(e.name), inode_from_pb(e.inode)) for e in found]
+        return await self._entries(inode_id, count_max=count_max)
+
+    async def _entries(self, inode_id: int, *, count_max: int | None = None) -> list[DirEntry]:
+        """Return the entries of a directory; raises FsError where nobody can tell what one is:
+        were it left out, it would look removed.
+        """
+        found: list[DirEntry] = []
+        for entry in await self._list(inode_id, with_inodes=True, count_max=count_max):
+            told = entry.inode if entry.HasField("inode") else None
+            told = told or await self._look_up(inode_id, entry.name)
+            if told is not None:
+                found.append(DirEntry(os.fsdecode(entry.name), inode_from_pb(told)))
+        return found
+
+    async def _look_up(self, directory_id: int, name: bytes) -> common_pb2.InodePb | None:
+        """Return what a name leads to of which a listing tells nothing; None: it is gone.
+
+        Raises:
+            FsError: why it tells nothing: METADATA_DAMAGED, or ACCESS_DENIED: who may read a
+                directory and not search it.
+        """
+        request = meta_pb2.LookupReq(
+            caller=self._identity.caller(), parent_inode_id=directory_id, name=name
+        )
+        try:
+            return (await self._meta.call(services.META_LOOKUP, request)).inode
+        except FsError as error:
+            if error.status not in {Status.NOT_FOUND, Status.STALE}:
+                raise
+            return None
 
     async def _list(
         self, inode_id: int, *, with_inodes: bool, count_max: int | None = None
@@ -223,7 +258,7 @@ class Paths:
                 at_once_max=LISTINGS_AT_ONCE,
             )
             below = [
-                FoundPath(f"{above}/{os.fsdecode(entry.name)}", inode_from_pb(entry.inode))
+                FoundPath(f"{above}/{entry.name}", entry.inode)
                 for (above, _), entries in zip(level, listings, strict=True)
                 for entry in entries
             ]
@@ -233,9 +268,9 @@ class Paths:
         found.sort(key=lambda one: one.path)
         return found
 
-    async def _list_if_there(self, inode_id: int, *, is_first: bool) -> list[meta_pb2.DentryPb]:
+    async def _list_if_there(self, inode_id: int, *, is_first: bool) -> list[DirEntry]:
         try:
-            return await self._list(inode_id, with_inodes=True)
+            return await self._entries(inode_id)
         except FsError as error:
             if is_first or error.status not in {Status.NOT_FOUND, Status.STALE}:
                 raise
@@ -303,7 +338,7 @@ class Paths:
     ) -> None:
         """Rename atomically, replacing what `new` names unless told otherwise."""
         await self._require_meant(old)
-        await self._require_meant(new, old)
+        await self._require_meant(new, new if exchange else old)
         (old_directory, old_name), (new_directory, new_name) = split_path(old), split_path(new)
         request = meta_pb2.RenameReq(
             caller=self._identity.caller(),
@@ -322,7 +357,7 @@ class Paths:
     async def link(self, old: str, new: str) -> None:
         """Give a file one more name; a symbolic link at `old` is not followed."""
         inode_id = (await self.stat(old, follow=False)).inode_id
-        await self._require_meant(new)
+        await self._require_found(new)
         directory, name = split_path(new)
         request = meta_pb2.LinkReq(caller=self._identity.caller(), inode_id=inode_id, name=name)
         await self._change(services.META_LINK, request, Place(directory))
@@ -331,7 +366,7 @@ class Paths:
         """Make a symbolic link at `path`; its target, absolute or relative to where it is,
         need not exist.
         """
-        await self._require_meant(path)
+        await self._require_found(path)
         directory, name = split_path(path)
         request = meta_pb2.SymlinkReq(
             caller=self._identity.caller(), name=name, target=os.fsencode(target)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..schema import services
-from ..schema.ids import InodeId
-from ..schema.proto import common_pb2, meta_pb2
+from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
 from .native_paths import Paths
 from .side_by_side import side_by_side
@@ -47,11 +46,9 @@ class Trees(Paths):
         waiting = [top.inode_id] if top.is_dir else []
         while waiting:
             entries = await self._list_if_there(waiting.pop(), is_first=False)
-            calls = [partial(self._change_owner, one.inode_id, uid, gid) for one in entries]
+            calls = [partial(self._change_owner, one.inode.inode_id, uid, gid) for one in entries]
             count += sum(await side_by_side(calls, at_once_max=CHANGES_AT_ONCE))
-            waiting += [
-                InodeId(one.inode_id) for one in entries if one.type == common_pb2.DIRECTORY
-            ]
+            waiting += [one.inode.inode_id for one in entries if one.inode.is_dir]
             told(count)
         return count
 

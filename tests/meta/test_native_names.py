@@ -8,6 +8,7 @@ import pytest
 
 from fs.client.meta_client import caller_of
 from fs.client.native import EmberFs, Identity
+from fs.meta import records
 from fs.schema.status import FsError, Status
 from tests.meta.harness import CALL, refused
 
@@ -23,6 +24,12 @@ class DirectMeta:
         caller.client_id, caller.request_id = self.client_id, self._world.next_request_id()
         served = re.sub("(?<!^)(?=[A-Z])", "_", method.name).lower()
         return await getattr(self._world.meta.service, served)(CALL, request)
+
+
+async def store(world, key, value):
+    tr = world.engine.transaction()
+    tr.set(key, value)
+    await tr.commit()
 
 
 @pytest.fixture
@@ -101,10 +108,16 @@ async def test_a_slash_at_the_end_of_a_path_means_a_directory(client, world):
     for way in (fs.link, fs.symlink):
         with refused(Status.NOT_FOUND, "ENOENT"):
             await way("/f", "/x/")
+        with refused(Status.EXISTS, "EEXIST"):
+            await way("/f", "/link/")
     with refused(Status.IS_DIRECTORY, "EISDIR"):
         await fs.create("/x/")
     assert await user.names(1) == [b"d", b"f", b"link"]
     await fs.mkdir("/e/")
+    with refused(Status.NOT_DIRECTORY, "ENOTDIR"):
+        await fs.rename("/e", "/f/", exchange=True)
+    await fs.rename("/f", "/e/", exchange=True)
+    await fs.rename("/f/", "/e", exchange=True)
     await fs.rename("/e/", "/g/")
     await fs.move_to_trash("/g/")
 
@@ -170,6 +183,34 @@ async def test_a_tree_is_found(client, world):
         await client(2, uid=1000).find("/t")
 
 
+async def test_a_listing_says_why_it_tells_nothing_of_a_name(client, world, monkeypatch):
+    """It was a bug, by all that showed."""
+    fs = client()
+    await fs.makedirs("/t/a")
+    inode_id = (await fs.stat("/t")).inode_id
+    made = await world.user().create(inode_id, b"f")
+    await fs.set_attributes("/t", mode=0o744)
+    key = records.inode_key(made.inode_id)
+    stored = (await world.dump())[key]
+    await store(world, key, b"\xff")
+    for user, status in ((fs, Status.METADATA_DAMAGED), (client(2, uid=5), Status.ACCESS_DENIED)):
+        for way in (user.listdir, user.find):
+            with refused(status):
+                await way("/t")
+    await store(world, key, stored)
+    real = fs._list
+
+    async def list_bare(inode_id, **wanted):
+        found = await real(inode_id, **wanted)
+        for entry in found:
+            entry.ClearField("inode")
+        await world.user().unlink(inode_id, b"f")
+        return found
+
+    monkeypatch.setattr(fs, "_list", list_bare)
+    assert [one.name for one in await fs.listdir("/t")] == ["a"]  # the other is gone by now
+
+
 async def test_what_is_removed_during_a_search_is_left_out(client, monkeypatch):
     fs = client()
     await fs.makedirs("/t/a/b")
@@ -177,10 +218,10 @@ async def test_what_is_removed_during_a_search_is_left_out(client, monkeypatch):
     gone = (await fs.stat("/t/c")).inode_id
     real = fs._list
 
-    async def list_what_is_there(inode_id, *, with_inodes):
+    async def list_what_is_there(inode_id, **wanted):
         if inode_id == gone:
             raise FsError(Status.STALE, "removed meanwhile")
-        return await real(inode_id, with_inodes=with_inodes)
+        return await real(inode_id, **wanted)
 
     monkeypatch.setattr(fs, "_list", list_what_is_there)
     assert [one.path for one in await fs.find("/t")] == ["/t/a", "/t/a/b", "/t/c"]
