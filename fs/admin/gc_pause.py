@@ -4,15 +4,17 @@ one record, which the metadata services heed (fs/meta/gc.py).
 
 from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
-from ..meta.records import GC_PAUSE_KEY, pack_u64, unpack_u64
+from ..meta.damage import number
+from ..meta.records import GC_PAUSE_KEY, pack_u64
 from ..runtime.ports import Runtime
 
 
 async def paused_until_ns(engine: KvEngine) -> int:
     """Return until when, by the wall clock, in nanoseconds;
-    0: it was never held up, or goes on since somebody said so.
+    0: it was never held up, or goes on since somebody said so; raises FsError(METADATA_DAMAGED).
     """
-    return unpack_u64(await snapshot_read(engine, lambda tr: tr.get(GC_PAUSE_KEY, snapshot=True)))
+    stored = await snapshot_read(engine, lambda tr: tr.get(GC_PAUSE_KEY, snapshot=True))
+    return number(GC_PAUSE_KEY, stored)
 
 
 async def pause_until(engine: KvEngine, runtime: Runtime, until_ns: int) -> None:

@@ -23,6 +23,10 @@ from . import records
 
 LAST_TYPE: Final = max(pb.InodeTypePb.values())
 NUMBER_BYTES: Final = 8
+TICK_MAX: Final = 2**40
+"""A cluster counts one a minute (fs/meta/outcome_ticks.py): it never comes so far.  By a larger
+one all outcomes would be over.
+"""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -111,6 +115,8 @@ def outcome_record(key: bytes, value: bytes) -> IdempotencyRecordPb:
     record = decoded(IdempotencyRecordPb, key, value)
     if not (record.method_number or record.status):
         raise damaged(key, "neither a reply nor a refusal")
+    if record.tick > TICK_MAX:
+        raise damaged(key, f"remembered in tick {record.tick}")
     return record
 
 
@@ -135,6 +141,14 @@ def number(key: bytes, value: bytes | None) -> int:
     if value is not None and len(value) != NUMBER_BYTES:
         raise damaged(key, f"a number of {len(value)} bytes")
     return records.unpack_u64(value)
+
+
+def tick(key: bytes, value: bytes | None) -> int:
+    """Return a count of ticks, an absent one is 0; raises FsError(METADATA_DAMAGED)."""
+    found = number(key, value)
+    if found > TICK_MAX:
+        raise damaged(key, f"{found} ticks")
+    return found
 
 
 def gc_record(key: bytes, value: bytes) -> GcRecordPb:

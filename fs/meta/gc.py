@@ -247,7 +247,12 @@ class GarbageCollector:
         """
         self._files_from = records.GC_FILE
         self._emptied_to.clear()
-        await self._ticks.look()
+        try:
+            await self._ticks.look()
+        except FsError as error:
+            if error.status is not Status.METADATA_DAMAGED:
+                raise
+            log.warning("no outcome is forgotten: %s", error)
         await self._pull_in(records.GC_DIRECTORY, 0.0)
         await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
         await self._hasten()
@@ -295,10 +300,14 @@ class GarbageCollector:
         value = await snapshot_read(
             self._engine, lambda tr: tr.get(records.GC_PAUSE_KEY, snapshot=True)
         )
-        is_paused = self._make_context().now_ns < number(records.GC_PAUSE_KEY, value)
+        why = ""
+        try:
+            is_paused = self._make_context().now_ns < number(records.GC_PAUSE_KEY, value)
+        except FsError as error:  # somebody has held it up, for who knows how long
+            is_paused, why = True, f": {error}"
         if is_paused != self._was_paused:
             self._was_paused = is_paused
-            log.warning("garbage collection %s", "is held up" if is_paused else "goes on")
+            log.warning("garbage collection %s%s", "is held up" if is_paused else "goes on", why)
         return is_paused
 
     async def _range(self, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:

@@ -138,7 +138,10 @@ class Meta:
     async def _look_at_inline(self) -> None:
         key = records.INLINE_BYTES_KEY
         stored = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
-        self._inline_bytes = max(0, count(key, stored))
+        try:
+            self._inline_bytes = max(0, count(key, stored))
+        except FsError as error:  # it is a figure, and `inline.length_max` does without it
+            log.warning("no file is made inline: %s", error)
 
     async def _prefetch_inode_ids(self) -> None:
         while True:

@@ -23,7 +23,7 @@ from ..kv.api import KvEngine, Transaction
 from ..kv.transact import snapshot_read, transact
 from ..runtime.ports import Runtime
 from . import records
-from .damage import number
+from .damage import tick as tick_in
 
 TICK_S: Final = 60.0
 KNOWN_S: Final = 2 * TICK_S
@@ -65,7 +65,7 @@ class OutcomeTicks:
         began_s = self._runtime.clock.monotonic_s()
         key = records.OUTCOME_TICK_KEY
         stored = await snapshot_read(self._engine, lambda tr: tr.get(key, snapshot=True))
-        tick = number(key, stored)
+        tick = tick_in(key, stored)
         if not tick or (tick == self._tick and began_s - self._since_s >= TICK_S):
             tick = await transact(
                 self._engine,
@@ -82,7 +82,7 @@ async def _begin_after(tr: Transaction, seen: int) -> int:
     """Begin the tick after `seen`, unless somebody has; return the newest."""
     tr.mark_freeing()  # no collection begins without it
     key = records.OUTCOME_TICK_KEY
-    tick = number(key, await tr.get(key))
+    tick = tick_in(key, await tr.get(key))
     if tick != seen:
         return tick
     tr.set(key, records.pack_u64(tick + 1))

@@ -33,6 +33,7 @@ from .damage import (
     number,
     outcome_record,
     quota_record,
+    tick,
     times,
 )
 from .inode_ids import BLOCK_MAX, SHARD_COUNT
@@ -117,7 +118,7 @@ _SINGLETONS: Final[dict[bytes, Judge]] = {
     records.INODE_COUNT_KEY: count,
     records.INLINE_BYTES_KEY: count,
     records.GC_PAUSE_KEY: number,
-    records.OUTCOME_TICK_KEY: number,
+    records.OUTCOME_TICK_KEY: tick,
     **{records.inode_ids_key(shard): inode_ids for shard in range(SHARD_COUNT)},
 }
 

@@ -5,6 +5,7 @@ What it is not about works on, and `ember fsck` finds it.
 import contextlib
 
 import pytest
+import trio
 
 from fs.admin.backup import UNFINISHED_VERSION
 from fs.admin.dump import dentry_rows, inode_rows, session_rows
@@ -20,7 +21,7 @@ from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.ids import GC_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.proto.record_pb2 import FormatRecordPb
+from fs.schema.proto.record_pb2 import FormatRecordPb, IdempotencyRecordPb
 from fs.schema.status import FsError, Status
 from tests.admin.namespace import SECOND_CLIENT, furnish
 from tests.meta.harness import ROOT, World, hint, inline_report, session
@@ -364,6 +365,58 @@ async def test_a_client_may_go_by_any_name_that_is_served():
     world.mgmtd.client_ids = []
     await world.pruner(lambda: 2**62).step()
     assert records.client_locks_key(client_id, inode_id) not in await world.dump()
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xff" * 8], ids=["short", "ones"])
+async def test_a_damaged_count_of_ticks_forgets_nothing_and_holds_nothing_up(value):
+    """All outcomes were over at once by it, and to count on ended the service."""
+    world, place, _, _ = await furnished()
+    outcomes = await place.rows(records.IDEMPOTENCY)
+    assert outcomes
+    assert await place.rows(records.GC_DIRECTORY)
+    await place.change({records.OUTCOME_TICK_KEY: value})
+    world.meta = world.new_meta()
+    for _ in range(3):
+        await world.meta.gc.step()
+        world.meta.service.ticks._since_s -= 1000
+    assert await place.rows(records.IDEMPOTENCY) == outcomes
+    assert await place.rows(records.GC_DIRECTORY) == {}
+
+
+async def test_an_outcome_of_a_tick_that_never_comes_is_damaged():
+    world, place, _, _ = await furnished()
+    key, value = (await place.rows(records.IDEMPOTENCY)).popitem()
+    late = IdempotencyRecordPb.FromString(value)
+    late.tick = 2**64 - 1
+    await place.change({key: late.SerializeToString(), records.OUTCOME_TICK_KEY: b"\xff"})
+    report = await checker(world).run(is_repair=True)
+    assert len(report.findings) == 2
+    assert report.left == []
+
+
+async def test_while_nobody_knows_whether_collection_is_held_up_it_is(caplog):
+    world, place, _, _ = await furnished()
+    await place.change({records.GC_PAUSE_KEY: b"\xff"})
+    queued = await place.rows(records.GC_DIRECTORY)
+    for _ in range(3):
+        assert await world.meta.gc.step() == 0
+    assert await place.rows(records.GC_DIRECTORY) == queued
+    assert len([line for line in caplog.messages if "is held up: METADATA_DAMAGED" in line]) == 1
+    await place.change({records.GC_PAUSE_KEY: None})
+    assert await world.meta.gc.step() > 0
+
+
+@pytest.mark.parametrize("key", [
+    records.INLINE_BYTES_KEY, records.INODE_COUNT_KEY, records.OUTCOME_TICK_KEY,
+    records.GC_PAUSE_KEY, records.inode_ids_key(3),
+])  # fmt: skip
+async def test_a_service_starts_without_what_it_can_do_without(key):
+    world, place, _, _ = await furnished()
+    await place.change({key: b"\xff"})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.new_meta().run)
+        await world.wait_quiet()
+        nursery.cancel_scope.cancel()
 
 
 async def test_damage_in_the_trash_holds_up_no_other_name():
