@@ -26,7 +26,14 @@ from .foundationdb import empty_store
 from .mount_point import check_fuse, check_mount_point, clear_dead_mount, is_dead, is_mounted
 from .one_start import in_turn
 from .process_id import open_pidfd, send_signal
-from .running import Command, left_running, mount_daemon_at, read_state, supervisor_of
+from .running import (
+    Command,
+    left_running,
+    mount_daemon_at,
+    read_state,
+    refuse_others_mount,
+    supervisor_of,
+)
 from .stuck_daemon import LEFT_AFTER_S, is_stuck
 from .supervisor import Supervisor, take_over
 from .waits import wait_running
@@ -210,8 +217,8 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
 
     Raises:
         FsError: NOT_RUNNING, BAD_MOUNT_POINT when no cluster, or not the given one,
-            is mounted there; NOT_FLUSHED: it is unmounted, and not everything that
-            was buffered could be written.
+            is mounted there; NOT_PERMITTED: it is another user's mount; NOT_FLUSHED: it is
+            unmounted, and not everything that was buffered could be written.
     """
     found = mount_daemon_at(mount_point) if given is None else None
     daemon = found[0] if found is not None else None
@@ -225,6 +232,7 @@ def unmount(given: ClusterDir | None, mount_point: Path) -> None:
     elif is_dead(mount_point) and is_mounted(mount_point):
         clear_dead_mount(mount_point)
     else:
+        refuse_others_mount(mount_point)
         raise FsError(Status.BAD_MOUNT_POINT, f"no cluster is mounted at {mount_point}")
 
 

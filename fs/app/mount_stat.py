@@ -12,7 +12,7 @@ from ..runtime.mount_table import is_same_place
 from ..schema.status import FsError, Status
 from . import supervisor_link
 from .cluster_dir import ClusterDir
-from .running import mount_daemon_at
+from .running import mount_daemon_at, refuse_others_mount
 from .scraped import Reading, Span, fetch, parse
 from .status_view import bytes_text
 from .top import KERNEL, duration_text
@@ -44,11 +44,13 @@ def metrics_of_mount(mount_point: Path) -> str:
     """Return `HOST:PORT` where the daemon of a mount shows its metrics.
 
     Raises:
-        FsError: NOT_RUNNING when no daemon of this user is mounted there, or it shows none.
+        FsError: NOT_RUNNING when no daemon is mounted there, or it shows none; NOT_PERMITTED when
+            it is another user's.
     """
     wanted = mount_point.absolute()
     found = mount_daemon_at(wanted)
     if found is None:
+        refuse_others_mount(wanted)
         raise FsError(Status.NOT_RUNNING, f"no mount daemon serves {wanted}")
     command, config = found
     address = config.process.metrics_address

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..runtime.config_file import readable_config
-from ..runtime.mount_table import is_same_place, mount_at
+from ..runtime.mount_table import Mounted, is_same_place, mount_at
 from ..schema.config import ProcessConfig
+from ..schema.status import FsError, Status
 from .cluster_dir import RECORD_NAME, ClusterDir
 from .process_id import ProcessId, is_alive, process_id, real_user
 
@@ -121,14 +122,34 @@ def servers_of(mount_point: Path) -> set[int]:
     """
     if os.geteuid() != 0:
         return {os.geteuid()}
-    mounted = mount_at(mount_point)
-    said = [one for one in mounted.options if one.startswith(_USER_ID)] if mounted else []
-    if said:
-        return {0, *(int(one.removeprefix(_USER_ID)) for one in said)}
+    mounters = _mounters(mount_at(mount_point))
+    if mounters:
+        return {0, *mounters}
     try:
         return {0, mount_point.lstat().st_uid}
     except OSError:
         return {0}
+
+
+def _mounters(mounted: Mounted | None) -> list[int]:
+    """Return who has mounted, if the kernel says it."""
+    said = [one for one in mounted.options if one.startswith(_USER_ID)] if mounted else []
+    return [int(one.removeprefix(_USER_ID)) for one in said]
+
+
+def refuse_others_mount(mount_point: Path) -> None:
+    """Say so where an EmberFS mount is another user's, whose daemon this one does not find.
+
+    Raises:
+        FsError: NOT_PERMITTED.
+    """
+    mounted = mount_at(mount_point)
+    mounters = _mounters(mounted)
+    if mounted is None or mounted.kind != "fuse.ember" or not mounters:
+        return
+    if os.geteuid() not in {0, *mounters}:
+        detail = f"{mount_point} is a mount of user {mounters[0]}: be that one, or root"
+        raise FsError(Status.NOT_PERMITTED, detail)
 
 
 def read_state(directory: ClusterDir) -> dict[str, dict[str, Any]]:

@@ -1,16 +1,20 @@
 """Command lines of EmberFS are told from others, and the daemon of a mount is found."""
 
 import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fs.app import running
+from fs.app.bring_down import unmount
 from fs.app.cluster_dir import RECORD_NAME, ClusterDir
+from fs.app.mount_stat import metrics_of_mount
 from fs.app.process_id import ProcessId, real_user
 from fs.app.running import Command, mount_daemon_at, mount_daemons_at, parse_command
 from fs.runtime import mount_table
+from fs.schema.status import FsError, Status
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,24 @@ def test_a_stranger_who_says_that_he_serves_a_mount_is_not_believed(
         status = SimpleNamespace(st_uid=owner)
         monkeypatch.setattr(Path, "lstat", lambda path: status if path == place else None)
     assert [command.uid for command, _ in mount_daemons_at(place)] == served_by
+
+
+@pytest.mark.parametrize("act", [metrics_of_mount, partial(unmount, None)])
+def test_a_mount_of_somebody_else_is_not_said_to_be_none(monkeypatch, tmp_path, act):
+    """`ember umount` said that nothing is mounted there, and `ember stat` that nobody serves it."""
+    place, table = tmp_path / "place", tmp_path / "mounts"
+    place.mkdir()
+    table.write_text(f"x {place} fuse.ember rw,user_id=0,allow_other 0 0\n")
+    monkeypatch.setattr(running, "commands", list)
+    monkeypatch.setattr(mount_table, "TABLE", table)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(FsError, match=f"{place} is a mount of user 0") as refused:
+        act(place)
+    assert refused.value.status is Status.NOT_PERMITTED
+    table.write_text("")
+    with pytest.raises(FsError) as refused:
+        act(place)
+    assert refused.value.status in {Status.BAD_MOUNT_POINT, Status.NOT_RUNNING}
 
 
 def test_who_has_started_a_process():
