@@ -1,7 +1,10 @@
 """Which cluster is meant, whose credentials are used, and where they never stand."""
 
+import errno
 import json
+import os
 import pickle
+from contextlib import contextmanager
 
 import pytest
 from emberfs import clusters
@@ -210,3 +213,29 @@ def test_what_may_be_meant_for_hosts_is_no_name(url):
 def test_what_is_no_authority_is_refused(url):
     with pytest.raises(ValueError, match="is no HOST:PORT; a path begins with a third slash"):
         split_url(url)
+
+
+@contextmanager
+def somebody():
+    """Be a user whom modes mean."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+def test_sockets_of_somebody_else_are_refused_at_once(tmp_path):
+    """A client would take them for managers that start, and try for minutes."""
+    run = tmp_path / "run"
+    run.mkdir(mode=0)
+    address = f"unix:{run}/control.sock"
+    with somebody(), pytest.raises(PermissionError, match="for the owner of the cluster") as denied:
+        find_place(hosts=[address, address], cluster_id="c")
+    assert denied.value.errno == errno.EACCES
+    with somebody():  # one of them answers perhaps, or will once it has started
+        for other in ("tcp:one:7000", "unix:/nowhere/control.sock"):
+            assert find_place(hosts=[address, other], cluster_id="c").addresses[1] == other
+    run.chmod(0o700)

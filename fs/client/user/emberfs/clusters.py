@@ -191,6 +191,8 @@ def _managers(
         if cluster is not None or not cluster_id:
             raise ValueError("with hosts, say cluster_id=..., and not cluster=...")
         addresses = [h if h.startswith(("unix:", "tcp:")) else f"tcp:{h}" for h in listed]
+        with os_errors(f"ember://{cluster_id}@{','.join(listed)}/"):
+            _check_reachable(addresses)
         return tuple(addresses), cluster_id, ""
     with os_errors(str(cluster or f"ember://{cluster_id}{'@' * bool(cluster_id)}/")):
         if cluster is not None:
@@ -204,7 +206,32 @@ def _managers(
             what = f"{directory.path} holds the cluster {record.cluster_id}, not {cluster_id}"
             raise FsError(Status.RPC_WRONG_CLUSTER, what)
         key_file = usual_key_file(directory, record)
-        return tuple(mgmtd_addresses(directory, record)), record.cluster_id, key_file
+        addresses = mgmtd_addresses(directory, record)
+        _check_reachable(addresses)
+        return tuple(addresses), record.cluster_id, key_file
+
+
+def _check_reachable(addresses: Sequence[str]) -> None:
+    """Refuse sockets that stand where this user may not look: to a client they are managers that do
+    not answer yet, and it would try for minutes.
+
+    Raises:
+        FsError: ACCESS_DENIED.
+    """
+    for address in addresses:
+        kind, _, path = address.partition(":")
+        if kind != "unix":
+            return
+        try:
+            os.stat(path)  # noqa: PTH116 - one that a program is given is no Path
+        except PermissionError:
+            continue
+        except OSError:
+            return
+        return
+    if addresses:
+        what = f"{addresses[0]} is for the owner of the cluster alone; others go by a mount"
+        raise FsError(Status.ACCESS_DENIED, what)
 
 
 def _directory_of(cluster_id: str) -> ClusterDir:
