@@ -189,7 +189,7 @@ def _check_new_directory(path: Path) -> None:
 
 
 def _check_space(path: Path) -> None:
-    """A cluster needs space in its directory, which is made if it is not there."""
+    """A new cluster needs space in its directory, which is made if it is not there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -237,6 +237,7 @@ def prepare(
     directory = ClusterDir(options.directory)
     record = load_record(directory)
     check_stopped(directory)
+    is_new = record is None
     if record is None:
         check_not_wiped(directory)
         mount_point = str(options.mount_point or default_mount_point)
@@ -253,7 +254,8 @@ def prepare(
     record = replace(record, mount_point=mount_point, has_hf3fs_tree=has_tree)
     if options.has_mount:
         _check_mount(options, directory, Path(mount_point))
-    _check_space(directory.path)
+    if is_new:  # one that has filled its disk has to start, so that files can be removed
+        _check_space(directory.path)
     store = None
     if record.kv:
         progress.step(f"asking {record.kv}")

@@ -25,12 +25,13 @@ import hashlib
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from ..rpc.credential_files import TOKEN_FILE_VARIABLE
-from ..runtime.durable_file import write_durable
+from ..runtime.durable_file import sync_directory, write_durable
 from ..schema.config import AuthSection, StorageSection
 from ..schema.status import FsError, Status
 
@@ -243,7 +244,13 @@ def save_record(directory: ClusterDir, record: ClusterRecord) -> None:
     fields = asdict(record)
     if record.checksum_block_bytes == StorageSection().checksum_block_bytes:
         del fields["checksum_block_bytes"]
-    write_durable(directory.record_path, json.dumps(fields, indent=2) + "\n")
+    text = (json.dumps(fields, indent=2) + "\n").encode()
+    with suppress(FileNotFoundError):
+        if directory.record_path.read_bytes() == text:
+            # Not written once more: a cluster starts also where there is no room for a copy.
+            sync_directory(directory.path)
+            return
+    write_durable(directory.record_path, text)
 
 
 def load_record(directory: ClusterDir) -> ClusterRecord | None:

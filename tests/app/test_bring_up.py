@@ -1,5 +1,8 @@
 """What `ember up` leaves behind when it refuses."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
 from fs.app.bring_up import UpOptions, check_unchanged, new_record, prepare
@@ -61,6 +64,19 @@ def test_what_the_mount_offers_stays_until_something_else_is_said(tmp_path):
         prepare(options, tmp_path / "m", Progress())
         kept.append(load_record(ClusterDir(tmp_path / "c")).has_hf3fs_tree)
     assert kept == [False, True, True, False, False]
+
+
+def test_a_cluster_that_has_filled_its_disk_starts_again(tmp_path, monkeypatch):
+    """Nobody could remove its files any more, and was told to make another one."""
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    old, new = (UpOptions(tmp_path / name, has_mount=False) for name in ("old", "new"))
+    prepare(old, tmp_path / "m", Progress())
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    monkeypatch.setattr("fs.app.cluster_dir.write_durable", lambda *_: pytest.fail("no room"))
+    prepare(old, tmp_path / "m", Progress())
+    with pytest.raises(FsError, match="0 MiB free") as caught:
+        prepare(new, tmp_path / "m", Progress())
+    assert caught.value.status is Status.NO_SPACE
 
 
 def test_a_size_of_zero_is_told_as_it_was_given(tmp_path):
