@@ -34,7 +34,8 @@ async def begin_from_store(process: "Process", engine: "KvEngine") -> None:
     if kept is None:
         return
     book = await wait_for_store(process, lambda: snapshot_read(engine, read_settings))
-    _begin(process, kept, [book.newest(role) for role in kept.settings.roles])
+    known = [role for role in kept.settings.roles if book.knows_newest(role)]
+    _begin(process, kept, [book.newest(role) for role in known])
 
 
 async def begin_by_asking(process: "Process") -> None:

@@ -38,9 +38,10 @@ def decoded(
     """
     try:
         found = unpack(value)
-    except (DecodeError, ValueError) as error:
+        is_its_own = key_of is None or key_of(found) == key
+    except (DecodeError, ValueError, OverflowError, FsError) as error:
         raise FsError(Status.KV_DAMAGED, f"record {key!r}: {error}") from error
-    if key_of is not None and key_of(found) != key:
+    if not is_its_own:
         raise FsError(Status.KV_DAMAGED, f"record {key!r} is about something else")
     return found
 

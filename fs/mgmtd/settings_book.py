@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ..runtime.settings_text import parse_stored, text_digest
@@ -34,6 +34,17 @@ def settings_key(role: int, version: int) -> bytes:
     return SETTINGS_PREFIX + role.to_bytes(1, "big") + version.to_bytes(8, "big")
 
 
+def settings_parts(key: bytes) -> tuple[int, int]:
+    """Return the role and the version in a key."""
+    parts = key[len(SETTINGS_PREFIX) :]
+    return int.from_bytes(parts[:1], "big"), int.from_bytes(parts[1:], "big")
+
+
+def unpack_settings(value: bytes) -> StoredSettingsPb:
+    """Inverse of `pack_settings`."""
+    return record_pb2.SettingsRecordPb.FromString(value).settings
+
+
 def pack_settings(settings: StoredSettingsPb) -> bytes:
     """Return the persisted form."""
     return record_pb2.SettingsRecordPb(settings=settings).SerializeToString(deterministic=True)
@@ -53,23 +64,35 @@ class SettingsBook:
     """
 
     versions: Mapping[int, Sequence[StoredSettingsPb]] = field(default_factory=dict)
+    lost: Mapping[int, int] = field(default_factory=dict)
+    """By role, the newest version that is kept and cannot be read, if there is one."""
 
     @classmethod
-    def unpacked(cls, values: Iterable[bytes]) -> "SettingsBook":
-        """Return the book that the persisted forms make."""
+    def of(cls, readable: Iterable[StoredSettingsPb], keys: Iterable[bytes]) -> "SettingsBook":
+        """Return the book of what can be read; `keys` are those of all that is kept."""
         found: dict[int, list[StoredSettingsPb]] = {}
-        for value in values:
-            settings = record_pb2.SettingsRecordPb.FromString(value).settings
+        for settings in readable:
             found.setdefault(settings.role, []).append(settings)
-        return cls(
-            {
-                role: sorted(each, key=lambda s: s.version, reverse=True)
-                for role, each in found.items()
-            }
-        )
+        read = {settings_key(role, one.version) for role, each in found.items() for one in each}
+        lost: dict[int, int] = {}
+        for key in keys:
+            if key not in read:
+                role, version = settings_parts(key)
+                lost[role] = max(lost.get(role, 0), version)
+        versions = {
+            role: sorted(each, key=lambda s: s.version, reverse=True)
+            for role, each in found.items()
+        }
+        return cls(versions, lost)
+
+    def knows_newest(self, role: int) -> bool:
+        """False while nobody can say what counts for a role: processes keep what they have."""
+        return self.lost.get(role, 0) <= self.newest(role).version
 
     def newest(self, role: int) -> StoredSettingsPb:
-        """Return what counts for a role; version 0 when nothing was ever kept."""
+        """Return what counts for a role, as far as it can be read;
+        version 0 when nothing was ever kept.
+        """
         kept = self.versions.get(role)
         return kept[0] if kept else StoredSettingsPb(role=NodeRole.ValueType(role))
 
@@ -89,7 +112,9 @@ class SettingsBook:
         return [
             newest
             for newest in map(self.newest, roles)
-            if newest.role in seen and not _is_heard(newest, seen[newest.role])
+            if newest.role in seen
+            and self.knows_newest(newest.role)
+            and not _is_heard(newest, seen[newest.role])
         ]
 
     def records(self, after: "SettingsBook") -> list[tuple[bytes, bytes | None]]:
@@ -123,7 +148,7 @@ def with_settings(
             it is based on is the newest.
     """
     newest = book.newest(role)
-    if newest.version and newest.text == text:
+    if newest.version and newest.text == text and book.knows_newest(role):
         return book
     name = ROLE_NAMES[role]
     if based_on_version and based_on_version != newest.version:
@@ -135,10 +160,10 @@ def with_settings(
     parse_stored(text, role, f"settings of {name}")
     made = StoredSettingsPb(
         role=NodeRole.ValueType(role),
-        version=newest.version + 1,
+        version=max(newest.version, book.lost.get(role, 0)) + 1,
         text=text,
         note=note[:NOTE_LENGTH_MAX],
         created_ns=now_ns,
     )
     kept = [made, *book.versions.get(role, ())][:SETTINGS_KEPT]
-    return SettingsBook({**book.versions, role: kept})
+    return replace(book, versions={**book.versions, role: kept})

@@ -77,7 +77,7 @@ from .move_book import (
     unpack_drain,
     unpack_move,
 )
-from .settings_book import SETTINGS_PREFIX, SettingsBook
+from .settings_book import SETTINGS_PREFIX, SettingsBook, settings_key, unpack_settings
 from .user_book import USER_PREFIX, UserBook, only_token, token_key, unpack_user, user_key
 from .watermarks import WATERMARK_PREFIX, unpack_watermarks, watermark_key
 
@@ -402,7 +402,8 @@ async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
 async def read_settings(tr: Transaction) -> SettingsBook:
     """Read the settings that are kept for roles."""
     rows = await _rows(tr, SETTINGS_PREFIX)
-    return SettingsBook.unpacked(readable_values(rows, record_pb2.SettingsRecordPb))
+    kept = readable(rows, unpack_settings, lambda s: settings_key(s.role, s.version))
+    return SettingsBook.of(kept, [key for key, _ in rows])
 
 
 async def read_events(tr: Transaction, before_event_id: int, count: int) -> list[RoutingEventPb]:
@@ -486,7 +487,8 @@ def _pack_target(target: Target) -> bytes:
 
 def _unpack_target(value: bytes) -> Target:
     target = target_from_pb(record_pb2.TargetRecordPb.FromString(value).target)
-    assert target.local_state is LocalState.OFFLINE, target
+    if target.local_state is not LocalState.OFFLINE:
+        raise ValueError(f"{target}: that is heard from its node, and never stored")
     return target
 
 

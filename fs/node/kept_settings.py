@@ -87,19 +87,20 @@ def read_remembered(directory: str) -> Remembered:
 async def ask_for_settings(link: MgmtdLink, settings: Settings) -> list[StoredSettingsPb] | None:
     """Ask each manager once, and whom they name;
     return what is kept for our roles, None when nobody says.
+
+    Of a role whose newest settings are lost nothing: what is remembered may be newer.
     """
     for _ in range(len(link.addresses) + 1):
         try:
-            return [
-                (
-                    await link.call_once(
-                        MGMTD_GET_SETTINGS,
-                        GetSettingsReq(role=NodeRole.ValueType(role)),
-                        timeout_s=ASK_TIMEOUT_S,
-                    )
-                ).settings
+            replies = [
+                await link.call_once(
+                    MGMTD_GET_SETTINGS,
+                    GetSettingsReq(role=NodeRole.ValueType(role)),
+                    timeout_s=ASK_TIMEOUT_S,
+                )
                 for role in settings.roles
             ]
+            return [reply.settings for reply in replies if not reply.is_newest_lost]
         except FsError as error:
             log.debug("settings not asked for: %s", error)
     return None

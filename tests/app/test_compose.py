@@ -11,7 +11,7 @@ from fs.app.kept_settings import begin_by_asking, begin_from_store
 from fs.app.roots import kept_settings
 from fs.kv.memory import MemoryEngine
 from fs.kv.transact import transact
-from fs.mgmtd.settings_book import SettingsBook, with_settings
+from fs.mgmtd.settings_book import SettingsBook, settings_key, with_settings
 from fs.rpc.credential_files import read_keys, write_new_key
 from fs.rpc.transport_memory import MemoryNetwork
 from fs.runtime.secret_file import write_secret_file
@@ -112,6 +112,32 @@ async def test_a_process_begins_with_the_newest_settings_that_it_could_take_over
         assert not scope.cancelled_caught
         found.append((process.config.meta.gc_batch_count, kept.settings.version(Role.META)))
     assert found == [(7, 1), (7, 2), (7, 1)]
+
+
+async def test_a_process_keeps_what_it_has_while_the_newest_settings_are_lost(
+    tmp_path,
+    autojump_clock,  # noqa: ARG001
+):
+    """It began with those before, which somebody had done away with."""
+    runtime = simulated_runtime(MemoryNetwork(seed=1).endpoint("x"), 7)
+    config = ProcessConfig(process=ProcessSection(directory=str(tmp_path)))
+    engine, book = MemoryEngine(runtime.clock), SettingsBook()
+    found = []
+    for text in ("[meta]\ngc_batch_count = 7\n", "[meta]\ngc_batch_count = 8\n", None):
+        records = [(settings_key(ROLES["meta"], 2), b"\xff")]
+        if text is not None:
+            after = with_settings(book, ROLES["meta"], text, note="", based_on_version=0, now_ns=1)
+            records, book = book.records(after), after
+        await transact(engine, writer(records), runtime=runtime)
+        kept = kept_settings("meta", config, runtime)
+        process = Process(config, runtime, None, None, None, kept=kept)
+        await begin_from_store(process, engine)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(kept.run)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        found.append((process.config.meta.gc_batch_count, kept.settings.version(Role.META)))
+    assert found == [(7, 1), (8, 2), (8, 2)]
 
 
 async def nobody_answers(_link, _settings):

@@ -3,7 +3,13 @@
 import pytest
 
 from fs.mgmtd.host_tags import HOSTS_MAX, TAGS_MAX, HostTags, changed_tags
-from fs.mgmtd.settings_book import SETTINGS_KEPT, SettingsBook, settings_key, with_settings
+from fs.mgmtd.settings_book import (
+    SETTINGS_KEPT,
+    SettingsBook,
+    settings_key,
+    unpack_settings,
+    with_settings,
+)
 from fs.runtime.settings_text import text_digest
 from fs.schema.proto.common_pb2 import NodeRole, SettingsReportPb, SettingsVersionPb
 from fs.schema.proto.mgmtd_pb2 import TagChangePb
@@ -33,12 +39,27 @@ def test_versions_count_on_and_the_oldest_make_room():
         store |= book.records(after)
         book = after
     kept = {key: value for key, value in store.items() if value is not None}
-    assert SettingsBook.unpacked(kept.values()) == book
+    assert SettingsBook.of(map(unpack_settings, kept.values()), kept) == book
     assert len(kept) == SETTINGS_KEPT
     assert book.newest(Role.META).version == SETTINGS_KEPT + 2
     assert book.find(Role.META, 3).text == "[meta]\ngc_batch_count = 3\n"
     with pytest.raises(FsError, match="no version 2"):
         book.find(Role.META, 2)
+
+
+def test_while_the_newest_cannot_be_read_nobody_is_told_an_older_one():
+    """Processes went back to it, and the next version had the number of the lost one."""
+    book = made(made(SettingsBook(), 1), 2)
+    rows = SettingsBook().records(book)
+    kept = [unpack_settings(value) for key, value in rows if key != settings_key(Role.META, 2)]
+    left = SettingsBook.of(kept, [key for key, _ in rows])
+    assert left.newest(Role.META).version == 1
+    assert not left.knows_newest(Role.META)
+    assert left.knows_newest(Role.STORAGE)
+    assert left.unheard([Role.META], told(version=2)) == []
+    again = made(left, 1)  # as of the older one: that is what counts from now on
+    assert again.newest(Role.META).version == 3
+    assert [s.version for s in again.unheard([Role.META], told(version=2))] == [3]
 
 
 def test_the_same_text_again_changes_nothing():

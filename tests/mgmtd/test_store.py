@@ -35,7 +35,7 @@ from fs.runtime.ports import Runtime
 from fs.runtime.simulated import SimulatedClock, run_inline
 from fs.schema.config import KvSection
 from fs.schema.ids import ChainId, ChainTableId, NodeId, TargetId
-from fs.schema.proto import record_pb2
+from fs.schema.proto import common_pb2, record_pb2
 from fs.schema.proto.mgmtd_pb2 import TokenPb, UserPb
 from fs.schema.routing import (
     Chain,
@@ -172,6 +172,38 @@ async def damage(engine, values: dict[bytes, bytes]) -> None:
     for key, value in values.items():
         tr.set(key, value)
     await tr.commit()
+
+
+NO_ROLE = record_pb2.NodeRecordPb()
+NO_ROLE.node.node_id = 7
+NO_ROLE.node.roles.append(99)
+HEARD = record_pb2.TargetRecordPb()
+HEARD.target.target_id = 71
+HEARD.target.local_state = common_pb2.ONLINE
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (node_key(NodeId(7)), NO_ROLE.SerializeToString()),
+        (target_key(TargetId(71)), HEARD.SerializeToString()),
+    ],
+)
+async def test_what_a_record_cannot_say_is_damage_too(autojump_clock, key, value):
+    """It was a bad request, and a bug, of a manager that read it."""
+    engine, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    await damage(engine, {key: value})
+    with pytest.raises(FsError) as caught:
+        await store.load()
+    assert caught.value.status is Status.KV_DAMAGED
+    assert repr(key) in caught.value.detail
+
+
+async def test_an_emptied_record_of_settings_is_damaged(autojump_clock):
+    engine, store = await store_with_lease()
+    await damage(engine, {settings_key(2, 4): b""})
+    assert (await store.load()).settings.lost == {2: 4}
 
 
 @pytest.mark.parametrize("value", [b"\xff", b""])

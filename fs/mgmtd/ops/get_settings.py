@@ -6,8 +6,10 @@ from ..settings_book import known_role
 
 
 async def get_settings(primary: Primary, request: GetSettingsReq) -> GetSettingsRsp:
-    """Return the newest version, or the one asked for; raises FsError(RPC_BAD_REQUEST)."""
+    """Return the newest version that can be read, or the one asked for;
+    raises FsError(RPC_BAD_REQUEST).
+    """
     role = known_role(request.role)
     book = primary.settings
     found = book.find(role, request.version) if request.version else book.newest(role)
-    return GetSettingsRsp(settings=found)
+    return GetSettingsRsp(settings=found, is_newest_lost=not book.knows_newest(role))

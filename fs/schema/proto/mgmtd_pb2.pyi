@@ -2159,19 +2159,26 @@ Global___GetSettingsReq: _TypeAlias = GetSettingsReq  # noqa: Y015
 
 @_typing.final
 class GetSettingsRsp(_message.Message):
+    """version 0: there is none; is_newest_lost: a newer one is kept and cannot be read, so processes
+    keep what they have
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SETTINGS_FIELD_NUMBER: _builtins.int
+    IS_NEWEST_LOST_FIELD_NUMBER: _builtins.int
+    is_newest_lost: _builtins.bool
     @_builtins.property
     def settings(self) -> _common_pb2.StoredSettingsPb: ...
     def __init__(
         self,
         *,
         settings: _common_pb2.StoredSettingsPb | None = ...,
+        is_newest_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_newest_lost", b"is_newest_lost", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

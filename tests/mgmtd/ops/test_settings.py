@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from fs.mgmtd.service import MgmtdService
+from fs.mgmtd.settings_book import settings_key
 from fs.node.client_session import ClientSessionKeeper
 from fs.node.kept_settings import KeptSettings, ask_for_settings
 from fs.rpc.api import Identity
@@ -125,6 +126,26 @@ async def test_a_manager_dies_while_settings_are_on_their_way(autojump_clock, se
         assert (kept.settings.version, kept.settings.text) == (3, reads(7))
         assert [s.version(Role.STORAGE) for s in found] == [3, 3]
         assert [s.state for s in found] == [NORMAL, NORMAL]
+
+
+async def test_nobody_is_told_of_settings_before_those_that_are_lost(autojump_clock):
+    async with cluster_of() as cluster:
+        found = await started(cluster)
+        for count in (5, 6):
+            await cluster.call(services.MGMTD_SET_SETTINGS, setting(reads(count)))
+        await until(lambda: all(s.version(Role.STORAGE) == 2 for s in found))
+        tr = cluster.engine.transaction()
+        tr.set(settings_key(NodeRole.STORAGE, 2), b"\xff")
+        await tr.commit()
+        await cluster.managers[1].kill()
+        await cluster.start_manager(1)
+        await cluster.wait_primary(*cluster.managers.values())
+        assert await ask_for_settings(cluster.link, found[0]) == []
+        await trio.sleep(5.0)  # heartbeats
+        assert [s.config.storage.read_concurrency for s in found] == [6, 6]
+        reply = await cluster.call(services.MGMTD_SET_SETTINGS, setting(reads(5)))
+        assert reply.version == 3
+        await until(lambda: all(s.config.storage.read_concurrency == 5 for s in found))
 
 
 async def test_mounts_hear_with_their_sessions_and_their_hosts_have_tags(autojump_clock):
