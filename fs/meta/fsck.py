@@ -8,7 +8,7 @@ Repairs keep what users wrote: an inode without a name gets one in
 lost+found; a name without an inode goes.
 """
 
-from collections import Counter
+from collections import Counter as Bag
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -19,6 +19,7 @@ from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FileLocksRecordPb, GcRecordPb
 from . import records
+from .fsck_counts import Counter, put_right
 from .fsck_facts import BY_INODE, Facts, Finding, Kind, Name, Row
 from .fsck_inline import inline_findings, left_over_bytes
 from .inode_ids import BLOCK_COUNT, SHARD_COUNT
@@ -159,7 +160,7 @@ def _entries(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
         yield Finding(
             Kind.WRONG_SUBDIRECTORIES, facts.inode_id,
             f"{facts.text}: counter {stored}, {counted} subdirectories",
-            exists=(facts.key,), adds=((key, counted - stored),),
+            exists=(facts.key,), **put_right([Counter(key, stored, counted)]),
         )  # fmt: skip
 
 
@@ -251,10 +252,10 @@ def _names(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
     if len(facts.names) != inode.nlink:
         yield _wrong_nlink(facts, inode, len(facts.names))
         return
-    links = Counter[tuple[int, bytes]](
+    links = Bag[tuple[int, bytes]](
         records.link_place(key) for key, _ in facts.rows.get(records.LINK, ())
     )
-    places = Counter[tuple[int, bytes]](name.place for name in facts.names)
+    places = Bag[tuple[int, bytes]](name.place for name in facts.names)
     rest = list((places - links).elements())
     homes = [parent_id for parent_id, _ in rest]
     if links - places or homes != ([inode.home_inode_id] if inode.home_inode_id else []):

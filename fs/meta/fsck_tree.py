@@ -14,15 +14,12 @@ from typing import Final
 from ..schema.ids import GC_ROOT_INODE_ID, ROOT_INODE_ID
 from ..schema.proto import common_pb2 as pb
 from . import records
+from .fsck_counts import Counter, put_right
 from .fsck_facts import Facts, Finding, Kind, Row
 from .usage import usage_of
 from .usage_sum import NOTHING, Usage
 
 _KINDS: Final = (records.KIND_BYTES, records.KIND_FILES, records.KIND_DIRECTORIES)
-
-
-COUNT_MAX: Final = 2**62
-"""Counters are signed 64-bit numbers."""
 
 
 @dataclass(slots=True)
@@ -84,8 +81,7 @@ class Tree:
                 yield Finding(
                     kind, ROOT_INODE_ID, f"counter of {what} {stored}, {counted} {what}",
                     exists=(records.FORMAT_KEY,),
-                    # A length that no file can have is another finding, and is not summed up.
-                    adds=((key, counted - stored),) if abs(counted - stored) < COUNT_MAX else (),
+                    **put_right([Counter(key, stored, counted)]),
                 )  # fmt: skip
 
     def _from_root(self) -> tuple[list[int], list[int]]:
@@ -124,17 +120,15 @@ class Tree:
 
 
 def _wrong_usage(inode_id: int, stored: Usage, counted: Usage, epoch: Row) -> Finding:
-    missing = counted - stored
-    counts = (missing.byte_count, missing.file_count, missing.directory_count)
-    keys = (records.usage_key(inode_id, kind) for kind in _KINDS)
+    keys = [records.usage_key(inode_id, kind) for kind in _KINDS]
     return Finding(
         Kind.WRONG_USAGE,
         inode_id,
         f"directory {inode_id:#x}: counted as {stored}, holds {counted}",
-        guards=(epoch,),
         exists=(records.inode_key(inode_id),),
-        # A length that no file can have is another finding, and is not summed up.
-        adds=tuple((key, count) for key, count in zip(keys, counts, strict=True) if count)
-        if max(map(abs, counts)) < COUNT_MAX
-        else (),
+        **put_right(list(map(Counter, keys, _numbers(stored), _numbers(counted))), epoch),
     )
+
+
+def _numbers(usage: Usage) -> tuple[int, int, int]:
+    return usage.byte_count, usage.file_count, usage.directory_count

@@ -81,9 +81,20 @@ def _of_client(key: bytes, value: bytes, *, judge: Judge) -> None:
         client_id = key[4:-9].decode()
     except UnicodeDecodeError:
         client_id = ""
-    if key[-9:-8] != b"\x00" or not 0 < len(client_id) <= CLIENT_ID_BYTES_MAX:
+    if key[-9:-8] != b"\x00" or not _can_be_client(client_id):
         raise damaged(key, "cannot be a key")
     judge(key, value)
+
+
+def _can_be_client(client_id: str) -> bool:
+    return 0 < len(client_id) <= CLIENT_ID_BYTES_MAX and "\x00" not in client_id
+
+
+def _locks(key: bytes, value: bytes) -> None:
+    """Of a client that cannot be one nothing could say that it is gone."""
+    for lock in decoded(FileLocksRecordPb, key, value).locks:
+        if not _can_be_client(lock.client_id):
+            raise damaged(key, f"a lock of client {lock.client_id!r}")
 
 
 def _waits(key: bytes, value: bytes) -> None:
@@ -132,7 +143,7 @@ _SHAPES: Final[dict[bytes, tuple[int, int, Judge]]] = {
     records.IDEMPOTENCY: (4 + 1 + REQUEST_ID_BYTES, _ANY_NAME, _outcome),
     records.TRUNCATION: (_WITH_ID, _WITH_ID, number),
     records.INLINE: (_WITH_ID, _WITH_ID, _anything),
-    records.FILE_LOCKS: (_WITH_ID, _WITH_ID, partial(decoded, FileLocksRecordPb)),
+    records.FILE_LOCKS: (_WITH_ID, _WITH_ID, _locks),
     records.CLIENT_LOCKS: (_WITH_ID + 2, _ANY_NAME, partial(_of_client, judge=number)),
     records.DIRECTORY_LOCKS: (_WITH_ID + 2, _ANY_NAME, partial(_of_client, judge=number)),
     records.LOCK_WAITS: (_WITH_ID + 2, _ANY_NAME, partial(_of_client, judge=_waits)),

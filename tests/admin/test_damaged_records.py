@@ -21,7 +21,7 @@ from fs.runtime.simulated import SimulatedClock, simulated_runtime
 from fs.schema.ids import GC_ROOT_INODE_ID
 from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
-from fs.schema.proto.record_pb2 import FormatRecordPb, IdempotencyRecordPb
+from fs.schema.proto.record_pb2 import FileLocksRecordPb, FormatRecordPb, IdempotencyRecordPb
 from fs.schema.status import FsError, Status
 from tests.admin.namespace import SECOND_CLIENT, furnish
 from tests.meta.harness import ROOT, World, hint, inline_report, session
@@ -417,6 +417,37 @@ async def test_a_service_starts_without_what_it_can_do_without(key):
         await nursery.start(world.new_meta().run)
         await world.wait_quiet()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("value", [-(2**63), 2**63 - 1, 2**62 + 1])
+async def test_a_counter_from_which_no_addition_leads_back_is_set(value):
+    """Some stayed as they were, and some ended the check as a bug."""
+    world, place, _, _ = await furnished()
+    rows = await place.rows(b"")
+    keys = [
+        records.subdirectory_count_key(place.directory),
+        records.INODE_COUNT_KEY,
+        records.INLINE_BYTES_KEY,
+        records.usage_key(place.directory, records.KIND_FILES),
+        records.usage_key(place.deep, records.KIND_BYTES),
+    ]
+    await place.change(dict.fromkeys(keys, records.pack_count(value)))
+    report = await checker(world).run(is_repair=True)
+    assert len(report.findings) == len(keys)
+    assert report.left == []
+    after = await place.rows(b"")
+    assert {key: after[key] for key in keys} == {key: rows[key] for key in keys}
+
+
+@pytest.mark.parametrize("client_id", ["", "a\0b", "x" * (CLIENT_ID_BYTES_MAX + 1)])
+async def test_a_lock_of_a_client_that_cannot_be_one_is_damaged(client_id):
+    """A check wrote an index for it, and took that away again, round after round."""
+    world, place, _, _ = await furnished()
+    held = FileLocksRecordPb(locks=[pb.FileLockPb(client_id=client_id, kind=pb.POSIX_LOCK)])
+    await place.change({records.file_locks_key(place.file): held.SerializeToString()})
+    report = await checker(world).run(is_repair=True)
+    assert Kind.DAMAGED_RECORD in {finding.kind for finding in report.findings}
+    assert report.left == []
 
 
 async def test_damage_in_the_trash_holds_up_no_other_name():
