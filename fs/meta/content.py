@@ -28,7 +28,7 @@ from .context import (
     StillInlineError,
     TruncationUnfinishedError,
 )
-from .damage import decoded
+from .damage import decoded, require_spread
 from .inodes import advance_ctime, set_ctime
 
 _SESSION_ID = re.compile("[0-9a-f]{32}")
@@ -41,7 +41,10 @@ def check_length(length: int) -> None:
 
 
 def require_truncated(inode: pb.InodePb) -> None:
-    """Raise TruncationUnfinishedError while chunks beyond the length are to be removed."""
+    """Raise TruncationUnfinishedError while chunks beyond the length are to be removed;
+    FsError(METADATA_DAMAGED) where nobody can say which these are.
+    """
+    require_spread(inode)
     if inode.file.truncate_pending:
         raise TruncationUnfinishedError(inode)
 

@@ -84,6 +84,18 @@ def inode_record(inode_id: int, value: bytes) -> pb.InodePb:
     return inode
 
 
+def is_spread(part: pb.FilePartPb) -> bool:
+    """Return whether a file says how its bytes are spread over chunks and chains."""
+    layout = part.layout
+    return bool(layout.chunk_size_bytes and layout.stripe_size)
+
+
+def require_spread(inode: pb.InodePb) -> None:
+    """Refuse a file of whose bytes none would be found; raises FsError(METADATA_DAMAGED)."""
+    if not is_spread(inode.file):
+        raise damaged(records.inode_key(inode.inode_id), "a file in chunks of no size, or nowhere")
+
+
 def dentry_record(key: bytes, value: bytes) -> DentryRecordPb:
     """Return what a name leads to, which is something; raises FsError(METADATA_DAMAGED)."""
     record = decoded(DentryRecordPb, key, value)

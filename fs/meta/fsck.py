@@ -19,6 +19,7 @@ from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import FileLocksRecordPb, GcRecordPb
 from . import records
+from .damage import is_spread
 from .fsck_counts import Counter, put_right
 from .fsck_facts import BY_INODE, Facts, Finding, Kind, Name, Row
 from .fsck_inline import inline_findings, left_over_bytes
@@ -336,6 +337,8 @@ def _content(facts: Facts, inode: pb.InodePb) -> Iterator[Finding]:
     ):
         text = f"{facts.text}: dyn_stripe {part.dyn_stripe} of {part.layout.stripe_size}"
         yield Finding(Kind.WRONG_FILE, inode_id, text)
+    if not is_spread(part):
+        yield Finding(Kind.WRONG_FILE, inode_id, f"{facts.text}: in chunks of no size, or nowhere")
     if part.length > MAX_FILE_LENGTH_BYTES:
         yield Finding(Kind.WRONG_FILE, inode_id, f"{facts.text}: length {part.length}")
 

@@ -17,6 +17,7 @@ from ..schema.proto import meta_pb2 as meta
 from ..schema.status import FsError, Retry, Status
 from . import inline, records
 from .context import OpContext, StillInlineError
+from .damage import require_spread
 from .dentries import check_name, load_dentry, told
 from .inodes import complete, load_directory, load_inode
 from .permissions import require_openable
@@ -130,6 +131,8 @@ async def _resolve(
     inode = await complete(tr, here, snapshot=True)
     if wants_read:
         require_openable(ctx.caller, inode, reads=True, writes=False)
+        if inode.type == pb.FILE:
+            require_spread(inode)
     return inode
 
 

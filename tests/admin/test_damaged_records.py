@@ -450,6 +450,35 @@ async def test_a_lock_of_a_client_that_cannot_be_one_is_damaged(client_id):
     assert report.left == []
 
 
+@pytest.mark.parametrize("figure", ["chunk_size_bytes", "stripe_size"])
+async def test_a_file_whose_bytes_are_nowhere_is_damaged(figure, caplog):
+    """Who wrote to it met a bug; a removed one went without its chunks."""
+    world, place, _, _ = await furnished()
+    root = world.user(0)
+    for inode_id in (place.file, place.open, place.removed):
+        inode = await place.inode(inode_id)
+        inode.file.layout.ClearField(figure)
+        await place.change({records.inode_key(inode_id): inode.SerializeToString()})
+    deeds = (
+        root.open(place.file),
+        root.open(place.file, session=session(9), wants_write=True),
+        root.sync(place.open, has_new_data=True, length_hint=hint(9)),
+        root.set_attr(place.file, length=10),
+        root.call("resolve_path", meta.ResolvePathReq(path=b"/d/deep/file", wants_read=True)),
+    )
+    for deed in deeds:
+        with pytest.raises(FsError, match=r"METADATA_DAMAGED.*or nowhere"):
+            await deed
+    own = world.meta.service.own_context
+    world.meta.gc._make_context = lambda: own()._replace(now_ns=own().now_ns + 10**12)
+    await world.meta.gc.step()
+    assert "a removed inode stays for now" in caplog.text
+    assert place.removed not in world.chunks.removed
+    report = await checker(world).run(is_repair=False)
+    wrong = {one.inode_id for one in report.findings if one.kind is Kind.WRONG_FILE}
+    assert {place.file, place.open, place.removed} <= wrong
+
+
 async def test_damage_in_the_trash_holds_up_no_other_name():
     """Three damaged names ended each scan before the others had their turn."""
     world = World(MemoryEngine(SimulatedClock()), gc_batch_count=4)

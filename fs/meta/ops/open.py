@@ -7,6 +7,7 @@ from ...schema.services import META_OPEN
 from ...schema.status import FsError, Status
 from .. import content, inline, permissions
 from ..context import OpContext
+from ..damage import require_spread
 from ..dentries import require_expected
 from ..idempotency import recall, remember
 from ..inodes import load_complete, store_inode
@@ -33,6 +34,8 @@ async def open_inode(
             raise FsError(Status.INVALID_ARGUMENT, "a write open needs a write session")
         if writes:
             content.require_truncated(inode)
+        else:
+            require_spread(inode)
         if request.is_truncate:
             before = usage_of(inode)
             content.set_length(tr, ctx, inode, 0)

@@ -21,7 +21,7 @@ from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
 from ...schema.status import FsError, Status
 from .. import inline, records
 from ..context import OpContext
-from ..damage import damaged, dentry_record, gc_record, inode_record
+from ..damage import damaged, dentry_record, gc_record, inode_record, is_spread, require_spread
 from ..dentries import clear_dentry
 from ..inodes import complete, drop_link, load_complete
 from ..read_ahead import directory_keys, object_keys
@@ -147,12 +147,16 @@ async def _retire_one(tr: Transaction, key: bytes, opened: Collection[int], foun
         return
     record = gc_record(key, value)
     if record.HasField("file"):
+        if not is_spread(record.file):
+            raise damaged(key, "chunks of no size, or nowhere")
         found.gone.append((key, record))
         return
     inode = await _removed_inode(tr, key, record.inode_id)
     if record.inode_id in opened:
         found.opened.append(key)
         return
+    if inode.type == pb.FILE:
+        require_spread(inode)
     # Of bytes that are being moved there may be a chunk already.
     has_chunks = not inode.file.is_inline or inode.file.truncate_pending
     await _delete_inode(tr, inode)
