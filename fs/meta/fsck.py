@@ -41,7 +41,7 @@ def judge(facts: Facts, id_blocks: Sequence[int]) -> Iterator[Finding]:
     if facts.inode is None:
         yield from _absent(facts)
         return
-    yield from _identity(facts, facts.inode, id_blocks)
+    yield from _allotment(facts, id_blocks)
     yield from _entries(facts, facts.inode)
     yield from _trash(facts)
     if facts.inode_id not in (ROOT_INODE_ID, GC_ROOT_INODE_ID):
@@ -122,18 +122,8 @@ def _no_directory(facts: Facts, why: str) -> Finding:
     )  # fmt: skip
 
 
-def _identity(facts: Facts, inode: pb.InodePb, id_blocks: Sequence[int]) -> Iterator[Finding]:
+def _allotment(facts: Facts, id_blocks: Sequence[int]) -> Iterator[Finding]:
     inode_id = facts.inode_id
-    if inode.inode_id != inode_id:
-
-        def correct(changed: pb.InodePb) -> None:
-            changed.inode_id = inode_id
-
-        _, value = _stored(inode, correct)
-        text = f"{facts.text}: its record says {inode.inode_id:#x}"
-        yield Finding(
-            Kind.WRONG_ID, inode_id, text, guards=(facts.seen,), writes=((facts.key, value),)
-        )
     if inode_id < FIRST_INODE_ID:
         return
     block, shard = divmod((inode_id - FIRST_INODE_ID) // BLOCK_COUNT, SHARD_COUNT)

@@ -6,14 +6,15 @@ A damaged record goes: what it was about is then judged without it.  Not so
     - a counter that must never go back: it goes on where nobody has been.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ..kv.api import KeyValue
 from ..schema.ids import FIRST_INODE_ID
+from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError
 from . import records
-from .fsck_facts import Finding, Kind
+from .fsck_facts import Facts, Finding, Kind
 from .inode_ids import BLOCK_MAX, SHARD_COUNT
 from .shapes import require_shape
 
@@ -39,6 +40,41 @@ def damaged_record(
         writes=() if is_kept else ((key, corrected),),
         is_loss=is_inode,
     )
+
+
+def under_another_number(facts: Facts) -> Iterator[Finding]:
+    """Say of an inode whose record bears another number what may have happened.
+
+    The number may be wrong, or the record may be that of the other inode.  By the latter names and
+    chunks would be judged, and go, that have nothing to do with it.  So it is taken for this one's
+    only if there is no other inode, and the names here are of its type.
+    """
+    inode = facts.inode
+    if inode is None or inode.inode_id == facts.inode_id:
+        return
+    is_directory = inode.type == pb.DIRECTORY
+    is_alike = all(name.record.type == inode.type for name in facts.names) and (
+        is_directory or not facts.entries.name_count
+    )
+    corrected = pb.InodePb.FromString(inode.SerializeToString())
+    corrected.inode_id = facts.inode_id
+    text = f"{facts.text}: its record says {inode.inode_id:#x}"
+    yield Finding(
+        Kind.WRONG_ID,
+        facts.inode_id,
+        text,
+        guards=(facts.seen, (records.inode_key(inode.inode_id), None)),
+        writes=((facts.key, corrected.SerializeToString()),) if is_alike else (),
+    )
+    if facts.inode_id >= FIRST_INODE_ID:
+        yield Finding(
+            Kind.DAMAGED_RECORD,
+            facts.inode_id,
+            f"record {facts.key!r}: it says it is inode {inode.inode_id:#x}",
+            guards=(facts.seen,),
+            writes=((facts.key, None),),
+            is_loss=True,
+        )
 
 
 def blocks_of(singletons: Mapping[bytes, bytes], stored: Mapping[bytes, bytes]) -> dict[bytes, int]:

@@ -209,7 +209,7 @@ class Facts:
     chunk_runs: list[ChunkRun] = field(default_factory=list)
     inode: pb.InodePb | None = None
     is_unreadable: bool = False
-    """There is a record of the inode, and it says nothing."""
+    """There is a record of the inode, and it says nothing, or that it is of another one."""
 
     @property
     def key(self) -> bytes:

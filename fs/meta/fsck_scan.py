@@ -21,7 +21,12 @@ from ..schema.status import FsError
 from . import records
 from .damage import gc_record
 from .fsck import judge
-from .fsck_damage import blocks_of, damaged_record, damaged_singletons
+from .fsck_damage import (
+    blocks_of,
+    damaged_record,
+    damaged_singletons,
+    under_another_number,
+)
 from .fsck_facts import (
     BY_INODE,
     CHUNKS,
@@ -155,6 +160,8 @@ class Scan:
                 while self._damaged:  # first: what is added to a counter must not be lost with it
                     yield self._damaged.pop()
                 if facts.is_unreadable:
+                    for finding in under_another_number(facts):
+                        yield finding
                     continue
                 tree.add(facts)
                 for finding in judge(facts, blocks):
@@ -255,8 +262,9 @@ class Scan:
         for key, value in facts.rows.get(records.INODE, ()):
             if self._keeps(key, value):
                 facts.inode = pb.InodePb.FromString(value)
-            else:
-                facts.is_unreadable = True
+            is_own = facts.inode is not None and facts.inode.inode_id == facts.inode_id
+            facts.is_unreadable = not is_own
+            self._is_unreadable |= not is_own
 
     def _keeps_of_inode(self, key: bytes, value: bytes) -> bool:
         """As `_keeps`; but an inode that cannot be read is there all the same."""

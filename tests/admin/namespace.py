@@ -265,7 +265,7 @@ async def link_record_of_no_name(p):
 
 @defect(Kind.WRONG_ID)
 async def record_with_another_id(p):
-    await p.set_inode(p.file, inode_id=p.symlink)
+    await p.set_inode(p.file, inode_id=p.file + 2**30)
 
 
 @defect(Kind.NOT_ALLOTTED)

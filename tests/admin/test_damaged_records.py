@@ -3,6 +3,7 @@ What it is not about works on, and `ember fsck` finds it.
 """
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 import trio
@@ -477,6 +478,32 @@ async def test_a_file_whose_bytes_are_nowhere_is_damaged(figure, caplog):
     report = await checker(world).run(is_repair=False)
     wrong = {one.inode_id for one in report.findings if one.kind is Kind.WRONG_FILE}
     assert {place.file, place.open, place.removed} <= wrong
+
+
+@pytest.mark.parametrize("other", ["linked", "locked", "removed_tree", "symlink"])
+@pytest.mark.parametrize("victim", ["file", "open", "deep", "directory"])
+async def test_a_repair_takes_no_record_of_another_inode_for_what_it_lies_under(victim, other):
+    """A directory under which that of a file lay lost all its names to lost+found."""
+    world, place, _, _ = await furnished()
+    rows = await place.rows(b"")
+    key = records.inode_key(getattr(place, victim))
+    rows[key] = rows[records.inode_key(getattr(place, other))]
+    await place.change({key: rows[key]})
+    report = await checker(world).run(is_repair=True)
+    assert {finding.kind for finding in report.left} == {Kind.WRONG_ID, Kind.DAMAGED_RECORD}
+    assert await place.rows(b"") == rows
+    lossy = replace(checker(world), removes_damaged=True)
+    assert (await lossy.run(is_repair=True)).left == []
+    assert await check(world.engine) == []
+
+
+async def test_a_wrong_number_in_a_record_is_corrected():
+    world, place, _, _ = await furnished()
+    before = await place.inode(place.file)
+    await place.set_inode(place.file, inode_id=before.inode_id ^ 1 << 40)
+    lossy = replace(checker(world), removes_damaged=True)
+    assert (await lossy.run(is_repair=True)).left == []
+    assert await place.inode(place.file) == before
 
 
 async def test_damage_in_the_trash_holds_up_no_other_name():
