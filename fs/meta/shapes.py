@@ -47,12 +47,18 @@ _ANY_NAME: Final = 4096
 
 
 def typed_inode(key: bytes, value: bytes) -> pb.InodePb:
-    """Return an inode that says of what type it is, whatever its number;
-    raises FsError(METADATA_DAMAGED).
+    """Return an inode that says of what type it is, whatever its number, and nothing that only
+    another type has: a directory that is taken for something else would lose its names.
+
+    Raises:
+        FsError: METADATA_DAMAGED.
     """
     inode = decoded(pb.InodePb, key, value)
     if not inode.type:
         raise damaged(key, "an inode of no type")
+    is_file, is_directory = inode.type == pb.FILE, inode.type == pb.DIRECTORY
+    if inode.HasField("file") != is_file or (inode.HasField("directory") and not is_directory):
+        raise damaged(key, f"an inode of type {inode.type}, by what it holds of another one")
     return inode
 
 

@@ -497,6 +497,31 @@ async def test_a_repair_takes_no_record_of_another_inode_for_what_it_lies_under(
     assert await check(world.engine) == []
 
 
+@pytest.mark.parametrize("type_", [pb.FILE, pb.DIRECTORY, pb.SYMLINK, pb.FIFO])
+@pytest.mark.parametrize("victim", ["file", "open", "deep", "directory"])
+async def test_a_repair_believes_no_type_that_the_rest_of_an_inode_contradicts(victim, type_):
+    """A directory lost all its names, and a file became a pipe, of which nobody read a byte."""
+    world, place, _, _ = await furnished()
+    inode_id = getattr(place, victim)
+    was = (await place.inode(inode_id)).type
+    await place.set_inode(inode_id, type=type_)
+    rows = await place.rows(b"")
+    report = await checker(world).run(is_repair=True)
+    assert [finding.kind for finding in report.left] == [Kind.DAMAGED_RECORD] * (was != type_)
+    assert await place.rows(b"") == rows
+
+
+async def test_a_removed_file_is_collected_as_nothing_else(caplog):
+    """Its inode went, and its chunks stayed for ever."""
+    world, place, _, _ = await furnished()
+    await place.set_inode(place.removed, type=pb.FIFO)
+    own = world.meta.service.own_context
+    world.meta.gc._make_context = lambda: own()._replace(now_ns=own().now_ns + 10**12)
+    await world.meta.gc.step()
+    assert "is of type 4, not 1" in caplog.text
+    assert (await place.inode(place.removed)).nlink == 0
+
+
 async def test_a_wrong_number_in_a_record_is_corrected():
     world, place, _, _ = await furnished()
     before = await place.inode(place.file)

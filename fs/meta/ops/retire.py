@@ -152,6 +152,8 @@ async def _retire_one(tr: Transaction, key: bytes, opened: Collection[int], foun
         found.gone.append((key, record))
         return
     inode = await _removed_inode(tr, key, record.inode_id)
+    if record.type not in {inode.type, pb.TYPE_NONE}:  # of a file the chunks would stay
+        raise damaged(key, f"inode {inode.inode_id:#x} is of type {inode.type}, not {record.type}")
     if record.inode_id in opened:
         found.opened.append(key)
         return
