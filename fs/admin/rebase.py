@@ -25,13 +25,13 @@ from ..meta import records
 from ..meta.inode_ids import NEW_STORE_BLOCK, SHARD_COUNT
 from ..meta.shapes import has_shape
 from ..mgmtd import store as mgmtd
-from ..mgmtd.damage import decoded
+from ..mgmtd.damage import NUMBER_MAX, counted, decoded, version_in
 from ..mgmtd.lease import LeaseRecord
 from ..mgmtd.move_book import pack_book, unpack_book
 from ..mgmtd.restored import guarded
 from ..schema.proto.common_pb2 import InodePb
 from ..schema.proto.record_pb2 import ChainRecordPb, FormatRecordPb, MoveBookRecordPb
-from ..schema.routing import chain_from_pb, chain_to_pb
+from ..schema.routing import Chain, chain_from_pb, chain_to_pb
 from .backup import UNFINISHED_VERSION
 
 BEGAN_NS: Final = 1_735_689_600 * 10**9
@@ -91,6 +91,10 @@ def beyond(value: int, step: int, now_ns: int, unit_ns: int) -> int:
     return by_time if by_time > value else value + step
 
 
+def _unpack_chain(value: bytes) -> Chain:
+    return chain_from_pb(ChainRecordPb.FromString(value).chain)
+
+
 class Rebase:
     """Takes in the rows of one backup, in order."""
 
@@ -105,7 +109,7 @@ class Rebase:
         """Return the value to restore; None for what `last_rows` returns later.
 
         Raises:
-            FsError: KV_DAMAGED: the record of a chain, which nobody may guess.
+            FsError: KV_DAMAGED: a record of the manager that nobody may guess.
         """
         if key in HELD:
             self._held[key] = value
@@ -116,17 +120,18 @@ class Rebase:
                 return value  # for `ember fsck` to tell
             return records.pack_u64(self._block_after(records.unpack_u64(value)))
         if key == mgmtd.ROUTING_VERSION_KEY:
-            version = int.from_bytes(value, "big")
+            version = version_in(key, value)
             return beyond(version, ROUTING_VERSIONS, self._now_ns, VERSION_NS).to_bytes(8, "big")
         if key.startswith(records.INODE):
             return self._inode(value)
         if key.startswith(mgmtd.CHAIN_PREFIX):
-            chain = chain_from_pb(decoded(key, value, ChainRecordPb.FromString).chain)
+            chain = decoded(key, value, _unpack_chain)
+            counted(key, chain.chain_version)
             record = ChainRecordPb(chain=chain_to_pb(guarded(chain, self._now_ns)))
             return record.SerializeToString(deterministic=True)
         if key.startswith(mgmtd.TARGET_PREFIX):
             target_id = int.from_bytes(key[len(mgmtd.TARGET_PREFIX) :], "big")
-            self._target_id_max = max(self._target_id_max, target_id)
+            self._target_id_max = max(self._target_id_max, counted(key, target_id))
         return value
 
     def _inode(self, value: bytes) -> bytes:
@@ -143,6 +148,8 @@ class Rebase:
             return value
         part = inode.file
         number = part.truncate_ver
+        if number >= NUMBER_MAX:  # for `ember fsck` to tell
+            return value
         part.truncate_ver = beyond(number, TRUNCATIONS, self._now_ns, VERSION_NS)
         if part.truncate_pending and part.cut_ver == number:
             part.cut_ver = part.truncate_ver  # it has been done
@@ -171,12 +178,13 @@ class Rebase:
         before = (
             LeaseRecord() if held is None else decoded(mgmtd.LEASE_KEY, held, mgmtd.unpack_lease)
         )
-        epoch = beyond(before.epoch, EPOCHS, self._now_ns, VERSION_NS)
+        epoch = beyond(counted(mgmtd.LEASE_KEY, before.epoch), EPOCHS, self._now_ns, VERSION_NS)
         return mgmtd.pack_lease(LeaseRecord(epoch=epoch))
 
     def _book(self) -> bytes:
         value = self._held.get(mgmtd.BOOK_KEY) or pack_book(unpack_book(None))
         record = decoded(mgmtd.BOOK_KEY, value, MoveBookRecordPb.FromString)
-        record.next_move_id += MOVES
-        record.next_target_id = max(record.next_target_id, self._target_id_max + 1) + MOVES
+        record.next_move_id = counted(mgmtd.BOOK_KEY, record.next_move_id) + MOVES
+        highest = max(counted(mgmtd.BOOK_KEY, record.next_target_id), self._target_id_max + 1)
+        record.next_target_id = highest + MOVES
         return record.SerializeToString(deterministic=True)

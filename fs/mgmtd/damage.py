@@ -7,7 +7,7 @@ settings and the history are no part of that: a damaged one is left out, and nam
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -17,6 +17,9 @@ from ..schema.status import FsError, Status
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+NUMBER_BYTES: Final = 8
+NUMBER_MAX: Final = 1 << 63
 
 
 def decoded(
@@ -44,6 +47,22 @@ def decoded(
     if not is_its_own:
         raise FsError(Status.KV_DAMAGED, f"record {key!r} is about something else")
     return found
+
+
+def counted(key: bytes, number: int) -> int:
+    """Return a number that only grows, one by one or by the time; raises FsError(KV_DAMAGED) for
+    one that nobody can have come to, and behind which there is none.
+    """
+    if number >= NUMBER_MAX:
+        raise FsError(Status.KV_DAMAGED, f"record {key!r}: {number}")
+    return number
+
+
+def version_in(key: bytes, value: bytes) -> int:
+    """Return the number in a record of eight bytes; raises FsError(KV_DAMAGED)."""
+    if len(value) != NUMBER_BYTES:
+        raise FsError(Status.KV_DAMAGED, f"record {key!r}: a number of {len(value)} bytes")
+    return counted(key, int.from_bytes(value, "big"))
 
 
 def readable(

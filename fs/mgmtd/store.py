@@ -63,7 +63,7 @@ from ..schema.routing import (
     target_to_pb,
 )
 from ..schema.status import FsError, Status
-from .damage import decoded, readable, readable_values
+from .damage import decoded, readable, readable_values, version_in
 from .host_tags import HOST_PREFIX, HostTags
 from .lease import Candidate, LeaseRecord, is_owned
 from .move_book import (
@@ -373,8 +373,11 @@ async def read_all(tr: Transaction, cluster_id: str) -> Loaded:
         moves={m.move_id: m for m in moves},
         drains=frozenset(drains),
     )
+    stored_version = await tr.get(ROUTING_VERSION_KEY)
+    if stored_version is None and chains:  # nodes and mounts know of later ones, and heed no other
+        raise FsError(Status.KV_DAMAGED, f"record {ROUTING_VERSION_KEY!r} is missing")
     info = RoutingInfo(
-        int.from_bytes(await tr.get(ROUTING_VERSION_KEY) or b"", "big"),
+        0 if stored_version is None else version_in(ROUTING_VERSION_KEY, stored_version),
         cluster_id,
         is_bootstrapping=True,
         nodes={n.node_id: n for n in nodes},

@@ -204,9 +204,21 @@ async def test_a_damaged_record_does_not_end_a_restore_with_a_bug(memory):
     other = MemoryEngine(RealClock())
     await restore_into(other, await backup_of(memory))
     assert (await dump(other))[ids] == b"\xff" * 9
-    for key in (mgmtd.chain_key(3), mgmtd.LEASE_KEY, mgmtd.BOOK_KEY):
+    chain = ChainRecordPb()
+    chain.chain.chain_id = 3
+    chain.chain.targets.add(target_id=1)  # in no state
+    book = MoveBookRecordPb(next_move_id=2**64 - 1).SerializeToString()
+    for key, value in (
+        (mgmtd.chain_key(3), b"\xff"),
+        (mgmtd.chain_key(3), chain.SerializeToString()),
+        (mgmtd.LEASE_KEY, b"\xff"),
+        (mgmtd.BOOK_KEY, b"\xff"),
+        (mgmtd.BOOK_KEY, book),
+        (mgmtd.ROUTING_VERSION_KEY, b"\xff" * 9),
+        (mgmtd.ROUTING_VERSION_KEY, b""),
+    ):
         damaged = MemoryEngine(RealClock())
-        await fill(damaged, everything() | {key: b"\xff"})
+        await fill(damaged, everything() | {key: value})
         other = MemoryEngine(RealClock())
         assert repr(key) in await expect(
             Status.KV_DAMAGED, restore_into(other, await backup_of(damaged))

@@ -200,6 +200,21 @@ async def test_what_a_record_cannot_say_is_damage_too(autojump_clock, key, value
     assert repr(key) in caught.value.detail
 
 
+@pytest.mark.parametrize("value", [None, b"", b"\0" * 7, b"\xff" * 8])
+async def test_a_routing_version_never_goes_back_by_damage(autojump_clock, value):
+    """Nodes and mounts heed only later ones than they know; behind the last one there is none."""
+    engine, store = await store_with_lease()
+    await store.write(ME, 3, 17, CHANGE.records())
+    tr = engine.transaction()
+    if value is None:
+        tr.clear(ROUTING_VERSION_KEY)
+    else:
+        tr.set(ROUTING_VERSION_KEY, value)
+    await tr.commit()
+    with pytest.raises(FsError, match=r"KV_DAMAGED.*MGRV"):
+        await store.load()
+
+
 async def test_an_emptied_record_of_settings_is_damaged(autojump_clock):
     engine, store = await store_with_lease()
     await damage(engine, {settings_key(2, 4): b""})
