@@ -68,5 +68,6 @@ def run_ember(
             except TimeoutError as error:
                 os.kill(pid, signal.SIGKILL)
                 raise subprocess.TimeoutExpired(["ember", *words], timeout) from error
-        said = [os.pread(file.fileno(), 1 << 30, 0).decode() for file in (out, err)]
+        # Names of files are said as they are to what is no terminal, and need not be UTF-8.
+        said = [os.fsdecode(os.pread(file.fileno(), 1 << 30, 0)) for file in (out, err)]
     return subprocess.CompletedProcess(["ember", *words], code, *said)

@@ -26,7 +26,9 @@ def test_both_say_and_return_the_same(words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EMBERFS_CONFIG", "")
     command = [sys.executable, "-P", "-c", COMMAND, *words]
-    alone = subprocess.run(command, capture_output=True, text=True, check=False)
+    alone = subprocess.run(
+        command, capture_output=True, text=True, errors="surrogateescape", check=False
+    )
     forked = run_ember(*words)
     assert forked.returncode == alone.returncode == code
     assert (forked.stdout, forked.stderr) == (alone.stdout, alone.stderr)
