@@ -68,11 +68,24 @@ def daemons_of(folder):
     return found
 
 
+TOLD_AT_ONCE = """
+import os
+popen = lone_mount.subprocess.Popen
+def told(*words, **options):
+    child = popen(*words, **options)
+    os.kill(os.getpid(), {number})
+    return child
+lone_mount.subprocess.Popen = told
+"""
+"""The signal comes when the daemon has been started, and nobody knows of it yet."""
+
+
 @pytest.mark.slow
 @pytest.mark.mount
 @pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="needs /dev/fuse")
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_is_told_to_end_leaves_no_daemon(tmp_path, number):
+def test_who_is_told_to_end_leaves_no_daemon(tmp_path, number, at_once):
     """As by timeout(1): it would mount when nobody expects it any more."""
     place, config = tmp_path / "place", tmp_path / "m.toml"
     place.mkdir()
@@ -80,23 +93,22 @@ def test_who_is_told_to_end_leaves_no_daemon(tmp_path, number):
     script = (
         "import sys; from pathlib import Path; from fs.app import lone_mount, mount_helper\n"
         "lone_mount.runtime_folder = lambda: Path(sys.argv[1])\n"
+        f"{TOLD_AT_ONCE.format(number=int(number)) if at_once else ''}"
         "sys.exit(mount_helper.main(sys.argv[2:]))"
     )
     command = [sys.executable, "-P", "-c", script, tmp_path / "run", "mount", config, place]
     child = subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True)
     deadline_s = time.monotonic() + 60
-    while not daemons_of(tmp_path):
+    while not at_once and not daemons_of(tmp_path):
         assert time.monotonic() < deadline_s and child.poll() is None
         time.sleep(0.05)
-    child.send_signal(number)
+    if not at_once:
+        child.send_signal(number)
     assert (child.communicate(timeout=60)[1], child.returncode) == (
         "mount.fuse.ember: interrupted\n",
         8,
     )
-    deadline_s = time.monotonic() + 60  # it is told to end, and that takes a moment
-    while daemons_of(tmp_path):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    assert not daemons_of(tmp_path)
 
 
 @pytest.mark.parametrize(
