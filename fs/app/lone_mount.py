@@ -16,12 +16,11 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
@@ -29,7 +28,7 @@ from ..runtime.config_file import read_config, write_config
 from ..runtime.log import LOG_BYTES_VARIABLE
 from ..schema.config import AuthSection, ProcessConfig, ProcessSection
 from ..schema.status import FsError, Status
-from . import supervisor_link
+from . import interrupts, supervisor_link
 from .cluster_dir import ClusterDir, need_record
 from .cluster_plan import METRICS_ADDRESS, MountWishes, mount_config, wished_client
 from .mount_point import check_fuse, check_mount_point, is_automount
@@ -147,7 +146,7 @@ def start(
         check_mount_point(mount_point)
         write_config(path, config)
         # There all wait for this mount but who is of the group that this command is of.
-        with _interrupts_put_off() as take_them:
+        with interrupts.put_off() as take_them:
             child, ready = _spawn(path, keeps_group=is_automount(mount_point))
             try:
                 take_them()
@@ -157,35 +156,6 @@ def start(
                 raise
             finally:
                 os.close(ready)
-
-
-@contextmanager
-def _interrupts_put_off() -> Iterator[Callable[[], None]]:
-    """Have SIGINT and SIGTERM wait until what is yielded is called: who is interrupted while a
-    process is being started does not know of it yet, and could not end it.
-
-    In the main thread; others are not interrupted.
-    """
-    came: list[int] = []
-    before: dict[int, Any] = {}
-
-    def take_them() -> None:
-        while before:
-            signal.signal(*before.popitem())
-        for number in came:
-            signal.raise_signal(number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = signal.getsignal(number)
-            if handler not in {signal.SIG_IGN, None}:  # what starts ignores it, too
-                signal.signal(number, lambda number, _frame: came.append(number))
-                before[number] = handler
-    try:
-        yield take_them
-    finally:
-        while before:
-            signal.signal(*before.popitem())
 
 
 @contextmanager

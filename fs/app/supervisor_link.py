@@ -14,6 +14,7 @@ import time
 from typing import Any, Final
 
 from ..schema.status import FsError, Status
+from . import interrupts
 from .cluster_dir import ClusterDir
 from .process_id import ProcessId
 
@@ -120,21 +121,23 @@ def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = No
     flags += [f"--until={until}"] if until else []
     log_path = directory.log_path("supervisor")
     module = f"{__package__}.supervisor"
-    with log_path.open("ab") as log_file:
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-P", "-m", module, str(directory.path), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=log_file,
-            stderr=log_file,
-            cwd=directory.path,
-            start_new_session=True,
-            env=os.environ,
-        )
-    try:
-        _wait_answering(directory, child)
-    except BaseException:  # also Ctrl-C: nothing is left behind that would count as running
-        _end(child)
-        raise
+    with interrupts.put_off() as take_them:
+        with log_path.open("ab") as log_file:
+            child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-P", "-m", module, str(directory.path), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                cwd=directory.path,
+                start_new_session=True,
+                env=os.environ,
+            )
+        try:
+            take_them()
+            _wait_answering(directory, child)
+        except BaseException:  # also Ctrl-C: nothing is left behind that would count as running
+            _end(child)
+            raise
 
 
 def _wait_answering(directory: ClusterDir, child: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,6 @@
 """Starting and asking a supervisor, when that goes wrong."""
 
+import signal
 import subprocess
 
 import pytest
@@ -38,6 +39,27 @@ def test_a_start_that_is_given_up_leaves_no_supervisor(monkeypatch, directory, e
     finally:
         begun[0].kill()
         begun[0].wait()
+
+
+def test_an_interrupt_while_a_supervisor_is_being_started_ends_it(monkeypatch, directory):
+    """It would go on by itself: nobody has noted yet that there is one."""
+    begun, start = [], subprocess.Popen
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def begin(_words, **settings):
+        begun.append(start(["sleep", "1000"], **settings))
+        signal.raise_signal(signal.SIGINT)
+        return begun[0]
+
+    monkeypatch.setattr(supervisor_link.subprocess, "Popen", begin)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            supervisor_link.start(directory, restarts=True)
+        assert begun[0].poll() is not None
+    finally:
+        begun[0].kill()
+        begun[0].wait()
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 @pytest.mark.parametrize(
