@@ -16,7 +16,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,7 @@ from .machine import direct_reads, loopback_mib_s
 from .native import BATCH_COUNTS, FULL, LARGE_BATCH_COUNT, QUICK, SMALL_BYTES, WARM_COUNT, Sizes
 from .relay import wake_ups_us
 from .table import Row
+from .threads import in_threads
 from .used import GB, Meter, Used
 from .workloads import MIB, drop_page_cache
 
@@ -60,17 +61,6 @@ LATENCY_GOAL_US = 250.0
 LATENCY_PAUSE_S = 0.0005
 
 
-def in_threads(work: Callable[[int], None], count: int = THREADS) -> float:
-    """Return the seconds that `work(number)` takes in `count` threads."""
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
-    began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - began
-
-
 def buffers(client: RingClient, count: int) -> list[memoryview]:
     """Return memory for batches of `count` MiB of noise, one for each thread."""
     views = [client.allocate(count * MIB).view for _ in range(THREADS)]
@@ -89,7 +79,7 @@ def sequential(
     offsets = iter(range(0, sizes.file_mib * MIB, step))
     lock = threading.Lock()
 
-    def work(number: int) -> None:
+    def steps(number: int) -> Iterator[None]:
         view = views[number]
         while True:
             with lock:
@@ -101,8 +91,9 @@ def sequential(
                 client.write(batch)
             else:
                 client.read(batch)
+            yield
 
-    took = in_threads(work)
+    took = in_threads(steps, THREADS)
     if is_write:
         began = time.perf_counter()
         file.fsync()
@@ -117,7 +108,7 @@ def random_reads(
     blocks, totals = sizes.file_mib * MIB // SMALL_BYTES, [0] * thread_count
     end = time.perf_counter() + sizes.seconds
 
-    def work(number: int) -> None:
+    def steps(number: int) -> Iterator[None]:
         generator = random.Random(number + count)  # noqa: S311 - not a secret
         iov = client.allocate(count * SMALL_BYTES)
         views = [iov.view[i * SMALL_BYTES :][:SMALL_BYTES] for i in range(count)]
@@ -126,8 +117,9 @@ def random_reads(
                 [Transfer(file, generator.randrange(blocks) * SMALL_BYTES, v) for v in views]
             )
             totals[number] += count
+            yield
 
-    took = in_threads(work, thread_count)
+    took = in_threads(steps, thread_count)
     return sum(totals) / took
 
 
