@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, TypeVar
 
 from ..kv.api import KeyValue, KvEngine, Transaction, next_key, prefix_end
@@ -48,9 +49,9 @@ async def pages(engine: KvEngine, begin: bytes, end: bytes) -> AsyncGenerator[li
 
 
 async def _judged(
-    engine: KvEngine, prefix: bytes, judge: Callable[[bytes, bytes], T]
+    engine: KvEngine, keys: tuple[bytes, bytes], judge: Callable[[bytes, bytes], T]
 ) -> AsyncGenerator[tuple[bytes, T], None]:
-    async with aclosing(pages(engine, prefix, prefix_end(prefix))) as found:
+    async with aclosing(pages(engine, *keys)) as found:
         async for rows in found:
             for key, value in rows:
                 try:
@@ -72,7 +73,7 @@ async def readable(
         require_shape(key, value)
         return decoded(type_, key, value)
 
-    async with aclosing(_judged(engine, prefix, judge)) as found:
+    async with aclosing(_judged(engine, (prefix, prefix_end(prefix)), judge)) as found:
         async for row in found:
             yield row
 
@@ -132,6 +133,13 @@ class Garbage:
     inode_id: int
     due_ns: int
     record: GcRecordPb
+    is_large: bool
+    """It is in the lane of what is large."""
+
+    @property
+    def length_bytes(self) -> int:
+        """Of a file, as far as its record says."""
+        return max(self.record.byte_count, self.record.file.length)
 
 
 KINDS: Final = {records.GC_FILE: "file", records.GC_DIRECTORY: "tree"}
@@ -149,11 +157,15 @@ def _gc_record(key: bytes, value: bytes) -> GcRecordPb:
 
 
 async def garbage(engine: KvEngine) -> AsyncGenerator[Garbage, None]:
-    """Yield what waits for garbage collection, of each kind what is due first."""
-    for prefix, kind in KINDS.items():
-        async with aclosing(_judged(engine, prefix, _gc_record)) as found:
+    """Yield what waits for garbage collection, of each kind what is large first,
+    and of that what is due first.
+    """
+    for (prefix, kind), is_large in product(KINDS.items(), (True, False)):
+        lane = records.gc_lane(prefix, is_large=is_large)
+        async with aclosing(_judged(engine, lane, _gc_record)) as found:
             async for key, record in found:
-                yield Garbage(kind, records.gc_inode_id(key), records.gc_due_ns(key), record)
+                due_ns = records.gc_due_ns(key)
+                yield Garbage(kind, records.gc_inode_id(key), due_ns, record, is_large)
 
 
 async def truncation_count(engine: KvEngine) -> int:

@@ -8,6 +8,10 @@ Four kinds of work, each found by a range read and safe to be done twice or by s
     4. remembered outcomes older than idempotency_expiry_s are forgotten,
        whatever the wall clocks say.
 
+What is large (specs/decisions/0224) has a lane of its own for the first two kinds.  The lanes are
+worked on beside each other, so that who frees much space does not wait for a million small files
+that were removed before, nor these for him.
+
 When the first two kinds wait:
     - An administrator may hold them up for a time (fs/admin/gc_pause.py);
       it begins with the next batch.
@@ -20,7 +24,7 @@ wait for it.  Putting off frees nothing, and goes on for as long as there is som
 wait.  So where the disk of the store is full, it does not take the room that is left for what frees
 some.  There each service remembers by itself what it passes over.
 
-Concurrency: one task runs `run`; tests call `step`.
+Concurrency: one task for each lane, and one for the rest; tests call `step`.
 """
 
 import logging
@@ -104,6 +108,9 @@ SPACE_AGE_S_MAX: Final = 10.0
 """Of what storage says about it."""
 
 
+WAITING_COUNT: Final = 4096
+"""Removals that are counted in each interval, round and round."""
+
 KINDS: Final = {records.GC_DIRECTORY: "directory", records.GC_FILE: "file"}
 
 
@@ -115,6 +122,82 @@ class Due:
     """At most gc_batch_count."""
     lag_s: float = 0.0
     """For how long the oldest had been due."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """How much of one kind waits in one lane."""
+
+    count: int = 0
+    byte_count: int = 0
+    """What it takes, as far as its records say."""
+
+
+class WaitingCount:
+    """A count of all that waits to be collected, taken page by page, again and again."""
+
+    def __init__(self) -> None:
+        self.known = self._nothing()
+        """What the last whole round has found, by prefix, and whether it is large."""
+        self._found = self._nothing()
+        self._prefixes = list(KINDS)
+        self._begin = self._prefixes[0]
+
+    @staticmethod
+    def _nothing() -> dict[tuple[bytes, bool], Waiting]:
+        return {(prefix, is_large): Waiting() for prefix in KINDS for is_large in (False, True)}
+
+    def next_range(self) -> tuple[bytes, bytes]:
+        """Return where to look next."""
+        return self._begin, prefix_end(self._prefixes[0])
+
+    def take(self, pairs: Sequence[KeyValue]) -> None:
+        """Add the first records that were found there, WAITING_COUNT at most."""
+        prefix = self._prefixes[0]
+        for key, value in pairs:
+            if records.is_gc_key(key):
+                waiting = self._found[prefix, records.is_gc_large(key)]
+                waiting.count += 1
+                waiting.byte_count += _byte_count(key, value)
+        if len(pairs) == WAITING_COUNT:
+            self._begin = pairs[-1][0] + b"\x00"
+            return
+        del self._prefixes[0]
+        if not self._prefixes:
+            self.known, self._found = self._found, self._nothing()
+            self._prefixes = list(KINDS)
+        self._begin = self._prefixes[0]
+
+
+class Lane:
+    """How far the collector has come with what is large, or with all that is not."""
+
+    def __init__(self, asked_count: int, *, is_large: bool) -> None:
+        self.is_large = is_large
+        self.asked = asked_count, -math.inf
+        """How many requests there had been when that was looked at last, and when that was."""
+        self.files_from = self.begin(records.GC_FILE)
+        """Where files are looked for next: of those before,
+        only ones whose time was set by a slower clock may be left.
+        """
+        self.hastened_to = self.files_from
+        """Up to where files that are not due have been looked at;
+        from there on there may be more.
+        """
+        self.due = {prefix: Due() for prefix in KINDS}
+        """What the last look found, by prefix."""
+
+    def begin(self, prefix: bytes) -> bytes:
+        """Return where its records of one kind begin."""
+        return records.gc_lane(prefix, is_large=self.is_large)[0]
+
+    def end(self, prefix: bytes) -> bytes:
+        """Return behind which key none of its records of one kind is."""
+        return records.gc_lane(prefix, is_large=self.is_large)[1]
+
+    def key(self, prefix: bytes, due_ns: int) -> bytes:
+        """Return before which key its records are that are due before then."""
+        return records.gc_key(prefix, records.gc_turn(due_ns, is_large=self.is_large), 0)
 
 
 class GarbageCollector:
@@ -139,22 +222,15 @@ class GarbageCollector:
         self._ticks = ticks
         self._make_context = make_context
         self._asked_count = asked_count
-        self._asked = asked_count(), -math.inf
-        """How many requests there had been when that was looked at last, and when that was."""
         self._is_space_low: bool | None = None
         """None: nobody knows."""
         self._space_until_s = -math.inf
+        self._looking_at_space = trio.Lock()
         self._events = events
         self.tracer: Tracer | None = None
         """Begins traces of removals; None: nobody does."""
-        self._files_from = records.GC_FILE
-        """Where files are looked for next: of those before,
-        only ones whose time was set by a slower clock may be left.
-        """
-        self._hastened_to = records.GC_FILE
-        """Up to where files that are not due have been looked at;
-        from there on there may be more.
-        """
+        self.lanes = [Lane(asked_count(), is_large=is_large) for is_large in (True, False)]
+        self._waiting = WaitingCount()
         self._emptied_to: dict[bytes, bytes] = {}
         """By the key of its record, the last name that was taken out of a removed directory."""
         self._passed_over: dict[bytes, float] = {}
@@ -163,8 +239,6 @@ class GarbageCollector:
         """
         self._truncations_from = records.TRUNCATION
         self._forget_cursor = records.IDEMPOTENCY
-        self.due = {prefix: Due() for prefix in KINDS}
-        """What the last look found, by prefix."""
         self.done_count = 0
         self._was_paused = False
 
@@ -176,33 +250,44 @@ class GarbageCollector:
         """Collect until cancelled; while there is much to do, and nobody asks for anything,
         without pauses.
         """
+        async with trio.open_nursery() as nursery:
+            for lane in self.lanes:
+                nursery.start_soon(self._run_lane, lane)
+            while True:
+                try:
+                    await self._tend()
+                except FsError as error:
+                    log.warning("garbage collection: %s", error)
+                await trio.sleep(self._config.gc_interval_s)
+
+    async def _run_lane(self, lane: Lane) -> None:
         while True:
             has_more = False
             try:
-                await self._tend()
-                has_more = await self._collect_for(self._config.gc_interval_s)
+                await self._begin(lane)
+                has_more = await self._collect_for(lane, self._config.gc_interval_s)
             except FsError as error:
                 log.warning("garbage collection: %s", error)
             if not has_more:
                 await trio.sleep(self._config.gc_interval_s)
 
-    async def _collect_for(self, time_s: float) -> bool:
+    async def _collect_for(self, lane: Lane, time_s: float) -> bool:
         """Do batch after batch for that long; return whether there is more to do at once."""
         end_s = trio.current_time() + time_s
         while trio.current_time() < end_s:
-            patience_s = await self._patience_s() if self._is_asked() else 0.0
-            done = await self._collect(patience_s)
+            patience_s = await self._patience_s() if self._is_asked(lane) else 0.0
+            done = await self._collect(lane, patience_s)
             # Below what was emptied there may be directories: a deep tree is a round for each.
             if sum(done) < self._config.gc_batch_count and not done[0]:
                 return False
             await trio.lowlevel.checkpoint()
         return True
 
-    def _is_asked(self) -> bool:
-        """Return whether users have asked for something since the last look."""
-        (count, since_s), now_s = self._asked, trio.current_time()
-        self._asked = self._asked_count(), now_s
-        return self._asked[0] - count > BUSY_PER_S * (now_s - since_s)
+    def _is_asked(self, lane: Lane) -> bool:
+        """Return whether users have asked for something since the last look for this lane."""
+        (count, since_s), now_s = lane.asked, trio.current_time()
+        lane.asked = self._asked_count(), now_s
+        return lane.asked[0] - count > BUSY_PER_S * (now_s - since_s)
 
     async def _patience_s(self) -> float:
         """Return for how long what is due may wait for users to be gone."""
@@ -212,6 +297,10 @@ class GarbageCollector:
 
     async def _look_at_space(self) -> None:
         """Find out whether the disks are nearly full, unless that has just been done."""
+        async with self._looking_at_space:  # else who comes second would not wait for what is told
+            await self._ask_for_space()
+
+    async def _ask_for_space(self) -> None:
         now_s = trio.current_time()
         if now_s < self._space_until_s:
             return
@@ -228,9 +317,15 @@ class GarbageCollector:
     def say(self, figures: Figures) -> None:
         """Say how far behind the collector is."""
         figures.note(metrics.GC_DONE, self.done_count)
-        for prefix, kind in KINDS.items():
-            figures.note(metrics.GC_FOUND, self.due[prefix].count, kind)
-            figures.note(metrics.GC_LAG, self.due[prefix].lag_s, kind)
+        for lane in self.lanes:
+            for prefix, kind in KINDS.items():
+                label = f"large {kind}" if lane.is_large else kind
+                figures.note(metrics.GC_FOUND, lane.due[prefix].count, label)
+                figures.note(metrics.GC_LAG, lane.due[prefix].lag_s, label)
+                waiting = self._waiting.known[prefix, lane.is_large]
+                figures.note(metrics.GC_WAITING, waiting.count, label)
+                if prefix == records.GC_FILE:
+                    figures.note(metrics.GC_WAITING_BYTES, waiting.byte_count, label)
 
     async def step(self) -> int:
         """Do one batch of each kind of work; return how many things were done.
@@ -239,35 +334,47 @@ class GarbageCollector:
             FsError: the key-value layer or the storage stays away; the work is still there.
         """
         await self._tend()
-        return sum(await self._collect(0.0))
+        done_count = 0
+        for lane in self.lanes:
+            await self._begin(lane)
+            done_count += sum(await self._collect(lane, 0.0))
+        return done_count
 
     async def _tend(self) -> None:
-        """Do what is to be done from time to time, whatever has been removed;
-        look for it from the beginning again.
-        """
-        self._files_from = records.GC_FILE
-        self._emptied_to.clear()
+        """Do what is to be done from time to time, whatever has been removed."""
         try:
             await self._ticks.look()
         except FsError as error:
             if error.status is not Status.METADATA_DAMAGED:
                 raise
             log.warning("no outcome is forgotten: %s", error)
-        await self._pull_in(records.GC_DIRECTORY, 0.0)
-        await self._pull_in(records.GC_FILE, self._config.gc_delay_s)
-        await self._hasten()
         await self._finish_truncations()
         await self._forget_outcomes()
+        await self._count_waiting()
 
-    async def _collect(self, patience_s: float) -> tuple[int, int]:
+    async def _begin(self, lane: Lane) -> None:
+        """Look for what is due from the beginning again, and for what waits too long."""
+        lane.files_from = lane.begin(records.GC_FILE)
+        for key in [key for key in self._emptied_to if records.is_gc_large(key) == lane.is_large]:
+            del self._emptied_to[key]
+        await self._pull_in(lane, records.GC_DIRECTORY, 0.0)
+        await self._pull_in(lane, records.GC_FILE, self._config.gc_delay_s)
+        await self._hasten(lane)
+
+    async def _collect(self, lane: Lane, patience_s: float) -> tuple[int, int]:
         """Do one batch of what has been due for that long; return how many things were done,
         in removed directories, and others.
         """
-        done = await self._empty_trees(patience_s), await self._delete_inodes(patience_s)
+        done = (
+            await self._empty_trees(lane, patience_s),
+            await self._delete_inodes(lane, patience_s),
+        )
         self.done_count += sum(done)
         return done
 
-    async def _due_now(self, prefix: bytes, begin: bytes, patience_s: float) -> list[bytes]:
+    async def _due_now(
+        self, lane: Lane, prefix: bytes, begin: bytes, patience_s: float
+    ) -> list[bytes]:
         """As `_due`, for that long; nothing while an administrator holds it up.
 
         Where nothing is due nobody is asked.
@@ -275,23 +382,26 @@ class GarbageCollector:
         latest_ns = self._make_context().now_ns - int(patience_s * 1e9)
         keys: list[bytes] = []
         while len(keys) < self._config.gc_batch_count:
-            found = await self._due(prefix, begin)
+            found = await self._due(lane, prefix, begin)
             early = [key for key in found if records.gc_due_ns(key) <= latest_ns]
             keys += [key for key in early if key not in self._passed_over]
             if len(early) < self._config.gc_batch_count:
                 if prefix == records.GC_FILE:
-                    self._begin_turns()
+                    self._begin_turns(lane)
                 break
             begin = early[-1] + b"\x00"
         return [] if keys and await self._is_paused() else keys
 
-    def _begin_turns(self) -> None:
-        """All that is due has been looked at: what was passed over for long enough
+    def _begin_turns(self, lane: Lane) -> None:
+        """All of a lane that is due has been looked at: what was passed over for long enough
         is tried again.
         """
         now_s = trio.current_time()
-        left = self._passed_over.items()
-        self._passed_over = {key: until_s for key, until_s in left if until_s > now_s}
+        self._passed_over = {
+            key: until_s
+            for key, until_s in self._passed_over.items()
+            if until_s > now_s or records.is_gc_large(key) != lane.is_large
+        }
 
     async def _is_paused(self) -> bool:
         """Tell whether an administrator holds up what cannot be taken back:
@@ -315,13 +425,13 @@ class GarbageCollector:
             self._engine, lambda tr: tr.get_range(begin, end, limit=limit, snapshot=True)
         )
 
-    async def _due(self, prefix: bytes, begin: bytes) -> list[bytes]:
+    async def _due(self, lane: Lane, prefix: bytes, begin: bytes) -> list[bytes]:
         """Return the keys of work of one kind that is due, from `begin` on."""
         now_ns = self._make_context().now_ns
-        end = max(begin, records.gc_key(prefix, now_ns + 1, 0))
+        end = max(begin, lane.key(prefix, now_ns + 1))
         keys = self._keys(await self._range(begin, end, self._config.gc_batch_count))
         lag_s = max(0.0, (now_ns - records.gc_due_ns(keys[0])) / 1e9) if keys else 0.0
-        self.due[prefix] = Due(len(keys), lag_s)
+        lane.due[prefix] = Due(len(keys), lag_s)
         return keys
 
     @staticmethod
@@ -333,12 +443,12 @@ class GarbageCollector:
                 log.warning("%r cannot be the key of a removal: `ember fsck --repair`", key)
         return [key for key in keys if records.is_gc_key(key)]
 
-    async def _pull_in(self, prefix: bytes, delay_s: float) -> None:
+    async def _pull_in(self, lane: Lane, prefix: bytes, delay_s: float) -> None:
         """Let work that a wrong clock put off for long wait `delay_s` from now."""
         now_ns = self._make_context().now_ns
         longest_s = max(delay_s, CHUNK_RETRY_S) + CLOCK_ERROR_S_MAX
-        begin = records.gc_key(prefix, now_ns + int(longest_s * 1e9), 0)
-        pairs = await self._range(begin, prefix_end(prefix), self._config.gc_batch_count)
+        begin = lane.key(prefix, now_ns + int(longest_s * 1e9))
+        pairs = await self._range(begin, lane.end(prefix), self._config.gc_batch_count)
         keys, due_ns = self._keys(pairs), now_ns + int(delay_s * 1e9)
         if keys:
             log.warning("%d removals were put off by a clock that was ahead", len(keys))
@@ -362,7 +472,7 @@ class GarbageCollector:
             log.debug("%d removals are passed over: %s", len(keys), error)
             self._passed_over.update(dict.fromkeys(keys, trio.current_time() + wait_s))
 
-    async def _hasten(self) -> None:
+    async def _hasten(self, lane: Lane) -> None:
         """Where the disks are nearly full, have files go FULL_DELAY_S after their removal:
         who makes room must soon have it.
         """
@@ -370,8 +480,8 @@ class GarbageCollector:
             return
         delay_ns = int(self._config.gc_delay_s * 1e9)
         now_ns = self._make_context().now_ns
-        end = records.gc_key(records.GC_FILE, now_ns + delay_ns - int(FULL_DELAY_S * 1e9), 0)
-        begin = max(self._hastened_to, records.gc_key(records.GC_FILE, now_ns + 1, 0))
+        end = lane.key(records.GC_FILE, now_ns + delay_ns - int(FULL_DELAY_S * 1e9))
+        begin = max(lane.hastened_to, lane.key(records.GC_FILE, now_ns + 1))
         for _ in range(HASTEN_PAGES_MAX):
             pairs = (
                 await self._range(begin, end, self._config.gc_batch_count) if begin < end else []
@@ -384,21 +494,20 @@ class GarbageCollector:
             keys = [
                 key
                 for key, value in pairs
-                if _removed_ns(key, value) == records.gc_due_ns(key) - delay_ns
-                and key not in self._passed_over
+                if _waits_for(delay_ns, key, value) and key not in self._passed_over
             ]
             for start in range(0, len(keys), RETIRE_COUNT_MAX):
                 await self._delete_some(keys[start : start + RETIRE_COUNT_MAX])
             self.done_count += len(keys)
-            begin = self._hastened_to = pairs[-1][0] + b"\x00"
+            begin = lane.hastened_to = pairs[-1][0] + b"\x00"
         else:
             return
-        self._hastened_to = records.GC_FILE
+        lane.hastened_to = lane.begin(records.GC_FILE)
 
-    async def _empty_trees(self, patience_s: float = 0.0) -> int:
+    async def _empty_trees(self, lane: Lane, patience_s: float = 0.0) -> int:
         done_count = 0
-        prefix = records.GC_DIRECTORY
-        for key in await self._due_now(prefix, prefix, patience_s):
+        begin = lane.begin(records.GC_DIRECTORY)
+        for key in await self._due_now(lane, records.GC_DIRECTORY, begin, patience_s):
             done_count += await self._empty_tree(key)
         return done_count
 
@@ -420,8 +529,8 @@ class GarbageCollector:
         await self._later([key], DAMAGED_RETRY_S, put_off)
         return 0
 
-    async def _delete_inodes(self, patience_s: float = 0.0) -> int:
-        keys = await self._due_now(records.GC_FILE, self._files_from, patience_s)
+    async def _delete_inodes(self, lane: Lane, patience_s: float = 0.0) -> int:
+        keys = await self._due_now(lane, records.GC_FILE, lane.files_from, patience_s)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]
             if self.tracer is not None and self.tracer.sample_rate and self.tracer.is_due():
@@ -431,7 +540,7 @@ class GarbageCollector:
             else:
                 await self._delete_some(some)
             # A search from the beginning would pass over all that was collected, batch after batch.
-            self._files_from = some[-1] + b"\x00"
+            lane.files_from = some[-1] + b"\x00"
         return len(keys)
 
     async def _delete_some(self, keys: Sequence[bytes]) -> None:
@@ -460,6 +569,11 @@ class GarbageCollector:
 
     async def _remove_chunks(self, gone: Sequence[GcRecordPb]) -> None:
         await self._chunks.remove_files([file_ref(r.inode_id, r.file) for r in gone])
+
+    async def _count_waiting(self) -> None:
+        """Count some more of what waits to be collected, whether it is due or not."""
+        begin, end = self._waiting.next_range()
+        self._waiting.take(await self._range(begin, end, WAITING_COUNT))
 
     async def _finish_truncations(self) -> None:
         """Look at the next marks, round and round: some may not be done with for long."""
@@ -512,18 +626,26 @@ class GarbageCollector:
         return len(pairs), len(old) + len(unknown)
 
 
-def _removed_ns(key: bytes, value: bytes) -> int | None:
-    """Return when a file was removed; None where its record is none,
-    or waits for something else than its time.
-    """
+def _byte_count(key: bytes, value: bytes) -> int:
+    """Return what a removed file takes; 0 where its record does not say."""
+    try:
+        record = decoded(GcRecordPb, key, value)
+    except FsError as error:
+        log.debug("it is judged when it is due: %s", error)
+        return 0
+    return max(record.byte_count, record.file.length)
+
+
+def _waits_for(delay_ns: int, key: bytes, value: bytes) -> bool:
+    """Return whether a removal waits for its time to come, and for nothing else."""
     if not records.is_gc_key(key):
-        return None
+        return False
     try:
         record = decoded(GcRecordPb, key, value)
     except FsError as error:
         log.info("it is judged when it is due: %s", error)
-        return None
-    return None if record.HasField("file") else record.removed_ns
+        return False
+    return not record.HasField("file") and record.removed_ns == records.gc_due_ns(key) - delay_ns
 
 
 def _tick_of(key: bytes, value: bytes) -> int:

@@ -17,6 +17,7 @@ from typing import Final
 
 from ..kv.api import Transaction
 from ..schema.inode import is_bare
+from ..schema.layout import MIB
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.record_pb2 import GcRecordPb
 from ..schema.status import FsError, Status
@@ -26,10 +27,15 @@ from .damage import count, damaged, inode_record, times
 from .homes import remove_name
 from .read_ahead import directory_keys
 from .usage import Change
-from .usage_sum import ONE_DIRECTORY
+from .usage_sum import ONE_DIRECTORY, Usage
 
 SUBDIRECTORIES_MAX: Final = 2**31
 """What is said to have more has not: that many names are of no use to anybody."""
+
+LARGE_BYTES_MIN: Final = 64 * MIB
+"""With so many bytes for each of its names what is removed is large: it gives back more space,
+for the work that it makes, than what it does not wait for (specs/decisions/0224).
+"""
 
 
 async def load_inode(tr: Transaction, inode_id: int, *, snapshot: bool = False) -> pb.InodePb:
@@ -175,12 +181,24 @@ def add_subdirectories(tr: Transaction, directory_id: int, delta: int) -> None:
         tr.atomic_add(records.subdirectory_count_key(directory_id), delta)
 
 
+def held_by(inode: pb.InodePb) -> Usage:
+    """Return what an inode gives back when it is deleted, as far as that is known."""
+    part = inode.file
+    length = max(part.length, part.charged_length)
+    return Usage(inode.used_bytes if part.has_holes else length, 1)
+
+
+def is_large(removed: Usage) -> bool:
+    """Return in which lane it is collected."""
+    return removed.byte_count >= LARGE_BYTES_MIN * max(removed.inode_count, 1)
+
+
 def hand_to_gc(
     tr: Transaction,
     ctx: OpContext,
     inode: pb.InodePb,
     *,
-    is_tree: bool,
+    tree: Usage | None = None,
     due_ns: int | None = None,
 ) -> int:
     """Queue an inode that just lost its last name.
@@ -189,25 +207,28 @@ def hand_to_gc(
         tr: the transaction that takes the name.
         ctx: who takes it, and when.
         inode: what is queued.
-        is_tree: it is a directory with entries.
+        tree: it is a directory with entries: with all of them, this is it.
         due_ns: when it is due; None: at once a tree, anything else after a delay.
 
     Returns:
-        When it is due.
+        The turn of its record.
     """
-    delay_ns = 0 if is_tree else int(ctx.config.gc_delay_s * 1e9)
-    prefix = records.GC_DIRECTORY if is_tree else records.GC_FILE
+    held = held_by(inode) if tree is None else tree
+    delay_ns = int(ctx.config.gc_delay_s * 1e9) if tree is None else 0
+    prefix = records.GC_FILE if tree is None else records.GC_DIRECTORY
     record = GcRecordPb(
         inode_id=inode.inode_id,
         type=inode.type,
         removed_ns=ctx.now_ns,
         uid=inode.uid,
         gid=inode.gid,
+        byte_count=held.byte_count if tree is None else 0,
     )
     if due_ns is None:
         due_ns = ctx.now_ns + delay_ns
-    tr.set(records.gc_key(prefix, due_ns, inode.inode_id), record.SerializeToString())
-    return due_ns
+    turn = records.gc_turn(due_ns, is_large=is_large(held))
+    tr.set(records.gc_key(prefix, turn, inode.inode_id), record.SerializeToString())
+    return turn
 
 
 async def drop_link(
@@ -225,5 +246,5 @@ async def drop_link(
     advance_ctime(ctx, inode)
     store_inode(tr, inode)
     if inode.nlink == 0:
-        hand_to_gc(tr, ctx, inode, is_tree=False)
+        hand_to_gc(tr, ctx, inode)
     return changes

@@ -12,8 +12,9 @@ is an inode id as `pack_id` writes it.
     INOS inode ID8, file session    -> FileSessionRecordPb
     XATR inode ID8, attribute name  -> the attribute's value
     IDEM client 0x00 request        -> IdempotencyRecordPb
-    GCFI due BE8, inode BE8         -> GcRecordPb: an inode without a name
-    GCDI due BE8, inode BE8         -> GcRecordPb: a removed tree that is still to be emptied
+    GCFI turn BE8, inode BE8        -> GcRecordPb: an inode without a name
+    GCDI turn BE8, inode BE8        -> GcRecordPb: a removed tree that is still to be emptied
+                                       (turn: when it is due; plus LARGE_TURN: it is large)
     TRUN inode ID8                  -> LE8 start time: a truncation whose chunks
                                        are not all gone yet
     INLN inode ID8                  -> InlineRecordPb: all bytes of an inline file
@@ -50,6 +51,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from ..kv.api import prefix_end
 from ..schema.ids import InodeId
 
 INODE: Final = b"INOD"
@@ -103,8 +105,16 @@ TOGETHER_ID_MIN: Final = 1 << 52
 so that runs of 256 lie together; the two highest bytes stay where they are, and tell which it is.
 """
 
+LARGE_TURN: Final = 1 << 62
+"""In the turn of a GC record: it is in the lane of what is large, behind all that is not.
+
+No time is that late.  To releases that know no lanes such a record seems put off by a clock that
+was ahead: they have it be due as if it had been removed just now, in the lane that they know.
+"""
+
 _TIMES = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
+_TURN_AND_INODE = struct.Struct(">QQ")
 _DUE_AND_INODE = struct.Struct(">QQ")
 
 
@@ -234,14 +244,25 @@ def idempotency_key(client_id: str, request_id: bytes) -> bytes:
     return IDEMPOTENCY + client_id.encode() + b"\x00" + request_id
 
 
-def gc_key(prefix: bytes, due_ns: int, inode_id: int) -> bytes:
+def gc_turn(due_ns: int, *, is_large: bool) -> int:
+    """Return what a GC record is sorted by."""
+    return due_ns | LARGE_TURN if is_large else due_ns
+
+
+def gc_key(prefix: bytes, turn: int, inode_id: int) -> bytes:
     """Return the key of a GC record; `prefix` is GC_FILE or GC_DIRECTORY."""
-    return prefix + _DUE_AND_INODE.pack(due_ns, inode_id)
+    return prefix + _TURN_AND_INODE.pack(turn, inode_id)
+
+
+def gc_lane(prefix: bytes, *, is_large: bool) -> tuple[bytes, bytes]:
+    """Return between which keys the GC records of one kind and one lane are."""
+    first_large = gc_key(prefix, LARGE_TURN, 0)
+    return (first_large, prefix_end(prefix)) if is_large else (prefix, first_large)
 
 
 def is_gc_key(key: bytes) -> bool:
     """Return whether a key can be one of a GC record, as far as its length tells."""
-    return len(key) == len(GC_FILE) + _DUE_AND_INODE.size
+    return len(key) == len(GC_FILE) + _TURN_AND_INODE.size
 
 
 def gc_prefix(key: bytes) -> bytes:
@@ -251,12 +272,22 @@ def gc_prefix(key: bytes) -> bytes:
 
 def gc_inode_id(key: bytes) -> int:
     """Return the inode of the record of this key."""
-    return int(_DUE_AND_INODE.unpack(key[4:])[1])
+    return int(_TURN_AND_INODE.unpack(key[4:])[1])
+
+
+def gc_turn_of(key: bytes) -> int:
+    """Return what the record of this key is sorted by."""
+    return int(_TURN_AND_INODE.unpack(key[4:])[0])
 
 
 def gc_due_ns(key: bytes) -> int:
     """Return when the record of this key is due."""
-    return int(_DUE_AND_INODE.unpack(key[4:])[0])
+    return gc_turn_of(key) & ~LARGE_TURN
+
+
+def is_gc_large(key: bytes) -> bool:
+    """Return whether the record of this key is in the lane of what is large."""
+    return bool(gc_turn_of(key) & LARGE_TURN)
 
 
 def truncation_key(inode_id: int) -> bytes:

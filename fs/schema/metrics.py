@@ -315,11 +315,26 @@ _META: Final = Shower.META
 GC_FOUND: Final = gauge(
     "ember_meta_gc_due",
     _META,
-    "Removals that the last look found due; at most meta.gc_batch_count are looked at.",
+    "Removals that the last look found due; at most meta.gc_batch_count are looked at. "
+    "Those with 64 MiB and more per name are counted as large.",
     "kind",
 )
 GC_LAG: Final = gauge(
     "ember_meta_gc_lag_seconds", _META, "For how long the oldest of these has been due.", "kind"
+)
+GC_WAITING: Final = gauge(
+    "ember_meta_gc_waiting",
+    _META,
+    "Removals that wait to be collected in the whole cluster, due or not,"
+    " as the last count of all found; 4,096 are counted in each meta.gc_interval_s.",
+    "kind",
+)
+GC_WAITING_BYTES: Final = gauge(
+    "ember_meta_gc_waiting_bytes",
+    _META,
+    "Bytes of the files among them: what is still in removed directories is not counted, "
+    "nor what earlier releases removed.",
+    "kind",
 )
 GC_DONE: Final = counter(
     "ember_meta_gc_done_total", _META, "Names and inodes of removed things that were deleted."

@@ -190,7 +190,7 @@ async def test_a_removed_directory_is_emptied_from_where_the_last_batch_has_ende
     monkeypatch.setattr(gc, "EMPTY_COUNT_MAX", 2)
     monkeypatch.setattr(gc, "empty_tree", noted)
     for _ in range(4):
-        await world.meta.gc._collect(0.0)
+        await world.meta.gc._collect(world.meta.gc.lanes[1], 0.0)
     assert places == [b"", b"1", b"3", b"5"]
     assert not await keys(world, b"GCD") and not await keys(world, b"DENT")
     assert await check(world.engine) == []
@@ -453,7 +453,7 @@ async def test_a_pause_holds_up_what_cannot_be_taken_back_and_ends_by_itself(
     await trio.sleep(3000)
     assert await world.meta.gc.step() == 0
     assert await keys(world, b"GC") == before
-    assert world.meta.gc.due[records.GC_FILE].lag_s > 2900
+    assert world.meta.gc.lanes[1].due[records.GC_FILE].lag_s > 2900
     await trio.sleep(601)
     await collect_all(world)
     assert world.chunks.removed == [f.inode_id] and not await keys(world, b"GC")

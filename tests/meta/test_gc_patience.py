@@ -40,7 +40,10 @@ async def test_what_is_due_waits_for_users_and_not_for_long(world, root, autojum
     nursery.start_soon(ask_on, root)
     await trio.sleep(DUE_S + WAITS_S - 1)
     assert not is_gone()
-    assert world.meta.gc.due[b"GCFI"].count == 1 and world.meta.gc.due[b"GCFI"].lag_s > 20
+    assert (
+        world.meta.gc.lanes[1].due[b"GCFI"].count == 1
+        and world.meta.gc.lanes[1].due[b"GCFI"].lag_s > 20
+    )
     await trio.sleep(4)
     assert is_gone()
 
@@ -237,6 +240,6 @@ async def test_a_deep_tree_keeps_no_other_waiting(world, root, autojump_clock):
     await trio.sleep(WAITS_S + 1)
     collector = world.meta.gc
     for _ in range(2):
-        await collector._empty_trees()
+        await collector._empty_trees(collector.lanes[1])
     left = [key for key in await world.dump() if key.startswith(records.GC_DIRECTORY)]
     assert other not in [records.gc_inode_id(key) for key in left] and left

@@ -27,17 +27,19 @@ gc = typer.Typer(help="What was removed and is still to be cleared away.", no_ar
 
 async def _status(engine: KvEngine) -> dict[str, Any]:
     now_ns, counts, due = time.time_ns(), Counter[str](), Counter[str]()
-    oldest_ns, length_bytes = now_ns, 0
+    oldest_ns, length_bytes, large = now_ns, 0, 0
     async for one in garbage(engine):
         counts[one.kind] += 1
         due[one.kind] += one.due_ns <= now_ns
         oldest_ns = min(oldest_ns, one.due_ns)
-        length_bytes += one.record.file.length
+        large += one.is_large
+        length_bytes += one.length_bytes
     return {
         "files": counts["file"],
         "files_due": due["file"],
         "trees": counts["tree"],
         "trees_due": due["tree"],
+        "large": large,
         "oldest_due_s": (now_ns - oldest_ns) / 1e9,
         "length_bytes": length_bytes,
         "truncations": await truncation_count(engine),
@@ -51,8 +53,9 @@ def status(
 ) -> None:
     """Show how much waits to be cleared away, and for how long the oldest has been due.
 
-    The length is that of files whose inode is gone already.  A file becomes due
-    `meta.gc_delay_s` after its removal.
+    The length is that of all files, but for those that an earlier release removed and whose inode
+    is still there.  Large are files of 64 MiB and more, and trees with as much for each of their
+    names: they do not wait for others.  A file becomes due `meta.gc_delay_s` after its removal.
 
     Example: ember admin gc status
     """
@@ -114,7 +117,7 @@ def list_(
     directory: DirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """List what waits to be cleared away, of each kind what is due first.
+    """List what waits to be cleared away, of each kind what is large, then what is due first.
 
     Example: ember admin gc list --count 20
     """
@@ -133,7 +136,8 @@ def list_(
                         "due_in_s": (one.due_ns - time.time_ns()) / 1e9,
                         "removed_ns": record.removed_ns,
                         "uid": record.uid,
-                        "length_bytes": record.file.length,
+                        "length_bytes": one.length_bytes,
+                        "is_large": one.is_large,
                     }
                 )
         return found

@@ -26,15 +26,21 @@ from ..inodes import (
 from ..name_leases import require_unleased
 from ..read_ahead import object_keys
 from ..usage import charge, whole_tree
+from ..usage_sum import Usage
 from .tree_rights import require_tree_removable
 
 
 def detach_tree(
-    tr: Transaction, ctx: OpContext, directory: pb.InodePb, *, due_ns: int | None = None
+    tr: Transaction,
+    ctx: OpContext,
+    directory: pb.InodePb,
+    tree: Usage,
+    *,
+    due_ns: int | None = None,
 ) -> None:
     """Hand a (complete) directory with all below it to garbage collection.
 
-    Which waits for no lease when it takes the names away.  `due_ns`: as of `hand_to_gc`.
+    Which waits for no lease when it takes the names away.  `tree`, `due_ns`: as of `hand_to_gc`.
     """
     directory.nlink = 0
     directory.directory.ClearField("lease_client_id")
@@ -42,7 +48,7 @@ def detach_tree(
     directory.directory.parent_inode_id = GC_ROOT_INODE_ID
     advance_ctime(ctx, directory)
     store_inode(tr, directory)
-    hand_to_gc(tr, ctx, directory, is_tree=True, due_ns=due_ns)
+    hand_to_gc(tr, ctx, directory, tree=tree, due_ns=due_ns)
 
 
 async def take_tree(
@@ -58,7 +64,7 @@ async def take_tree(
     total = await whole_tree(tr, ctx, inode.inode_id)
     await charge(tr, ctx, (parent.inode_id, -total), is_limited=False)
     clear_dentry(tr, parent.inode_id, name)
-    detach_tree(tr, ctx, inode)
+    detach_tree(tr, ctx, inode, total)
     await stamp_directory(tr, ctx, parent)
     add_subdirectories(tr, parent.inode_id, -1)
 

@@ -11,7 +11,7 @@ read, and cleared row by row, as far as that is few: a user may have made any nu
 transaction that is too large would be so for ever.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ...kv.api import Transaction
@@ -21,11 +21,20 @@ from ...schema.proto.record_pb2 import DentryRecordPb, GcRecordPb
 from ...schema.status import FsError, Status
 from .. import inline, records
 from ..context import OpContext
-from ..damage import damaged, dentry_record, gc_record, inode_record, is_spread, require_spread
+from ..damage import (
+    count,
+    damaged,
+    dentry_record,
+    gc_record,
+    inode_record,
+    is_spread,
+    require_spread,
+)
 from ..dentries import clear_dentry
-from ..inodes import complete, drop_link, load_complete
+from ..inodes import LARGE_BYTES_MIN, complete, drop_link, held_by, is_large, load_complete
 from ..read_ahead import directory_keys, object_keys
-from ..usage import charge, clear_usage
+from ..usage import charge, clear_usage, load_usage
+from ..usage_sum import ONE_DIRECTORY, Usage
 from .lock import end_all_locks
 from .remove_tree import detach_tree
 from .unnamed import follow_record
@@ -199,24 +208,39 @@ async def retire(tr: Transaction, keys: Sequence[bytes]) -> Retired:
     return found
 
 
+async def _move(tr: Transaction, key: bytes, turn: int) -> None:
+    value = await tr.get(key)
+    if value is not None:
+        tr.clear(key)
+        tr.set(records.gc_key(records.gc_prefix(key), turn, records.gc_inode_id(key)), value)
+
+
 async def put_off(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
     """Have damaged records looked at again later, whatever they hold,
     so that they stand in nobody's way.
     """
     await tr.prefetch(keys)
     for key in keys:
-        value = await tr.get(key)
-        if value is not None:
-            tr.clear(key)
-            tr.set(records.gc_key(records.gc_prefix(key), due_ns, records.gc_inode_id(key)), value)
+        await _move(tr, key, records.gc_turn(due_ns, is_large=records.is_gc_large(key)))
 
 
 async def postpone(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
-    """Make GC records due at another time; damaged ones too."""
-    await put_off(tr, keys, due_ns)
+    """Make GC records due at another time; damaged ones too.
+
+    What has grown large since it was removed changes its lane.
+    """
+    await tr.prefetch(keys)
     for key in keys:
+        inode_id, has_grown, inode = records.gc_inode_id(key), False, None
         if records.gc_prefix(key) == records.GC_FILE:
-            await follow_record(tr, records.gc_inode_id(key), records.gc_due_ns(key), due_ns)
+            stored = await tr.get(records.inode_key(inode_id))
+            if stored is not None:  # else its chunks are being removed
+                inode = inode_record(inode_id, stored)
+                has_grown = is_large(held_by(inode))
+        turn = records.gc_turn(due_ns, is_large=records.is_gc_large(key) or has_grown)
+        await _move(tr, key, turn)
+        if inode is not None:
+            follow_record(tr, inode, records.gc_turn_of(key), turn)
 
 
 async def pull_in(tr: Transaction, keys: Sequence[bytes], due_ns: int) -> None:
@@ -230,6 +254,27 @@ async def forget(tr: Transaction, keys: Sequence[bytes]) -> None:
     tr.mark_freeing()
     for key in keys:
         tr.clear(key)
+
+
+def _child_keys(dentries: Iterable[DentryRecordPb]) -> Iterator[bytes]:
+    """Yield what is read of each name that is taken out of a removed directory."""
+    for dentry in dentries:
+        yield from object_keys([dentry])
+        if dentry.type == pb.DIRECTORY:
+            yield records.usage_key(dentry.inode_id, records.KIND_BYTES)
+
+
+async def _whole_tree(tr: Transaction, directory_id: int) -> Usage:
+    """Return what a directory below a removed one counted for, if that is much and known."""
+    try:
+        key = records.usage_key(directory_id, records.KIND_BYTES)
+        if count(key, await tr.get(key, snapshot=True)) < LARGE_BYTES_MIN:
+            return ONE_DIRECTORY
+        return ONE_DIRECTORY + await load_usage(tr, directory_id, snapshot=True)
+    except FsError as error:
+        if error.status is not Status.METADATA_DAMAGED:
+            raise
+        return ONE_DIRECTORY  # it goes all the same; `ember fsck` names what is damaged
 
 
 async def _detach_child(
@@ -251,7 +296,8 @@ async def _detach_child(
         # It has waited for users together with the directory above it.  Not for longer than
         # anything waits: what was removed since by others comes in between.
         due_ns = max(records.gc_due_ns(gc_key), ctx.now_ns - int(PATIENCE_S_MAX * 1e9))
-        detach_tree(tr, ctx, child, due_ns=min(due_ns, ctx.now_ns))
+        tree = await _whole_tree(tr, child.inode_id)
+        detach_tree(tr, ctx, child, tree, due_ns=min(due_ns, ctx.now_ns))
     else:
         changes = await drop_link(tr, ctx, child, directory_id, name)
         await charge(tr, ctx, *changes, is_limited=False)
@@ -285,7 +331,7 @@ async def empty_tree(
         (records.dentry_name(key), dentry_record(key, value))
         for key, value in pairs[:entry_count_max]
     ]
-    await tr.prefetch(object_keys(record for _, record in children))
+    await tr.prefetch(_child_keys(record for _, record in children))
     for name, record in children:
         await _detach_child(tr, ctx, key, name, record)
     if len(pairs) > entry_count_max:

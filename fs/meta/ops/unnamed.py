@@ -1,8 +1,8 @@
 """Files that are made without a name, as by O_TMPFILE, and the first name they may get.
 
 Such a file is like one that was removed and is still open: `nlink` 0, and a record of garbage
-collection that comes true once no session keeps the file any more.  `unnamed_due_ns` in it says
-under which key that record is, so that a name can take it away.
+collection that comes true once no session keeps the file any more.  `unnamed_due_ns` in it is the
+turn of that record (fs/meta/records.py), so that a name can take it away.
 
 Invariant: `unnamed_due_ns` is 0, or the file has no name and may get one.
 """
@@ -13,7 +13,6 @@ from ...schema.proto import meta_pb2 as meta
 from ...schema.status import FsError, Status
 from .. import content, records
 from ..context import OpContext
-from ..damage import inode_record
 from ..inodes import hand_to_gc, store_inode
 from ..usage import charge, usage_of
 
@@ -29,9 +28,9 @@ def store_unnamed(
     if not (request.wants_write and request.session.is_write):
         raise FsError(Status.INVALID_ARGUMENT, "a file without a name is opened for writing")
     inode.nlink = 0
-    due_ns = hand_to_gc(tr, ctx, inode, is_tree=False)
+    turn = hand_to_gc(tr, ctx, inode)
     if not request.is_exclusive:
-        inode.file.unnamed_due_ns = due_ns
+        inode.file.unnamed_due_ns = turn
     store_inode(tr, inode)
     content.store_session(tr, ctx, inode.inode_id, request.session)
     tr.atomic_add(records.INODE_COUNT_KEY, 1)
@@ -54,14 +53,8 @@ async def give_first_name(
     await charge(tr, ctx, (parent_id, usage_of(inode)))
 
 
-async def follow_record(tr: Transaction, inode_id: int, old_due_ns: int, due_ns: int) -> None:
-    """Note that the record of garbage collection of an inode, if it still exists,
-    is due at another time.
-    """
-    stored = await tr.get(records.inode_key(inode_id))
-    if stored is None:
-        return  # its chunks are being removed
-    inode = inode_record(inode_id, stored)
-    if inode.type == pb.FILE and inode.file.unnamed_due_ns == old_due_ns:
-        inode.file.unnamed_due_ns = due_ns
+def follow_record(tr: Transaction, inode: pb.InodePb, old_turn: int, turn: int) -> None:
+    """Note that the record of garbage collection of an inode has another turn."""
+    if inode.type == pb.FILE and inode.file.unnamed_due_ns == old_turn:
+        inode.file.unnamed_due_ns = turn
         store_inode(tr, inode)

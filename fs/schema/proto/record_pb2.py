@@ -26,7 +26,7 @@ from . import common_pb2 as common__pb2
 from . import mgmtd_pb2 as mgmtd__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0crecord.proto\x12\x05\x65mber\x1a\x0c\x63ommon.proto\x1a\x0bmgmtd.proto\"m\n\x0e\x44\x65ntryRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12!\n\x05trash\x18\x04 \x01(\x0b\x32\x12.ember.TrashMarkPbJ\x04\x08\x03\x10\x04\"b\n\x13\x46ileSessionRecordPb\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08is_write\x18\x03 \x01(\x08\x12\x12\n\ncreated_ns\x18\x04 \x01(\x10\"0\n\x0eInlineRecordPb\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"5\n\x11\x46ileLocksRecordPb\x12 \n\x05locks\x18\x01 \x03(\x0b\x32\x11.ember.FileLockPb\"P\n\nLockWaitPb\x12\x0f\n\x07wait_id\x18\x01 \x01(\x04\x12\x10\n\x08inode_id\x18\x02 \x01(\x04\x12\x1f\n\x04lock\x18\x03 \x01(\x0b\x32\x11.ember.FileLockPb\"5\n\x11LockWaitsRecordPb\x12 \n\x05waits\x18\x01 \x03(\x0b\x32\x11.ember.LockWaitPb\"}\n\x13IdempotencyRecordPb\x12\x12\n\ncreated_ns\x18\x01 \x01(\x10\x12\x15\n\rmethod_number\x18\x02 \x01(\r\x12\r\n\x05reply\x18\x03 \x01(\x0c\x12\x0e\n\x06status\x18\x04 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x0c\n\x04tick\x18\x06 \x01(\x04\"\x8f\x01\n\nGcRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nremoved_ns\x18\x03 \x01(\x10\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12\x1f\n\x04\x66ile\x18\x06 \x01(\x0b\x32\x11.ember.FilePartPb\"~\n\x14PrimaryLeaseRecordPb\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08start_ns\x18\x04 \x01(\x10\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x10\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"+\n\x0cNodeRecordPb\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.ember.NodePb\".\n\rChainRecordPb\x12\x1d\n\x05\x63hain\x18\x01 \x01(\x0b\x32\x0e.ember.ChainPb\"+\n\x0cMoveRecordPb\x12\x1b\n\x04move\x18\x01 \x01(\x0b\x32\r.ember.MovePb\".\n\rDrainRecordPb\x12\x1d\n\x05\x64rain\x18\x01 \x01(\x0b\x32\x0e.ember.DrainPb\"X\n\x10MoveBookRecordPb\x12\x14\n\x0cnext_move_id\x18\x01 \x01(\x04\x12\x16\n\x0enext_target_id\x18\x02 \x01(\x04\x12\x16\n\x0eis_rebalancing\x18\x03 \x01(\x08\"+\n\x0cUserRecordPb\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.ember.UserPb\"1\n\x0eTargetRecordPb\x12\x1f\n\x06target\x18\x01 \x01(\x0b\x32\x0f.ember.TargetPb\"J\n\x0e\x46ormatRecordPb\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0c\n\x04what\x18\x03 \x01(\t\"6\n\rQuotaRecordPb\x12\x11\n\tbytes_max\x18\x01 \x01(\x04\x12\x12\n\ninodes_max\x18\x02 \x01(\x04\"@\n\x12UsageFenceRecordPb\x12\x18\n\x10owner_request_id\x18\x01 \x01(\x0c\x12\x10\n\x08until_ns\x18\x02 \x01(\x10\"=\n\x10SettingsRecordPb\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.ember.StoredSettingsPb\"3\n\x10HostTagsRecordPb\x12\x1f\n\x04host\x18\x01 \x01(\x0b\x32\x11.ember.HostTagsPb\"9\n\x11WatermarkRecordPb\x12\x11\n\ttarget_id\x18\x01 \x01(\x04\x12\x11\n\twatermark\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0crecord.proto\x12\x05\x65mber\x1a\x0c\x63ommon.proto\x1a\x0bmgmtd.proto\"m\n\x0e\x44\x65ntryRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12!\n\x05trash\x18\x04 \x01(\x0b\x32\x12.ember.TrashMarkPbJ\x04\x08\x03\x10\x04\"b\n\x13\x46ileSessionRecordPb\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x10\n\x08is_write\x18\x03 \x01(\x08\x12\x12\n\ncreated_ns\x18\x04 \x01(\x10\"0\n\x0eInlineRecordPb\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"5\n\x11\x46ileLocksRecordPb\x12 \n\x05locks\x18\x01 \x03(\x0b\x32\x11.ember.FileLockPb\"P\n\nLockWaitPb\x12\x0f\n\x07wait_id\x18\x01 \x01(\x04\x12\x10\n\x08inode_id\x18\x02 \x01(\x04\x12\x1f\n\x04lock\x18\x03 \x01(\x0b\x32\x11.ember.FileLockPb\"5\n\x11LockWaitsRecordPb\x12 \n\x05waits\x18\x01 \x03(\x0b\x32\x11.ember.LockWaitPb\"}\n\x13IdempotencyRecordPb\x12\x12\n\ncreated_ns\x18\x01 \x01(\x10\x12\x15\n\rmethod_number\x18\x02 \x01(\r\x12\r\n\x05reply\x18\x03 \x01(\x0c\x12\x0e\n\x06status\x18\x04 \x01(\r\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x0c\n\x04tick\x18\x06 \x01(\x04\"\xa3\x01\n\nGcRecordPb\x12\x10\n\x08inode_id\x18\x01 \x01(\x04\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ember.InodeTypePb\x12\x12\n\nremoved_ns\x18\x03 \x01(\x10\x12\x0b\n\x03uid\x18\x04 \x01(\r\x12\x0b\n\x03gid\x18\x05 \x01(\r\x12\x1f\n\x04\x66ile\x18\x06 \x01(\x0b\x32\x11.ember.FilePartPb\x12\x12\n\nbyte_count\x18\x07 \x01(\x04\"~\n\x14PrimaryLeaseRecordPb\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x10\n\x08start_ns\x18\x04 \x01(\x10\x12\x0e\n\x06\x65nd_ns\x18\x05 \x01(\x10\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"+\n\x0cNodeRecordPb\x12\x1b\n\x04node\x18\x01 \x01(\x0b\x32\r.ember.NodePb\".\n\rChainRecordPb\x12\x1d\n\x05\x63hain\x18\x01 \x01(\x0b\x32\x0e.ember.ChainPb\"+\n\x0cMoveRecordPb\x12\x1b\n\x04move\x18\x01 \x01(\x0b\x32\r.ember.MovePb\".\n\rDrainRecordPb\x12\x1d\n\x05\x64rain\x18\x01 \x01(\x0b\x32\x0e.ember.DrainPb\"X\n\x10MoveBookRecordPb\x12\x14\n\x0cnext_move_id\x18\x01 \x01(\x04\x12\x16\n\x0enext_target_id\x18\x02 \x01(\x04\x12\x16\n\x0eis_rebalancing\x18\x03 \x01(\x08\"+\n\x0cUserRecordPb\x12\x1b\n\x04user\x18\x01 \x01(\x0b\x32\r.ember.UserPb\"1\n\x0eTargetRecordPb\x12\x1f\n\x06target\x18\x01 \x01(\x0b\x32\x0f.ember.TargetPb\"J\n\x0e\x46ormatRecordPb\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0c\n\x04what\x18\x03 \x01(\t\"6\n\rQuotaRecordPb\x12\x11\n\tbytes_max\x18\x01 \x01(\x04\x12\x12\n\ninodes_max\x18\x02 \x01(\x04\"@\n\x12UsageFenceRecordPb\x12\x18\n\x10owner_request_id\x18\x01 \x01(\x0c\x12\x10\n\x08until_ns\x18\x02 \x01(\x10\"=\n\x10SettingsRecordPb\x12)\n\x08settings\x18\x01 \x01(\x0b\x32\x17.ember.StoredSettingsPb\"3\n\x10HostTagsRecordPb\x12\x1f\n\x04host\x18\x01 \x01(\x0b\x32\x11.ember.HostTagsPb\"9\n\x11WatermarkRecordPb\x12\x11\n\ttarget_id\x18\x01 \x01(\x04\x12\x11\n\twatermark\x18\x02 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,33 +48,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IDEMPOTENCYRECORDPB']._serialized_start=503
   _globals['_IDEMPOTENCYRECORDPB']._serialized_end=628
   _globals['_GCRECORDPB']._serialized_start=631
-  _globals['_GCRECORDPB']._serialized_end=774
-  _globals['_PRIMARYLEASERECORDPB']._serialized_start=776
-  _globals['_PRIMARYLEASERECORDPB']._serialized_end=902
-  _globals['_NODERECORDPB']._serialized_start=904
-  _globals['_NODERECORDPB']._serialized_end=947
-  _globals['_CHAINRECORDPB']._serialized_start=949
-  _globals['_CHAINRECORDPB']._serialized_end=995
-  _globals['_MOVERECORDPB']._serialized_start=997
-  _globals['_MOVERECORDPB']._serialized_end=1040
-  _globals['_DRAINRECORDPB']._serialized_start=1042
-  _globals['_DRAINRECORDPB']._serialized_end=1088
-  _globals['_MOVEBOOKRECORDPB']._serialized_start=1090
-  _globals['_MOVEBOOKRECORDPB']._serialized_end=1178
-  _globals['_USERRECORDPB']._serialized_start=1180
-  _globals['_USERRECORDPB']._serialized_end=1223
-  _globals['_TARGETRECORDPB']._serialized_start=1225
-  _globals['_TARGETRECORDPB']._serialized_end=1274
-  _globals['_FORMATRECORDPB']._serialized_start=1276
-  _globals['_FORMATRECORDPB']._serialized_end=1350
-  _globals['_QUOTARECORDPB']._serialized_start=1352
-  _globals['_QUOTARECORDPB']._serialized_end=1406
-  _globals['_USAGEFENCERECORDPB']._serialized_start=1408
-  _globals['_USAGEFENCERECORDPB']._serialized_end=1472
-  _globals['_SETTINGSRECORDPB']._serialized_start=1474
-  _globals['_SETTINGSRECORDPB']._serialized_end=1535
-  _globals['_HOSTTAGSRECORDPB']._serialized_start=1537
-  _globals['_HOSTTAGSRECORDPB']._serialized_end=1588
-  _globals['_WATERMARKRECORDPB']._serialized_start=1590
-  _globals['_WATERMARKRECORDPB']._serialized_end=1647
+  _globals['_GCRECORDPB']._serialized_end=794
+  _globals['_PRIMARYLEASERECORDPB']._serialized_start=796
+  _globals['_PRIMARYLEASERECORDPB']._serialized_end=922
+  _globals['_NODERECORDPB']._serialized_start=924
+  _globals['_NODERECORDPB']._serialized_end=967
+  _globals['_CHAINRECORDPB']._serialized_start=969
+  _globals['_CHAINRECORDPB']._serialized_end=1015
+  _globals['_MOVERECORDPB']._serialized_start=1017
+  _globals['_MOVERECORDPB']._serialized_end=1060
+  _globals['_DRAINRECORDPB']._serialized_start=1062
+  _globals['_DRAINRECORDPB']._serialized_end=1108
+  _globals['_MOVEBOOKRECORDPB']._serialized_start=1110
+  _globals['_MOVEBOOKRECORDPB']._serialized_end=1198
+  _globals['_USERRECORDPB']._serialized_start=1200
+  _globals['_USERRECORDPB']._serialized_end=1243
+  _globals['_TARGETRECORDPB']._serialized_start=1245
+  _globals['_TARGETRECORDPB']._serialized_end=1294
+  _globals['_FORMATRECORDPB']._serialized_start=1296
+  _globals['_FORMATRECORDPB']._serialized_end=1370
+  _globals['_QUOTARECORDPB']._serialized_start=1372
+  _globals['_QUOTARECORDPB']._serialized_end=1426
+  _globals['_USAGEFENCERECORDPB']._serialized_start=1428
+  _globals['_USAGEFENCERECORDPB']._serialized_end=1492
+  _globals['_SETTINGSRECORDPB']._serialized_start=1494
+  _globals['_SETTINGSRECORDPB']._serialized_end=1555
+  _globals['_HOSTTAGSRECORDPB']._serialized_start=1557
+  _globals['_HOSTTAGSRECORDPB']._serialized_end=1608
+  _globals['_WATERMARKRECORDPB']._serialized_start=1610
+  _globals['_WATERMARKRECORDPB']._serialized_end=1667
 # @@protoc_insertion_point(module_scope)

@@ -218,11 +218,14 @@ class GcRecordPb(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     GID_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
+    BYTE_COUNT_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     type: _common_pb2.InodeTypePb.ValueType
     removed_ns: _builtins.int
     uid: _builtins.int
     gid: _builtins.int
+    byte_count: _builtins.int
+    """of a file, when it lost its last name: what it took, as far as that was known"""
     @_builtins.property
     def file(self) -> _common_pb2.FilePartPb: ...
     def __init__(
@@ -234,10 +237,11 @@ class GcRecordPb(_message.Message):
         uid: _builtins.int = ...,
         gid: _builtins.int = ...,
         file: _common_pb2.FilePartPb | None = ...,
+        byte_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "gid", b"gid", "inode_id", b"inode_id", "removed_ns", b"removed_ns", "type", b"type", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["byte_count", b"byte_count", "file", b"file", "gid", b"gid", "inode_id", b"inode_id", "removed_ns", b"removed_ns", "type", b"type", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
