@@ -214,9 +214,8 @@ def _goal(cluster_id: str, directory: ClusterDir | None, kv: str | None) -> Stor
             f"it is of cluster {cluster_id}; {directory.path} is cluster {record.cluster_id}",
         )
     if is_running(directory):
-        raise FsError(
-            Status.ALREADY_RUNNING, f"the cluster in {directory.path}; stop it first: ember down"
-        )
+        detail = f"the cluster in {directory.path}; stop it first: {directory.command('down')}"
+        raise FsError(Status.ALREADY_RUNNING, detail)
     if kv is None:
         return store_of_cluster(directory)
     changed = replace(record, kv=parse_kv(kv))

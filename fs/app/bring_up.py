@@ -27,7 +27,6 @@ from .cluster_dir import (
     ClusterRecord,
     auth_of,
     check_not_wiped,
-    default_directory,
     has_control,
     has_kv_process,
     load_record,
@@ -139,7 +138,7 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
                 Status.BAD_CONFIG,
                 f"{name} {said}: this cluster was made with {is_so};"
                 " leave it out, use another --dir,"
-                " or remove the cluster with `ember down --wipe`",
+                f" or remove the cluster: {ClusterDir(options.directory).command('down --wipe')}",
             )
     if options.is_closed and not record.is_closed:
         raise FsError(
@@ -166,7 +165,7 @@ def with_services(
         raise FsError(
             Status.ALREADY_RUNNING,
             f"services of {directory.path} run without their supervisor; before --mgmtds or --metas"
-            " can change, stop them: ember down",
+            f" can change, stop them: {directory.command('down')}",
         )
     return changed
 
@@ -385,8 +384,6 @@ def summary(
     options: UpOptions, directory: ClusterDir, record: ClusterRecord, store: StoreReport | None
 ) -> str:
     """Return what a newcomer needs to know next."""
-    option = "" if directory.path == default_directory() else f" --dir {directory.path}"
-    command = os.environ.get("EMBER_COMMAND", "ember")  # as it was called, for pasting
     lines = []
     if options.has_mount:
         lines.append(f"mounted:  {record.mount_point}")
@@ -397,8 +394,8 @@ def summary(
     lines += [
         f"data:     {directory.path}",
         f"logs:     {directory.path / 'logs'}",
-        f"look:     {command} status{option}",
-        f"stop:     {command} down{option}",
+        f"look:     {directory.command('status')}",
+        f"stop:     {directory.command('down')}",
     ]
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ Does not start, stop or look at processes (supervisor.py, process_id.py).
 import hashlib
 import json
 import os
+import shlex
 import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -83,6 +84,13 @@ class ClusterDir:
     """Paths of one cluster."""
 
     path: Path
+
+    def command(self, words: str) -> str:
+        """Return a command about this cluster as it can be pasted: called as this one was,
+        and with `--dir` where it would mean another cluster.
+        """
+        option = "" if self.path == default_directory() else f" --dir {shlex.quote(str(self.path))}"
+        return f"{os.environ.get('EMBER_COMMAND', 'ember')} {words}{option}"
 
     @property
     def record_path(self) -> Path:
@@ -303,8 +311,7 @@ def check_not_wiped(directory: ClusterDir) -> None:
     """Refuse what an interrupted `ember down --wipe` has left; raises FsError(BAD_CLUSTER_DIR)."""
     if directory.wiping_path.exists():
         detail = (
-            f"{directory.path} was being removed; go on with it: ember down --wipe --dir "
-            f"{directory.path}"
+            f"{directory.path} was being removed; go on with it: {directory.command('down --wipe')}"
         )
         raise FsError(Status.BAD_CLUSTER_DIR, detail)
 

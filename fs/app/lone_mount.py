@@ -96,9 +96,8 @@ def _config_in(directory: ClusterDir, mount_point: Path, wishes: MountWishes) ->
     """Return what the cluster of a directory would give a daemon of its own."""
     record = need_record(directory)
     if not supervisor_link.is_answering(directory):
-        raise FsError(
-            Status.NOT_RUNNING, f"no cluster runs in {directory.path}; start it: ember up"
-        )
+        detail = f"no cluster runs in {directory.path}; start it: {directory.command('up')}"
+        raise FsError(Status.NOT_RUNNING, detail)
     return mount_config(directory, record, mount_point, wishes)
 
 

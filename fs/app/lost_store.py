@@ -67,6 +67,6 @@ def _is_empty(directory: ClusterDir, what: Path | str, why: str) -> FsError:
     return FsError(
         Status.KV_EMPTY,
         f"{what}: {why}; bring it back, or restore a backup of it:"
-        f" ember restore FILE --dir {directory.path};"
-        f" only to begin anew, without the files: ember down --dir {directory.path} --wipe",
+        f" {directory.command('restore FILE')};"
+        f" only to begin anew, without the files: {directory.command('down --wipe')}",
     )

@@ -96,13 +96,14 @@ def check_stopped(directory: ClusterDir) -> None:
                 Status.ALREADY_RUNNING,
                 f"the supervisor of {directory.path} runs, but nobody can ask it: was "
                 f"{directory.run_path} emptied?"
-                " stop it: ember down",
+                f" stop it: {directory.command('down')}",
             )
         time.sleep(POLL_S)
     if not directory.starting_path.exists():
         raise FsError(
             Status.ALREADY_RUNNING,
-            f"a cluster in {directory.path}; see: ember status, stop it: ember down",
+            f"a cluster in {directory.path}; see: {directory.command('status')}, stop it: "
+            f"{directory.command('down')}",
         )
 
 

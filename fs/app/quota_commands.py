@@ -86,7 +86,7 @@ def connected(given: Path | None, paths: Sequence[str] = (), *, follow: bool = F
         return _connected_as_daemon(where)
     record = need_record(directory)
     if not (supervisor_link.is_answering(directory) or supervisor_link.has_orphans(directory)):
-        detail = f"no cluster runs in {directory.path}; start it: ember up"
+        detail = f"no cluster runs in {directory.path}; start it: {directory.command('up')}"
         raise FsError(Status.NOT_RUNNING, detail)
     key_file = usual_key_file(directory, record)
     return connect_blocking(

@@ -89,15 +89,15 @@ def _silence(directory: ClusterDir, error: OSError) -> FsError:
         detail = (
             f"the supervisor of {directory.path} runs, but its socket is gone: was "
             f"{directory.run_path} emptied?"
-            " stop it: ember down"
+            f" stop it: {directory.command('down')}"
         )
     elif has_orphans(directory):
         detail = (
             f"the supervisor of {directory.path} has died, its services go on; take them over: "
-            "ember up"
+            f"{directory.command('up')}"
         )
     else:
-        detail = f"no cluster runs in {directory.path}; start it: ember up"
+        detail = f"no cluster runs in {directory.path}; start it: {directory.command('up')}"
     return FsError(Status.NOT_RUNNING, detail)
 
 
@@ -115,7 +115,8 @@ def start(directory: ClusterDir, *, restarts: bool, until: ProcessId | None = No
     if is_answering(directory):
         raise FsError(
             Status.ALREADY_RUNNING,
-            f"a cluster in {directory.path}; see: ember status, stop it: ember down",
+            f"a cluster in {directory.path}; see: {directory.command('status')}, stop it: "
+            f"{directory.command('down')}",
         )
     flags = [] if restarts else ["--no-restart"]
     flags += [f"--until={until}"] if until else []

@@ -166,7 +166,8 @@ def why_unavailable(
     return FsError(
         Status.CHAIN_UNAVAILABLE,
         f"some chains have no serving target: {why}; logs: {directory.path / 'logs'};"
-        " to put it right: ember up --no-mount, then ember admin doctor",
+        f" to put it right: {directory.command('up --no-mount')}, then "
+        f"{directory.command('admin doctor')}",
     )
 
 

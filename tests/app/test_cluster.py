@@ -433,7 +433,8 @@ def test_up_after_a_reboot(ember):
     for service in state["services"]:
         service["pid"] = os.getpid()
     state_path.write_text(json.dumps(state))
-    assert "start it: ember up" in error_line(ember.run("status", check=False))
+    remedy = f"ember up --dir {ember.directory}"
+    assert remedy in error_line(ember.run("status", check=False))
     ember.up("--mount", ember.mount)
     assert (ember.mount / "file").read_text() == "kept"
     for pid in [ember.status()["supervisor_pid"], *(s["pid"] for s in ember.status()["services"])]:
