@@ -15,12 +15,12 @@ GROUPS: Final[dict[str, Callable[[], typer.Typer]]] = {}
 
 
 def tell_whole_lines(group: typer.Typer) -> None:
-    """Have lists of commands tell the first line of each, however long;
+    """Have lists of commands tell the whole summary of each, which may take two lines;
     else it is cut short with dots.
     """
     for command in group.registered_commands:
         said = command.help or getdoc(command.callback) or ""
-        command.short_help = next(iter(said.splitlines()), None)
+        command.short_help = " ".join(said.partition("\n\n")[0].split()) or None
     for below in group.registered_groups:
         if below.typer_instance is not None:
             below.short_help = below.typer_instance.info.help

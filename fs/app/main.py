@@ -243,7 +243,10 @@ for part in (service_commands, store_commands, groups, developer_commands):
 @app.command()
 def path(
     inode: Annotated[
-        int, typer.Argument(min=0, max=2**64 - 1, help="As `ls -i` and the event log show it.")
+        int,
+        typer.Argument(
+            metavar="INODE", min=0, max=2**64 - 1, help="As `ls -i` and the event log show it."
+        ),
     ],
     directory: DirOption = None,
     *,

@@ -62,6 +62,18 @@ def test_groups_look_like_the_rest_and_tell_whole_lines(name, capsys):
     assert not [line for line in lines if line.endswith(("...", "\u2502"))]
 
 
+def test_the_lists_tell_whole_summaries():
+    """Was "Print the path of an inode: of a directory at once,"."""
+    waiting = [typer.main.get_command(one) for one in (app, *(load() for load in GROUPS.values()))]
+    cut_off = []
+    while waiting:
+        for name, one in getattr(waiting.pop(), "commands", {}).items():
+            waiting.append(one)
+            if not one.get_short_help_str(limit=1000).endswith("."):
+                cut_off.append(name)
+    assert not cut_off
+
+
 def test_every_command_stands_in_one_section_of_the_help():
     commands = typer.main.get_command(app).commands
     placed = [name for names in SECTIONS.values() for name in names]
