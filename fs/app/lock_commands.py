@@ -34,6 +34,8 @@ def _told(path: str, error: OSError) -> FsError:
         return FsError(Status.NO_LOCK, f"{path}: `ember dirlock show` says which")
     if error.errno == errno.EOPNOTSUPP:
         return FsError(Status.NOT_SUPPORTED, f"{path} is not on a mounted EmberFS")
+    if error.errno == errno.ENOENT:
+        return FsError(Status.NOT_FOUND, path)
     return FsError(Status.INVALID_ARGUMENT, f"{path}: {error.strerror}")
 
 

@@ -120,10 +120,13 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
 
 def _chosen(found: list[TrashEntry], names: list[str]) -> list[TrashEntry]:
     by_name = {entry.name: entry for entry in found}
+    chosen = []
     for name in names:
-        if name not in by_name:
+        entry = by_name.get(name.removesuffix("/"))  # which `ls` shows behind directories
+        if entry is None:
             raise FsError(Status.NOT_FOUND, f"{name} is not in the trash: see `ember trash ls`")
-    return [by_name[name] for name in names]
+        chosen.append(entry)
+    return chosen
 
 
 @trash.command("restore")
@@ -162,6 +165,6 @@ def empty(
     with connected(directory) as fs:
         found = fs.trash()
         chosen = _chosen(found, names) if names else found
-        confirm([f"{len(chosen)} names are removed for good"], dry_run=False, yes=yes)
+        confirm([f"removed for good: {count_text(len(chosen), 'name')}"], dry_run=False, yes=yes)
         for entry in chosen:
             fs.remove_for_good(entry)

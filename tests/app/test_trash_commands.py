@@ -23,6 +23,16 @@ def test_a_name_that_is_there_again_is_told_with_a_way_out(monkeypatch):
         trash_commands.restore(["two"])
 
 
+def test_a_directory_is_named_as_ls_shows_it(monkeypatch):
+    """`ls` shows `d/`, and `restore d/` said that it is not in the trash."""
+    entry = SimpleNamespace(name="d", path="/d", is_dir=True)
+    fs = SimpleNamespace(trash=lambda: [entry], restore=lambda found, _to: found.path)
+    monkeypatch.setattr(trash_commands, "connected", lambda *_: nullcontext(fs))
+    trash_commands.restore(["d/"])
+    with pytest.raises(FsError, match="e/ is not in the trash"):
+        trash_commands.restore(["e/"])
+
+
 def test_a_path_of_the_machine_is_none_of_a_cluster_that_nobody_named(tmp_path, monkeypatch):
     """`ember rm /home/x` on a server means that machine's /home/x,
     not what the file system calls so.
