@@ -21,6 +21,7 @@ from ..runtime.mount_table import is_same_place
 from ..schema.config import NEW_CHECKSUM_BLOCK_BYTES
 from ..schema.status import FsError, Status
 from . import supervisor_link
+from .amounts import count_text
 from .cluster_dir import (
     KV,
     ClusterDir,
@@ -318,7 +319,9 @@ def start_services(
         FsError: START_FAILED, CHAIN_UNAVAILABLE, KV_EMPTY.
     """
     _start_servers(directory, record, progress)
-    progress.step(f"starting {record.node_count} storage processes")
+    progress.step(
+        f"starting {count_text(record.node_count, 'storage process', 'storage processes')}"
+    )
     is_new = _have_chains(directory, record)
     note_made(directory)
     for name in meta_names(record):
@@ -326,7 +329,7 @@ def start_services(
     missing = wait_storage(directory, record)
     if missing and is_new:
         raise missing[0]
-    progress.step(f"waiting for {record.chain_count} chains")
+    progress.step(f"waiting for {count_text(record.chain_count, 'chain')}")
     why = why_unavailable(directory, record, missing)
     if why is not None and (options.has_mount or is_new):
         raise why
@@ -350,7 +353,9 @@ def _start_servers(directory: ClusterDir, record: ClusterRecord, progress: Progr
     if has_control(record):
         progress.step("starting the control process")
     else:
-        progress.step(f"starting {record.mgmtd_count} managers, {record.meta_count} meta")
+        managers = count_text(record.mgmtd_count, "manager")
+        metas = count_text(record.meta_count, "metadata service")
+        progress.step(f"starting {managers} and {metas}")
     if has_kv_process(record):
         add_service(directory, KV, KV)
         wait_running(directory, KV)

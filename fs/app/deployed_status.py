@@ -20,8 +20,9 @@ from ..schema.proto import mgmtd_pb2
 from ..schema.routing import RoutingInfo
 from ..schema.status import FsError, Status
 from .admin.disks import spaces_of
+from .amounts import bytes_text
 from .mgmtd_link import newest_routing
-from .status_view import bytes_text, chain_lines, overview
+from .status_view import chain_lines, overview
 from .where import TIMEOUT_S, find
 
 

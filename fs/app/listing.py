@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from .cells import cell, console, facts_table, printable, table
+from .cells import cell, facts_table, print_table, printable, table
 
 EXIT_FOUND: Final = 3
 EXIT_DECLINED: Final = 4
@@ -33,10 +33,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: 
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2))
         return
-    rich = table(*(re.sub("_(bytes|ns)$", "", key).replace("_", " ") for key in columns))
+    rich = table(*(_header(key, has_form=form is not None) for key, form in columns.items()))
     for row in rows:
         rich.add_row(*(cell(_cell(row[key], form)) for key, form in columns.items()))
-    console().print(rich)
+    print_table(rich)
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -49,8 +49,9 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         shown = (
             ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        rich.add_row(key.removesuffix("_ns").replace("_", " "), cell(_cell(shown, None)))
-    console().print(rich)
+        text = "no" if value is False else _cell(shown, None)
+        rich.add_row(_header(key, has_form=isinstance(value, str)), cell(text))
+    print_table(rich)
 
 
 @contextmanager
@@ -73,6 +74,12 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int]
 def time_text(wall_ns: int) -> str:
     """Return a wall time as people read it, in UTC; empty for 0."""
     return f"{datetime.fromtimestamp(wall_ns / 1e9, UTC):%F %T}" if wall_ns else ""
+
+
+def _header(key: str, *, has_form: bool) -> str:
+    """Return a key as people read it, without the unit that a value with a form tells itself."""
+    unit = r"_ns$|(?<!_per)_(s|bytes)$" if has_form else "_ns$"
+    return re.sub(unit, "", key).replace("_", " ")
 
 
 def _cell(value: object, form: Callable[[Any], str] | None) -> str:
@@ -104,6 +111,7 @@ def confirm(plan: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool = Fa
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from abort
         is_wanted = False
+        typer.echo(err=as_json)  # the line of the question
         typer.echo("nobody to ask: say --yes", err=True)
     if not is_wanted:
         raise typer.Exit(EXIT_DECLINED)

@@ -11,10 +11,10 @@ import typer
 from ..runtime.mount_table import is_same_place
 from ..schema.status import FsError, Status
 from . import supervisor_link
+from .amounts import bytes_text
 from .cluster_dir import ClusterDir
 from .running import mount_daemon_at, refuse_others_mount
 from .scraped import Reading, Span, fetch, parse
-from .status_view import bytes_text
 from .top import KERNEL, duration_text
 
 HEAD: Final = (

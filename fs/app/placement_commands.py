@@ -27,7 +27,7 @@ from placement.table_file import TableFile, from_json, to_json
 
 from ..admin.placement_table import table_of
 from ..schema.status import FsError, Status
-from .cells import console, table
+from .cells import print_table, table
 from .where import ConfigOption, DirOption, find
 
 placement = typer.Typer(
@@ -172,7 +172,7 @@ def _print_figures(figures: Figures) -> None:
         elif isinstance(shown, tuple):
             value = ", ".join(map(str, shown))  # noqa: PLW2901
         rich.add_row(name.replace("_", " "), str(value))
-    console().print(rich)
+    print_table(rich)
 
 
 @placement.command("simulate")
@@ -217,7 +217,7 @@ def simulate_losses(
         values = [row[name] for row in rows]
         shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
         rich.add_row(name.replace("_", " "), *shown)
-    console().print(rich)
+    print_table(rich)
 
 
 def _together(files: list[TableFile]) -> TableFile:
@@ -263,7 +263,7 @@ def _print_loss(
     rich = table(*(name.replace("_", " ") for name in rows[0]), title=f"{loss.name} lost")
     for row in rows:
         rich.add_row(*("-" if v is None else f"{v:.4g}" for v in row.values()))
-    console().print(rich)
+    print_table(rich)
     for name, value in list(facts.items())[1:]:
         typer.echo(f"{name.replace('_', ' ')}: {value:.6g}")
 

@@ -23,9 +23,9 @@ from rich.table import Table
 from ..client.vfs.profile import PROFILE_ATTRIBUTE
 from ..runtime.figures import BOUNDS_S
 from ..schema.status import FsError, Status
+from .amounts import bytes_text
 from .cells import cell
 from .scraped import quantile
-from .status_view import bytes_text
 from .top import FILE_WIDTH, duration_text
 
 ROW_COUNT: Final = 30

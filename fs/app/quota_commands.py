@@ -18,7 +18,8 @@ from ..client.entries import DirectoryUsage
 from ..rpc.credential_files import TOKEN_FILE_VARIABLE, read_token
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .cells import cell, console, table
+from .amounts import bytes_text
+from .cells import cell, print_table, table
 from .cluster_dir import ClusterDir, load_record, mgmtd_addresses, need_record, usual_key_file
 from .configured import CONFIG_VARIABLE, configured_file
 from .entry import NO_ENTRY, current_entry
@@ -26,7 +27,6 @@ from .errors import named
 from .options import PauseOption
 from .paths_on_mounts import OnMount, mount_of, path_inside
 from .running import mount_daemon_at
-from .status_view import bytes_text
 from .which_cluster import chosen_directory, directory_of_cluster
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _show(entries: list[DirectoryUsage], *, as_json: bool) -> None:
             str(inode_count),
             str(entry.inodes_max or "-"),
         )
-    console().print(rich)
+    print_table(rich)
 
 
 @quota.command("set")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..schema.status import FsError
 from . import supervisor_link
+from .amounts import age_text, bytes_text
 from .cluster_dir import ClusterDir, ClusterRecord, mgmtd_names, need_record, node_id_of
 from .mount_point import is_mounted
 
@@ -209,24 +210,6 @@ def slow_texts(chains: list[dict[str, Any]]) -> list[str]:
         "replace it if it stays so"
         for node_id, targets in sorted(slow.items())
     ]
-
-
-def age_text(seconds: float) -> str:
-    """Return a duration as people say it: 4s, 3m12s, 5h03m, 2d04h."""
-    whole = max(0, int(seconds))
-    for unit, size, below, below_size in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60)):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // below_size:02d}{below}"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"  # noqa: PLR2004
-
-
-def bytes_text(count: float) -> str:
-    """Return a number of bytes as people say it."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":  # noqa: PLR2004
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError(count)
 
 
 def render(status: dict[str, Any], now_s: float) -> str:

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from ..rpc.observer import WAITING
 from ..schema.status import FsError
+from .amounts import bytes_text
 from .cluster_dir import ClusterDir
 from .metrics_commands import shown
 from .scraped import Reading, Span, fetch, parse
-from .status_view import bytes_text
 
 SERVED: Final = "ember_rpc_server_request_duration_seconds"
 KERNEL: Final = "ember_mount_operation_duration_seconds"

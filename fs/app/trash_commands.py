@@ -15,7 +15,8 @@ import typer
 
 from ..client.entries import TrashEntry
 from ..schema.status import FsError, Status
-from .cells import cell, console, say_name, table
+from .amounts import count_text
+from .cells import cell, print_table, say_name, table
 from .errors import named
 from .listing import confirm
 from .paths_on_mounts import path_inside
@@ -115,7 +116,7 @@ def ls(directory: DirOption = None, *, as_json: JsonOption = False) -> None:
         name = entry.name + "/" * entry.is_dir
         where = cell(entry.path or "-")
         rich.add_row(cell(name), where, _when(entry.removed_ns), _when(entry.due_ns))
-    console().print(rich)
+    print_table(rich)
 
 
 def _chosen(found: list[TrashEntry], names: list[str]) -> list[TrashEntry]:

@@ -19,7 +19,7 @@ from ..runtime.secret_file import write_secret_file
 from ..schema import services
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
-from .cells import console, table
+from .cells import print_table, table
 from .where import ConfigOption, DirOption, find
 
 SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
@@ -179,7 +179,7 @@ def ls(
         for each in one["tokens"] or [{"id": "", "expires": "", "used": ""}]:
             rich.add_row(*head, each["id"], each["expires"], each["used"])
             head = [""] * len(head)
-    console().print(rich)
+    print_table(rich)
 
 
 @token.command("new")

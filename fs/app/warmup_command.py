@@ -20,10 +20,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from ..client.blocking import BlockingFile, BlockingFs
 from ..schema.inode import Inode, InodeType
 from ..schema.status import FsError, Retry, Status
+from .amounts import bytes_text
 from .errors import named
 from .paths_on_mounts import path_inside
 from .quota_commands import connected
-from .status_view import bytes_text
 
 PIECE_BYTES = 128 * 1024 * 1024
 """Between two steps of the progress."""

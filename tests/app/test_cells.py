@@ -1,12 +1,15 @@
 """What users chose as names reaches a terminal as it is written, and says nothing to it."""
 
 import io
+import re
 
 import pytest
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from fs.app.cells import cell, say_name, table
+from fs.app.amounts import age_text, bytes_text
+from fs.app.cells import cell, print_table, say_name, table
 from fs.app.listing import EXIT_DECLINED, confirm, print_facts, print_rows
 
 NAMES = [
@@ -52,12 +55,73 @@ def test_a_narrow_terminal_cuts_off_nothing(width):
     assert "".join(rows) == path
 
 
+def a_wide_table() -> Table:
+    rich = table("node id", "address", "state", "tags")
+    rich.add_row(cell("11"), cell("unix:/var/lib/emberfs/run/storage-1.sock"), cell("connected"))
+    rich.add_row(cell("12"), cell("unix:/var/lib/emberfs/run/storage-2.sock"), cell("failed"))
+    return rich
+
+
+def printed_on_terminal(rich: Table, columns: int, monkeypatch) -> str:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("TERM", raising=False)
+    print_table(rich)
+    return terminal.getvalue()
+
+
+def test_a_narrow_terminal_shows_row_below_row(monkeypatch):
+    """Were eleven columns of four letters each, at 60 columns of a terminal."""
+    text = printed_on_terminal(a_wide_table(), 60, monkeypatch)
+    cells = [line.replace("|", "\u2502").split("\u2502") for line in text.splitlines()]
+    assert [(row[1].strip(), row[2].strip()) for row in cells if len(row) > 2] == [
+        ("node id", "11"),
+        ("address", "unix:/var/lib/emberfs/run/storage-1.sock"),
+        ("state", "connected"),
+        ("node id", "12"),
+        ("address", "unix:/var/lib/emberfs/run/storage-2.sock"),
+        ("state", "failed"),
+    ]
+    assert max(map(len, text.splitlines())) <= 60
+
+
+def test_a_terminal_that_is_wide_enough_shows_a_table(monkeypatch):
+    text = printed_on_terminal(a_wide_table(), 90, monkeypatch)
+    assert sum("storage-" in line and "node id" not in line for line in text.splitlines()) == 2
+    assert "tags" in text
+
+
+def test_names_and_values_are_folded(monkeypatch):
+    rich = table("key", "value")
+    rich.add_row("process.mgmtd_addresses", "tcp:10.0.0.1:7001 " * 8)
+    assert "key" in printed_on_terminal(rich, 60, monkeypatch)
+
+
+def test_a_value_with_its_unit_leaves_it_out_of_the_name(capsys):
+    """Was "age s", of "5m55s"."""
+    row = {"age_s": 355.0, "used_bytes": 9, "bytes_per_s": 3, "is_slow": False}
+    columns = {"age_s": age_text, "used_bytes": None, "bytes_per_s": bytes_text}
+    print_rows([row], columns, as_json=False)
+    print_facts({"used_bytes": "9 B", "length_bytes": 9, "is_slow": False}, as_json=False)
+    words = [re.findall(r"[A-Za-z0-9]+", line) for line in capsys.readouterr().out.splitlines()]
+    heads, _row, *facts = filter(None, words)
+    assert " ".join(heads) == "age used bytes bytes per s"
+    assert [" ".join(line) for line in facts] == ["used 9 B", "length bytes 9", "is slow no"]
+
+
 def test_nobody_to_ask_is_a_no(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(typer.Exit) as caught:
         confirm(["all of it is removed for good"], dry_run=False, yes=False)
     assert caught.value.exit_code == EXIT_DECLINED
-    assert "say --yes" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert printed.out.endswith("[y/N]: \n")
+    assert "say --yes" in printed.err
 
 
 def test_an_interrupted_question_is_an_interruption(monkeypatch):

@@ -22,9 +22,9 @@ from ...client.native import EmberFs
 from ...client.native_file import EmberFile
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
+from ..amounts import bytes_text
 from ..listing import JsonOption, print_rows, progress_bar
 from ..quota_commands import parse_number
-from ..status_view import bytes_text
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
 from .standing import absolute, run_fs

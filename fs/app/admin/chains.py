@@ -15,6 +15,7 @@ from ...schema.ids import TargetId
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
 from ...schema.status import FsError, Status
+from ..amounts import bytes_text
 from ..listing import (
     DryRunOption,
     JsonOption,
@@ -25,7 +26,6 @@ from ..listing import (
     time_text,
 )
 from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import ChainArgument, TargetArgument
 from .meta_calls import inode_of

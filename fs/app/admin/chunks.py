@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ...admin.chunks import ChainComparison, compare
 from ...admin.fsck_chunks import Cluster
@@ -22,10 +21,10 @@ from ...schema.layout import CHUNK_SIZE_BYTES_MAX, FileRef
 from ...schema.proto import storage_pb2
 from ...schema.routing import Chain, RoutingInfo
 from ...schema.status import FsError, Status
-from ..cells import console
+from ..amounts import bytes_text, count_text
+from ..cells import print_table, table
 from ..listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import complete_chain
 from .files import print_replicas, say_inline
@@ -74,20 +73,19 @@ def _as_json(result: ChainComparison) -> dict[str, object]:
 
 
 def _print_comparison(results: list[ChainComparison], different_count: int) -> None:
-    table = Table("chain", "serving targets", "chunks", "different")
+    rich = table("chain", "serving targets", "chunks", "different")
     for result in results:
         targets = " ".join(map(str, result.targets))
-        table.add_row(
+        rich.add_row(
             str(result.chain_id), targets, str(result.chunk_count), str(len(result.different))
         )
-    out = console()
-    out.print(table)
+    print_table(rich)
     chunk_count = sum(r.chunk_count for r in results)
-    where = f"{chunk_count} chunks on {len(results)} chains"
+    where = f"{count_text(chunk_count, 'chunk')} on {count_text(len(results), 'chain')}"
     if different_count:
-        out.print(f"{where}: {different_count} chunks differ between replicas")
+        typer.echo(f"{where}: {different_count} differ between replicas")
     else:
-        out.print(f"{where}: all replicas equal")
+        typer.echo(f"{where}: all replicas equal")
 
 
 InodeArgument = Annotated[
@@ -255,7 +253,8 @@ def _print_orphans(results: list[ChainResult], *, as_json: bool) -> None:
         print_rows(rows, columns, as_json=as_json)
     if not as_json:
         count = sum(result.chunk_count for result in results)
-        typer.echo(f"{count} chunks on {len(results)} chains: {len(rows)} inodes with orphans")
+        where = f"{count_text(count, 'chunk')} on {count_text(len(results), 'chain')}"
+        typer.echo(f"{where}: {count_text(len(rows), 'inode')} with orphans")
     if left := sum(result.left_out_count for result in results):
         typer.echo(f"{left} more suspects were not looked at: remove these first", err=True)
     if rows:

@@ -14,9 +14,9 @@ from ...runtime.config_file import read_config
 from ...schema import services
 from ...schema.proto import common_pb2, mgmtd_pb2
 from ...schema.status import FsError, Status
+from ..amounts import age_text, bytes_text
 from ..listing import JsonOption, print_facts, print_rows, time_text
 from ..mgmtd_link import initialise
-from ..status_view import age_text, bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
 from .tags import tags_text
 

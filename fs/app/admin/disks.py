@@ -17,9 +17,9 @@ from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto import storage_pb2
 from ...schema.routing import Role, RoutingInfo
 from ...schema.status import FsError, Status
+from ..amounts import bytes_text, ids_text
 from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import DiskArgument, NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
@@ -80,7 +80,7 @@ def replace(
         check_used(where, node_id, disk_index)
         left = chains_of(info, node_id, disk_index)
         if left:
-            typer.echo(f"{name} still holds members of chains {left[:12]}", err=True)
+            typer.echo(f"{name} still holds members of chains {ids_text(left)}", err=True)
         confirm(
             [f"{name} is used again", "chains are spread over all disks"], dry_run=dry_run, yes=yes
         )

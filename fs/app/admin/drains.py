@@ -10,6 +10,7 @@ import typer
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
+from ..amounts import count_text
 from ..listing import confirm
 from ..where import Where
 from .moves import wait_drained
@@ -76,8 +77,8 @@ def drain_plan(info: RoutingInfo, place: pb.DrainPb) -> list[str]:
     ]
     lines = [
         (
-            f"{place_name(place)}: a member of each of {len(chains)} chains is replaced by one "
-            "elsewhere"
+            f"{place_name(place)}: a member of each of {count_text(len(chains), 'chain')} is "
+            "replaced by one elsewhere"
         )
     ]
     size = max((info.chain(chain_id).replica_count for chain_id in chains), default=0)

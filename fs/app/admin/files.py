@@ -20,10 +20,10 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.layout import FileRef, chunk_count
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from ..amounts import bytes_text, count_text
 from ..errors import named
 from ..listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
 from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .meta_calls import ask_meta, caller, inode_of
@@ -222,7 +222,10 @@ def compare(
         print_replicas(found, as_json=as_json)
     if not as_json:
         differ = len({one.chunk_index for one in found})
-        typer.echo(f"{count} chunks: " + (f"{differ} differ" if differ else "all replicas equal"))
+        typer.echo(
+            f"{count_text(count, 'chunk')}: "
+            + (f"{differ} differ" if differ else "all replicas equal")
+        )
     if found:
         raise typer.Exit(EXIT_FOUND)
 

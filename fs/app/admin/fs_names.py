@@ -21,6 +21,7 @@ from ...schema.inode import Inode, InodeType, inode_to_pb
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
+from ..amounts import bytes_text
 from ..cells import printable
 from ..listing import (
     DryRunOption,
@@ -33,7 +34,6 @@ from ..listing import (
     time_text,
 )
 from ..mgmtd_link import newest_routing
-from ..status_view import bytes_text
 from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .meta_calls import ask_meta, caller, inode_of

@@ -14,8 +14,8 @@ import typer
 from ...admin.gc_pause import pause_until, paused_until_ns
 from ...admin.stored import garbage, truncation_count
 from ...kv.api import KvEngine
+from ..amounts import age_text, bytes_text
 from ..listing import JsonOption, print_facts, print_rows, time_text
-from ..status_view import age_text, bytes_text
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, find
 
@@ -146,7 +146,7 @@ def list_(
     columns = {
         "kind": None,
         "inode_id": None,
-        "due_in_s": "{:.0f}".format,
+        "due_in_s": age_text,
         "uid": None,
         "length_bytes": bytes_text,
     }

@@ -13,6 +13,7 @@ from ...schema import services
 from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
+from ..amounts import ids_text
 from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, Where, find
@@ -135,8 +136,8 @@ def _disable_plan(info: RoutingInfo, node_id: int) -> list[str]:
     lines = [f"node {node_id} ({found.host_name or found.address}) gets no lease any more"]
     if chains:
         lines.append(
-            f"{len(chains)} chains lose a replica until it is enabled, and are resynced then: "
-            f"{chains[:12]}"
+            "these chains lose a replica until it is enabled, and are resynced then: "
+            f"{ids_text(chains)}"
         )
     return lines
 
@@ -192,7 +193,7 @@ def remove(
         ]
     elif chains := chains_of(info, node_id):
         plan.append(
-            f"refused as long as it is in chains {chains[:12]}: say --drain, or drain it first"
+            f"refused as long as it is in chains {ids_text(chains)}: say --drain, or drain it first"
         )
     confirm(plan, dry_run=dry_run, yes=yes)
     if drain_first:
@@ -241,10 +242,10 @@ def maintenance_on(
     chains = chains_of(info, node_id)
     plan = [
         f"node {node_id}: its targets are not replaced for {for_}, however long it is away",
-        f"{len(chains)} chains have one replica fewer while it is away",
+        f"chains with a replica fewer while it is away: {len(chains)}",
     ]
     if weak := [c for c in chains if len(info.chain(c).serving) < info.chain(c).replica_count]:
-        plan.append(f"CAREFUL: chains {weak[:12]} lack a replica already")
+        plan.append(f"CAREFUL: chains {ids_text(weak)} lack a replica already")
     confirm(plan, dry_run=dry_run, yes=yes)
     request = pb.SetMaintenanceReq(
         node_id=node_id, for_s=seconds, accept_unavailable_chains=accept_unavailable

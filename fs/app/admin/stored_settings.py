@@ -23,6 +23,7 @@ from ...schema.proto.common_pb2 import NodeRole, SettingsChangePb
 from ...schema.routing import Node, NodeState, Role
 from ...schema.status import FsError, Status
 from ...schema.stored_settings import ROLE_NAMES
+from ..amounts import ids_text
 from ..listing import EXIT_FOUND, JsonOption, print_rows, time_text
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
@@ -102,7 +103,7 @@ def _print_effect(answers: Answers, *, as_json: bool) -> None:
         return
     waiting = sorted(n for n, answer in answers.items() if answer.waiting_keys)
     if waiting:
-        typer.echo(f"needs a restart of {len(waiting)} processes: nodes {waiting}")
+        typer.echo(f"to be restarted: node {ids_text(waiting)}")
 
 
 def _flat(values: Overlay) -> dict[str, Any]:

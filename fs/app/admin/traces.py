@@ -28,6 +28,7 @@ from ...schema import services
 from ...schema.proto import core_pb2
 from ...schema.routing import Node, NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
+from ..amounts import count_text
 from ..listing import JsonOption, print_rows
 from ..mgmtd_link import newest_routing
 from ..where import TIMEOUT_S, ConfigOption, DirOption, find
@@ -95,7 +96,7 @@ def trace(
         row["at"], row["took"] = _ms(row["at_s"]), _ms(row["took_s"])
     columns = dict.fromkeys(("name", "where", "at", "took", "notes", "trace_id"))
     print_rows(rows, columns, as_json=False)
-    typer.echo(f"{len(meant)} traces, {len(slowest)} shown")
+    typer.echo(f"{count_text(len(meant), 'trace')}, {len(slowest)} shown")
 
 
 def _ms(time_s: float) -> str:
@@ -184,7 +185,10 @@ async def _watch(sources: dict[str, Ask], seconds: int) -> list[Trace]:
     if not watched:
         raise refusals[0]
     with trio.open_signal_receiver(signal.SIGINT) as interrupts:
-        typer.echo(f"tracing in {len(watched)} processes for {seconds} s", err=True)
+        typer.echo(
+            f"tracing in {count_text(len(watched), 'process', 'processes')} for {seconds} s",
+            err=True,
+        )
         with trio.move_on_after(seconds):
             async for _ in interrupts:
                 break

@@ -20,6 +20,7 @@ from msgspec import structs
 
 from ...admin.upgrade import RESTART_ORDER
 from ...schema.status import FsError, Status
+from ..amounts import ids_text
 from ..listing import confirm
 from .installer import (
     CHAIN_TIMEOUT_S,
@@ -226,7 +227,7 @@ def unsafe(view: View) -> list[str]:
     if away:
         found.append(f"nodes {away} are not connected")
     if view.incomplete:
-        found.append(f"chains {view.incomplete[:12]} have fewer replicas than wanted")
+        found.append(f"chains {ids_text(view.incomplete)} have fewer replicas than wanted")
     if view.move_count or view.is_rebalancing:
         found.append(f"{view.move_count} targets are being moved")
     return found
