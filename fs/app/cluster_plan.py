@@ -100,7 +100,7 @@ def check_sizes(record: ClusterRecord) -> None:
         raise FsError(
             Status.BAD_CONFIG,
             f"--replicas {replicas}: 1 to the number of nodes ({nodes}), one copy per node;"
-            f" give --nodes {max(replicas, 1)} or --replicas {nodes}",
+            f" give {f'--nodes {replicas} or ' if replicas > nodes else ''}--replicas {nodes}",
         )
     if not 1 <= chains <= CHAIN_COUNT_MAX or chains * replicas > nodes * TARGETS_PER_NODE_MAX:
         raise FsError(Status.BAD_CONFIG, f"--chains {chains}: 1 to {CHAIN_COUNT_MAX}")

@@ -75,7 +75,7 @@ async def _root(client: Client, subdir: str) -> InodeId:
     except FsError as error:
         if error.status not in {Status.NOT_FOUND, Status.NOT_DIRECTORY}:
             raise
-        raise FsError(Status.BAD_CONFIG, f"client.subdir {subdir}: {error.detail}") from error
+        raise FsError(Status.BAD_CONFIG, f"client.subdir {subdir}: it is not there") from error
     if not found.is_dir:
         raise FsError(Status.BAD_CONFIG, f"client.subdir {subdir}: no directory")
     return found.inode_id

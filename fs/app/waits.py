@@ -50,10 +50,10 @@ class ServiceFailedError(FsError):
 
     def __init__(self, name: str, reason: str, said: str, log_path: Path) -> None:
         """`said`: the last line of its log."""
-        super().__init__(Status.START_FAILED, f"{name}: {reason}: {said} (log: {log_path})")
         self.name = name
         self.said = _LOG_PREFIX.sub("", said)
         """Without when and where."""
+        super().__init__(Status.START_FAILED, f"{name}: {reason}: {self.said} (log: {log_path})")
 
     @property
     def is_of_disks(self) -> bool:

@@ -213,7 +213,12 @@ def _explain(message: str) -> str:
     unknown = _UNKNOWN.search(problem)
     if unknown is not None and isinstance(kind, inspect.StructType):
         key = f"{place}.{unknown['key']}".lstrip(".")
-        return f"{key}: unknown key; allowed: {', '.join(f.name for f in kind.fields)}"
+        from difflib import get_close_matches  # noqa: PLC0415 - not for those that are right
+
+        allowed = [field.name for field in kind.fields]
+        meant = get_close_matches(unknown["key"], allowed, n=1)
+        is_meant = f" is {meant[0]} meant?" if meant else ""
+        return f"{key}: unknown key;{is_meant} allowed: {', '.join(allowed)}"
     return f"{place.lstrip('.')}: {problem}; allowed: {_describe(kind)}"
 
 

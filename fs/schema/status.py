@@ -242,7 +242,7 @@ SPECS: Final[dict[Status, StatusSpec]] = {
     Status.NAME_TOO_LONG: _s("a name or path is too long", errno.ENAMETOOLONG),
     Status.TOO_MANY_LINKS: _s("the object has too many hard links", errno.EMLINK),
     Status.FILE_TOO_LARGE: _s("the offset is beyond the largest file length", errno.EFBIG),
-    Status.INVALID_ARGUMENT: _s("an argument is out of its range", errno.EINVAL),
+    Status.INVALID_ARGUMENT: _s("an argument cannot be used", errno.EINVAL),
     Status.NO_ATTRIBUTE: _s("no such extended attribute", errno.ENODATA),
     Status.NOT_SUPPORTED: _s("the operation is not supported", errno.ENOTSUP),
     Status.CROSS_DEVICE: _s("the two names are on different file systems", errno.EXDEV),

@@ -167,5 +167,5 @@ def test_a_broken_file_is_one_line(by_hand):
     assert done.stderr.startswith(
         f"ember: BAD_CONFIG: the configuration is not valid ({by_hand.file('meta')}: "
     )
-    assert "unknown key; allowed: engine, path" in done.stderr
+    assert "unknown key; is path meant? allowed: engine, path" in done.stderr
     assert len(done.stderr.splitlines()) == 1

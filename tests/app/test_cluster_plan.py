@@ -76,6 +76,14 @@ def test_impossible_sizes_are_refused(nodes, replicas, chains):
     assert caught.value.status is Status.BAD_CONFIG
 
 
+def test_the_remedy_for_a_wrong_number_of_copies_is_right():
+    """Of --replicas 0 it was said: give --nodes 1."""
+    with pytest.raises(FsError, match=r"; give --replicas 3\)"):
+        check_sizes(ClusterRecord("c", 3, 0, 6, ""))
+    with pytest.raises(FsError, match=r"; give --nodes 4 or --replicas 3\)"):
+        check_sizes(ClusterRecord("c", 3, 4, 6, ""))
+
+
 def test_configurations_agree_with_each_other():
     record = ClusterRecord("c", 3, 2, 4, "")
     made = server_configs(ClusterDir(Path("/c")), record)

@@ -60,6 +60,7 @@ def test_a_process_that_is_being_started_again_has_not_said_yet_why_it_ends(clus
     second = [("starting", AT_WORK), ("starting", AT_WORK), ("restarting", REFUSED)]
     (missing,) = waits.wait_storage(*cluster(RUNNING, second))
     assert missing.name.endswith("2") and missing.said.startswith("FOREIGN_DISK: ")
+    assert "exit code 1: FOREIGN_DISK: the disk belongs to another node (log: " in str(missing)
 
 
 def test_one_that_starts_the_second_time_is_not_missing(cluster):

@@ -94,7 +94,8 @@ def test_frames_that_earlier_releases_allowed_are_made_larger(caplog, tmp_path, 
 @pytest.mark.parametrize(
     ("body", "key", "words"),
     [
-        ("[rpcs]\n", "rpcs", ["unknown key", "allowed: process, rpc, kv"]),
+        ("[rpcs]\n", "rpcs", ["unknown key; is rpc meant?", "allowed: process, rpc, kv"]),
+        ("[meta]\ntrash_expry_s = 3\n", "meta", ["is trash_expiry_s meant?"]),
         ("[process]\nnode = 3\n", "process.node", ["unknown key", "cluster_id, node_id, listen"]),
         ("[process]\nnode_id = 'x'\n", "process.node_id", ["whole number 0 to 4294967295", "str"]),
         ("[process]\nnode_id = -1\n", "process.node_id", ["allowed: whole number 0 to"]),
