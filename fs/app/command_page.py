@@ -1,11 +1,13 @@
 """specs/commands.md: what every command does, from the commands themselves."""
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
+from .cluster_dir import default_directory, default_mount_point
 from .groups import GROUPS
 from .main import app
 
@@ -44,7 +46,7 @@ def _admin_section(admin: Any) -> str:
     from .admin.commands import ALSO  # noqa: PLC0415
 
     options = [p for p in admin.params if isinstance(p, TyperOption)]
-    rows = [f"| {_option(o)} | {_words(o.help)} |" for o in options if "--help" not in o.opts]
+    rows = [f"| {_option(o)} | {_meaning(o)} |" for o in options if "--help" not in o.opts]
     listed = ", ".join(f"`{name}`" for name in sorted(ALSO))
     return "\n".join(
         [
@@ -77,7 +79,7 @@ def _section(path: str, command: Any) -> str:
     text, examples = _split(command.help or "")
     lines = [f"## {path}", "", f"    {usage}", "", _words(text)]
     records = [(f"`{_metavar(a)}`", _words(getattr(a, "help", ""))) for a in arguments]
-    records += [(_option(o), _words(o.help)) for o in options]
+    records += [(_option(o), _meaning(o)) for o in options]
     if records:
         lines += ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in records)]
     lines += ["", *(f"    {example}" for example in examples)] if examples else []
@@ -107,7 +109,23 @@ def _option(option: TyperOption) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     if option.is_flag:
         return names
+    if choices := getattr(option.type, "choices", ()):
+        return f"{names} {' or '.join(f'`{_value(choice)}`' for choice in choices)}"
     return f"{names} {option.metavar or str(option.name).upper()}"
+
+
+def _meaning(option: TyperOption) -> str:
+    """Return what an option means, and its default, unless each user has one of his own."""
+    told = option.show_default if isinstance(option.show_default, str) else ""
+    if not told and option.show_default and not option.is_flag and option.default:
+        told = str(_value(option.default))
+    is_of_user = told in {str(default_directory()), str(default_mount_point())}
+    return _words(option.help) + (f" Default: {_words(told)}." if told and not is_of_user else "")
+
+
+def _value(given: Any) -> Any:
+    """Return a default or choice as it is typed."""
+    return given.value if isinstance(given, Enum) else given
 
 
 def _words(text: str | None) -> str:
