@@ -3,7 +3,7 @@
 A file is complete or not there: it is written beside its place, flushed to disk and
 then renamed.  Memory: one batch.
 
-Parquet needs pyarrow (`pip install emberfs[parquet]`); JSON lines need nothing.  Bytes are binary
+Parquet needs pyarrow; JSON lines need nothing.  Bytes are binary
 in Parquet, and text with surrogate escapes (as of `os.fsdecode`) in JSON.
 """
 
@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
+from ..runtime.extras import install_command
 from ..schema.status import FsError, Status
 
 BATCH_ROWS: Final = 10_000
@@ -87,7 +88,7 @@ class _Parquet:
             import pyarrow as pa  # noqa: PLC0415 - an extra
             from pyarrow import parquet  # noqa: PLC0415
         except ImportError as error:
-            detail = "Parquet needs pyarrow: pip install 'emberfs[parquet]', or say --format jsonl"
+            detail = f"Parquet needs pyarrow: {install_command('parquet')}, or say --format jsonl"
             raise FsError(Status.NOT_SUPPORTED, detail) from error
         self.row_count = 0
         self._arrow = pa

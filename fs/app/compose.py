@@ -41,6 +41,7 @@ from ..rpc.slabs import SlabShelf
 from ..rpc.transport import SocketNetwork
 from ..runtime import readiness
 from ..runtime.config_file import read_config
+from ..runtime.extras import install_command
 from ..runtime.figures import Figures, Source
 from ..runtime.log import LOG_BYTES_VARIABLE, set_log_level, set_up_logging
 from ..runtime.ports import Runtime
@@ -327,7 +328,7 @@ def _sink(config: ProcessConfig, role: str, identity: Identity) -> "SpanExport":
         from .otel import export_to, resource_of  # noqa: PLC0415 - see there
     except ImportError as error:
         endpoint = config.trace.otlp_endpoint
-        detail = f"trace.otlp_endpoint {endpoint}: install emberfs[otel] ({error})"
+        detail = f"trace.otlp_endpoint {endpoint}: {error}: {install_command('otel')}"
         raise FsError(Status.BAD_CONFIG, detail) from error
     return export_to(config.trace.otlp_endpoint, resource_of(role, identity))
 

@@ -26,6 +26,7 @@ from placement.simulate import Loss, Simulation, Speeds, kinds, named_loss, time
 from placement.table_file import TableFile, from_json, to_json
 
 from ..admin.placement_table import table_of
+from ..runtime.extras import install_command
 from ..schema.status import FsError, Status
 from .cells import print_table, table
 from .where import ConfigOption, DirOption, find
@@ -139,7 +140,7 @@ def _judgement(made: Made) -> str:
     start = f"made {ways[made.method]}: cost {made.cost:.6g}"
     if made.is_optimal:
         return f"{start}, and none is better"
-    hint = "" if has_solver() else "; the solver is not installed (emberfs[placement])"
+    hint = "" if has_solver() else f"; there is no solver: {install_command('placement')}"
     return f"{start}, at least {made.bound:.6g} whatever is done{hint}"
 
 
@@ -372,7 +373,8 @@ def plot_table(
     found = _read(path)
     figures = _figures(found)
     if not picture.is_there():
-        raise FsError(Status.NOT_SUPPORTED, "plots need matplotlib: pip install 'emberfs[plot]'")
+        detail = f"plots need matplotlib: {install_command('plot')}"
+        raise FsError(Status.NOT_SUPPORTED, detail)
     title = f"{path.name}: {figures.chain_count} chains of {figures.replica_count}"
     losses = [_loss(found, [name]) for name in lost or []]
     picture.plot(found.table, found.disks, out, title, losses=losses)

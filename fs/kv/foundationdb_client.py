@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from ..runtime.extras import install_command
 from ..schema.config import KvSection
 from ..schema.status import FsError, Status
 from .api import PREFIX_BYTES_MAX
@@ -106,8 +107,8 @@ def _loaded() -> Any:
     except ImportError as error:
         raise FsError(
             Status.BAD_CONFIG,
-            'kv.engine "foundationdb" needs the Python package foundationdb:'
-            ' pip install "emberfs[foundationdb]"',
+            'kv.engine "foundationdb" needs the Python package foundationdb: '
+            f"{install_command('foundationdb')}",
         ) from error
     try:
         fdb.api_version(API_VERSION)
