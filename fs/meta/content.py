@@ -15,6 +15,7 @@ Rules:
 import re
 
 from ..kv.api import Transaction
+from ..schema.inode import APPEND_ONLY, IMMUTABLE
 from ..schema.layout import MAX_FILE_LENGTH_BYTES
 from ..schema.proto import common_pb2 as pb
 from ..schema.proto.meta_pb2 import FileSessionPb, LengthHintPb
@@ -222,13 +223,14 @@ async def may_write(tr: Transaction, ctx: OpContext, inode: pb.InodePb) -> bool:
 
     The owner may (mode bits were checked when he opened it, and he could change them), as does
     whoever has write access now, or whose client holds a write session that an open granted.  Of an
-    immutable file only such a session gives the right: it is from before.
+    immutable file, or an append-only one, only such a session gives the right: it is from before,
+    or was opened for appending.
     """
     caller = ctx.caller
     is_permitted = caller.uid == inode.uid or permissions.is_allowed(
         caller, inode, permissions.WRITE
     )
-    if is_permitted and not inode.iflags & permissions.IMMUTABLE:
+    if is_permitted and not inode.iflags & (IMMUTABLE | APPEND_ONLY):
         return True
     prefix = records.file_session_prefix(inode.inode_id)
     end = records.file_session_prefix(inode.inode_id) + b"\xff"

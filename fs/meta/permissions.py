@@ -11,6 +11,7 @@ import stat
 from typing import Final
 
 from ..schema.ids import TRASH_ROOT_INODE_ID
+from ..schema.inode import APPEND_ONLY, IMMUTABLE
 from ..schema.proto import common_pb2 as pb
 from ..schema.status import FsError, Status
 from . import acl
@@ -19,9 +20,6 @@ from .context import Caller
 READ: Final = 4
 WRITE: Final = 2
 SEARCH: Final = 1
-
-IMMUTABLE: Final = 0x10
-"""FS_IMMUTABLE_FL of chattr(1), the only inode flag there is so far."""
 
 SUID_SGID: Final = stat.S_ISUID | stat.S_ISGID
 
@@ -77,7 +75,18 @@ def require_mutable(inode: pb.InodePb) -> None:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is immutable")
 
 
-def require_openable(caller: Caller, inode: pb.InodePb, *, reads: bool, writes: bool) -> None:
+def require_unflagged(inode: pb.InodePb) -> None:
+    """Raise FsError(NOT_PERMITTED) for what is immutable or append-only: of the latter content may
+    be added, and names, but it stays where it is, and as it is otherwise.
+    """
+    require_mutable(inode)
+    if inode.iflags & APPEND_ONLY:
+        raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is append-only")
+
+
+def require_openable(
+    caller: Caller, inode: pb.InodePb, *, reads: bool, writes: bool, only_appends: bool = False
+) -> None:
     """Check that the caller may open an object so.
 
     Raises:
@@ -89,8 +98,10 @@ def require_openable(caller: Caller, inode: pb.InodePb, *, reads: bool, writes: 
     if writes and inode.type == pb.DIRECTORY:
         raise FsError(Status.IS_DIRECTORY, f"inode {inode.inode_id:#x}")
     require(caller, inode, (READ if reads else 0) | (WRITE if writes else 0))
-    if writes:
+    if writes and only_appends:
         require_mutable(inode)
+    elif writes:
+        require_unflagged(inode)
 
 
 def require_linkable(caller: Caller, inode: pb.InodePb) -> None:
@@ -118,7 +129,8 @@ def require_removable(caller: Caller, parent: pb.InodePb, child: pb.InodePb) -> 
     """Check what removing or renaming `child` away needs beyond write access to `parent`.
 
     Raises:
-        FsError: NOT_PERMITTED by the sticky bit, an immutable object, or the trash itself.
+        FsError: NOT_PERMITTED by the sticky bit, an immutable or append-only object, an
+            append-only directory, or the trash itself.
     """
     if child.inode_id == TRASH_ROOT_INODE_ID:
         raise FsError(Status.NOT_PERMITTED, "the trash stays where it is")
@@ -128,7 +140,11 @@ def require_removable(caller: Caller, parent: pb.InodePb, child: pb.InodePb) -> 
             Status.NOT_PERMITTED,
             f"uid {caller.uid}: inode {child.inode_id:#x} in a sticky directory of {parent.uid}",
         )
-    require_mutable(child)
+    if parent.iflags & APPEND_ONLY:
+        raise FsError(
+            Status.NOT_PERMITTED, f"names stay in inode {parent.inode_id:#x}, which is append-only"
+        )
+    require_unflagged(child)
 
 
 def new_mode_and_gid(

@@ -19,6 +19,10 @@ SYMLINK_TARGET_BYTES_MAX = 4095
 NLINK_MAX = 65000
 XATTR_NAME_BYTES_MAX = 255
 XATTR_VALUE_BYTES_MAX = 65536
+IMMUTABLE = 0x10
+"""In the flags of an inode, as FS_IMMUTABLE_FL of chattr(1): neither it nor its names change."""
+APPEND_ONLY = 0x20
+"""As FS_APPEND_FL: what is appended, and names in a directory, are all that is taken."""
 
 
 class InodeType(IntEnum):

@@ -23,6 +23,7 @@ from ..file_read import FileRead
 from .core import VfsCore
 from .files import Files
 from .open_file import FileHandle, InodeState
+from .writing import require_not_append_only
 
 
 class FallocateMode(IntFlag):
@@ -57,6 +58,8 @@ class Allocation:
         if offset + length > MAX_FILE_LENGTH_BYTES:
             raise FsError(Status.FILE_TOO_LARGE, f"fallocate of {offset}+{length}")
         handle = self._files.writable(handle_id)
+        if mode & ~FallocateMode.KEEP_SIZE:
+            require_not_append_only(handle.state)
         if handle.state.is_length_unknown:  # it must not be lengthened to less than it has
             await self._core.drain(handle.state)
             await self._core.settle_length(handle.state)

@@ -323,6 +323,9 @@ class ChangingAttributes(LookingUp):
         except FsError as error:
             if error.status is not Status.NOT_PERMITTED or not change.is_times_only:
                 raise
+            asked = meta_pb2.GetAttrReq(caller=caller.to_pb(), inode_id=inode_id)
+            if (await self._core.call(services.META_GET_ATTR, asked)).inode.iflags:
+                raise  # of what is append-only the time now may be set, but no other
             reply = await self._set_times_now(request, change, caller)
         return self.give(await self._newest_of(reply.inode, mark))
 

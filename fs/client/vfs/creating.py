@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...schema import services
 from ...schema.ids import InodeId, SessionId
-from ...schema.inode import Inode, inode_from_pb
+from ...schema.inode import APPEND_ONLY, Inode, inode_from_pb
 from ...schema.proto import meta_pb2
 from ...schema.values import value
 from .asked_names import AskedNames
@@ -145,6 +145,7 @@ class Creating(Handles):
         request.wants_read = flags & os.O_ACCMODE != os.O_WRONLY
         request.wants_write = wants_write
         request.takes_inline = True
+        request.is_append = bool(flags & os.O_APPEND)
         return request
 
     def _take_created(
@@ -217,6 +218,7 @@ class Creating(Handles):
             is_direct=is_direct,
             is_run=bool(flags & FMODE_EXEC),
             keeps_atime=bool(flags & os.O_NOATIME),
+            is_bound=bool(inode.iflags & APPEND_ONLY),
             seen_error_count=state.error_count,
         )
         if can_write:

@@ -56,6 +56,7 @@ class Files(Creating, Reading, Writing, Closing):
             is_truncate=is_truncate,
             session=session or self._session_of_unnamed(inode_id),
             takes_inline=True,
+            is_append=bool(flags & os.O_APPEND),
         )
         known = self._core.known.get(inode_id)
         if known is not None and known.listed_as is not None:

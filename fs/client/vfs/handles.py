@@ -1,5 +1,6 @@
 """The open files of a mount, by the number that the kernel or a program knows them by."""
 
+from ...schema.inode import IMMUTABLE
 from ...schema.status import FsError, Status
 from .core import VfsCore
 from .open_file import NOT_READ, FileHandle, InodeState
@@ -66,7 +67,7 @@ class Handles:
                 since it was opened.
         """
         handle = self.opened_for_writing(handle_id)
-        if handle.state.inode.iflags:  # there is no flag but this one
+        if handle.state.inode.iflags & IMMUTABLE:
             raise FsError(Status.NOT_PERMITTED, f"inode {handle.state.inode_id:#x} is immutable")
         return handle
 

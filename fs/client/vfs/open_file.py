@@ -539,6 +539,8 @@ class FileHandle:
     """Mode or owner, which were set by who has this one, could not be;
     its next close or fsync says so.
     """
+    is_bound: bool = False
+    """The file was append-only when it was opened: nothing but what is appended is taken."""
     is_dirty: bool = False
     """Something was changed through this handle since its last durable point."""
     is_left: bool = False

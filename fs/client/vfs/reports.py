@@ -270,7 +270,7 @@ class Reports(WriteBack):
         state.forget_refused(seq)
         self.changes.note_inode(state.inode_id)
         state.note_metering(True, state.inode)
-        self._drop_pages(state)
+        self.drop_pages(state)
         await self.kernel.invalidate_attributes(state.inode_id)
         # Not before: an open file that learns of it lets its program go on, which looks at
         # what the kernel shows. And both at once: what counts as reported and has no error

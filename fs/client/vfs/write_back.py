@@ -331,7 +331,7 @@ class WriteBack(Shared):
         state.is_length_unknown = True
         state.acked_seq += 1
         state.recompute_written_end()
-        self._drop_pages(state)
+        self.drop_pages(state)
 
     async def forget_pages(self, state: InodeState) -> None:
         """Have the kernel forget what it shows of a file;
@@ -340,7 +340,7 @@ class WriteBack(Shared):
         state.cached_ver = None
         await self.kernel.invalidate_content(state.inode_id)
 
-    def _drop_pages(self, state: InodeState) -> None:
+    def drop_pages(self, state: InodeState) -> None:
         """Have the kernel forget what it shows of an inode: some of it was lost."""
         state.cached_ver = None
         if self._nursery is not None:

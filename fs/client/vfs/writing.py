@@ -1,6 +1,7 @@
 """Writing open files: into the write buffer of the inode, or past it; `VfsCore` sends it on."""
 
 from ...runtime.ports import Buffer
+from ...schema.inode import APPEND_ONLY
 from ...schema.layout import MAX_FILE_LENGTH_BYTES
 from ...schema.status import FsError, Status
 from ..patience import same_error
@@ -26,6 +27,8 @@ class Writing(Handles):
                 earlier write, once per handle.
         """
         handle = self.writable(handle_id)
+        if handle.is_append and not appends:  # Linux cannot refuse to take the flag away
+            require_not_append_only(handle.state)
         return await self._write(handle, offset, data, is_append=handle.is_append and appends)
 
     async def write_mapped(self, handle_id: int, offset: int, data: Buffer) -> int:
@@ -33,13 +36,28 @@ class Writing(Handles):
         the handle is any one by which the inode is mapped.
 
         So the pages go to `offset` also by one with O_APPEND, and each close has to see to them.
-        They are taken of an immutable file, too: the program may have changed them before.
+        They are taken of an immutable file, too: the program may have changed them before.  So of
+        an append-only one, as long as somebody has it open from before.
+
+        Raises:
+            FsError: as `write`; NOT_PERMITTED: the kernel is told to forget what it shows.
         """
         try:
             handle = self.opened_for_writing(handle_id)
+            self._require_unbound(handle.state)
             return await self._write(handle, offset, data, is_append=False)
         finally:
             self.note_mapped(handle_id)
+
+    def _require_unbound(self, state: InodeState) -> None:
+        writers = [handle for handle in state.handles.values() if handle.can_write]
+        if not all(handle.is_bound for handle in writers):
+            return
+        try:
+            require_not_append_only(state)
+        except FsError:
+            self._core.drop_pages(state)
+            raise
 
     async def _write(
         self, handle: FileHandle, offset: int, data: Buffer, *, is_append: bool
@@ -179,6 +197,12 @@ class Writing(Handles):
         state.note_changed(core.runtime.clock.wall_ns())
         if append.length >= core.section.write_buffer_bytes:
             await core.flush_append(state)
+
+
+def require_not_append_only(state: InodeState) -> None:
+    """Raise FsError(NOT_PERMITTED) for an append-only file."""
+    if state.inode.iflags & APPEND_ONLY:
+        raise FsError(Status.NOT_PERMITTED, f"inode {state.inode_id:#x} is append-only")
 
 
 def _check_end(handle: FileHandle, offset: int, count: int) -> None:

@@ -53,8 +53,8 @@ async def set_acl_attribute(
 
     Raises:
         FsError: INVALID_ARGUMENT, NO_SPACE, NOT_SUPPORTED as `acl.unpack` and for a symbolic link;
-            NOT_PERMITTED unless the caller owns the object, or when it is immutable; ACCESS_DENIED
-            for a default list of what is no directory; STALE.
+            NOT_PERMITTED unless the caller owns the object, or when it is immutable or append-only;
+            ACCESS_DENIED for a default list of what is no directory; STALE.
     """
     inode = await load_complete(tr, inode_id)
     _require_can_have(inode)
@@ -63,7 +63,7 @@ async def set_acl_attribute(
         if wanted is not None:
             raise FsError(Status.ACCESS_DENIED, f"a default list of inode {inode_id:#x}")
         return
-    permissions.require_mutable(inode)
+    permissions.require_unflagged(inode)
     permissions.require_owner(ctx.caller, inode)
     if name == acl.ACCESS_NAME:
         acl.set_access_acl(inode, wanted)

@@ -23,15 +23,15 @@ async def link(tr: Transaction, ctx: OpContext, request: meta.LinkReq) -> meta.I
 
     Raises:
         FsError: as `require_expected` and `find_place`; NOT_PERMITTED for a directory, an immutable
-            object, or another's that the caller may not write; TOO_MANY_LINKS; for an object
-            without a name as `give_first_name`.
+            or append-only object, or another's that the caller may not write; TOO_MANY_LINKS; for
+            an object without a name as `give_first_name`.
     """
     await require_expected(tr, request)
     parent = await find_place(tr, ctx, request.parent_inode_id, request.name)
     inode = await load_inode(tr, request.inode_id)
     if inode.type == pb.DIRECTORY:
         raise FsError(Status.NOT_PERMITTED, f"inode {inode.inode_id:#x} is a directory")
-    permissions.require_mutable(inode)
+    permissions.require_unflagged(inode)
     permissions.require_linkable(ctx.caller, inode)
     if inode.nlink >= NLINK_MAX:
         raise FsError(Status.TOO_MANY_LINKS, f"inode {inode.inode_id:#x}: {inode.nlink}")

@@ -26,7 +26,13 @@ async def open_inode(
         TruncationUnfinishedError: an earlier truncation must be finished first.
     """
     writes = request.wants_write or request.is_truncate
-    permissions.require_openable(ctx.caller, inode, reads=request.wants_read, writes=writes)
+    permissions.require_openable(
+        ctx.caller,
+        inode,
+        reads=request.wants_read,
+        writes=writes,
+        only_appends=request.is_append and not request.is_truncate,
+    )
     if request.session.is_write and not writes:
         raise FsError(Status.INVALID_ARGUMENT, "a write session needs a write open")
     if inode.type == pb.FILE:

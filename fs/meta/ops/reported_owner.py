@@ -26,7 +26,7 @@ def _is_permitted(caller: Caller, inode: pb.InodePb, report: meta.OwnerReportPb)
     uid = report.uid if report.HasField("uid") else None
     gid = report.gid if report.HasField("gid") else None
     try:
-        permissions.require_mutable(inode)
+        permissions.require_unflagged(inode)
         if uid is not None or gid is not None:
             permissions.require_chown(caller, inode, uid, gid)
         if report.HasField("mode"):

@@ -1,6 +1,7 @@
 """SetAttr: mode, owner, times, length, default layout, inode flags; all asked for, or nothing."""
 
 from ...kv.api import Transaction
+from ...schema.inode import APPEND_ONLY, IMMUTABLE
 from ...schema.layout import layout_from_pb
 from ...schema.proto import common_pb2 as pb
 from ...schema.proto import meta_pb2 as meta
@@ -93,14 +94,27 @@ def _set_default_layout(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttr
 
 
 def _set_iflags(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> None:
-    """Change inode flags first: an immutable object refuses everything else."""
+    """Change inode flags first: an immutable object refuses everything else,
+    and an append-only one what Linux has it refuse.
+    """
     if request.HasField("iflags"):
         permissions.require_root(ctx.caller, "changing inode flags")
-        if request.iflags & ~permissions.IMMUTABLE:
+        if request.iflags & ~(IMMUTABLE | APPEND_ONLY):
             raise FsError(Status.NOT_SUPPORTED, f"inode flags {request.iflags:#x}")
         inode.iflags = request.iflags
-    else:
+    elif _only_adds(request):
         permissions.require_mutable(inode)
+    else:
+        permissions.require_unflagged(inode)
+
+
+def _only_adds(request: meta.SetAttrReq) -> bool:
+    """Return whether a change is one that append-only objects allow:
+    times that become now, and a length that only grows, as by fallocate.
+    """
+    if any(field.name in _OF_UNFLAGGED for field, _ in request.ListFields()):
+        return False
+    return not request.HasField("length") or (request.only_lengthens and request.has_open_file)
 
 
 async def _set_length(
@@ -123,6 +137,9 @@ async def _set_length(
     content.set_length(tr, ctx, inode, length)
     await recharge(tr, ctx, inode, before)
 
+
+_OF_UNFLAGGED = frozenset({"mode", "uid", "gid", "atime_ns", "mtime_ns", "default_layout"})
+"""Fields that ask for what stays as it is of an append-only object."""
 
 _HOW = frozenset(
     {

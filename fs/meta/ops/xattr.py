@@ -66,7 +66,7 @@ def _require_user_change(ctx: OpContext, inode: pb.InodePb) -> None:
 
 
 def _require_change(ctx: OpContext, inode: pb.InodePb, name: bytes) -> None:
-    permissions.require_mutable(inode)
+    permissions.require_unflagged(inode)
     if name.startswith(b"user."):
         _require_user_change(ctx, inode)
     else:

@@ -335,6 +335,7 @@ class CreateReq(_message.Message):
     IS_UNNAMED_FIELD_NUMBER: _builtins.int
     UMASK_FIELD_NUMBER: _builtins.int
     TAKES_INLINE_FIELD_NUMBER: _builtins.int
+    IS_APPEND_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
@@ -351,6 +352,8 @@ class CreateReq(_message.Message):
     """taken from mode, unless the directory has a default access control list"""
     takes_inline: _builtins.bool
     """as in GetAttr"""
+    is_append: _builtins.bool
+    """as in Open, of an existing file"""
     directory: _builtins.bytes
     """path from the root of the directory, instead of its inode id; the reply then tells of no
     directories.  So in other requests
@@ -379,11 +382,12 @@ class CreateReq(_message.Message):
         is_unnamed: _builtins.bool = ...,
         umask: _builtins.int = ...,
         takes_inline: _builtins.bool = ...,
+        is_append: _builtins.bool = ...,
         directory: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "layout", b"layout", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "takes_inline", b"takes_inline", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "directory", b"directory", "is_append", b"is_append", "is_exclusive", b"is_exclusive", "is_truncate", b"is_truncate", "is_unnamed", b"is_unnamed", "layout", b"layout", "mode", b"mode", "name", b"name", "parent_inode_id", b"parent_inode_id", "session", b"session", "takes_inline", b"takes_inline", "umask", b"umask", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,6 +821,7 @@ class OpenReq(_message.Message):
     EXPECTED_PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_NAME_FIELD_NUMBER: _builtins.int
     TAKES_INLINE_FIELD_NUMBER: _builtins.int
+    IS_APPEND_FIELD_NUMBER: _builtins.int
     inode_id: _builtins.int
     wants_read: _builtins.bool
     wants_write: _builtins.bool
@@ -826,6 +831,8 @@ class OpenReq(_message.Message):
     expected_name: _builtins.bytes
     takes_inline: _builtins.bool
     """as in GetAttr"""
+    is_append: _builtins.bool
+    """with wants_write: every write is to go to the end (O_APPEND); else append-only files are refused"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     @_builtins.property
@@ -842,10 +849,11 @@ class OpenReq(_message.Message):
         expected_parent_inode_id: _builtins.int = ...,
         expected_name: _builtins.bytes = ...,
         takes_inline: _builtins.bool = ...,
+        is_append: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "is_truncate", b"is_truncate", "session", b"session", "takes_inline", b"takes_inline", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "expected_name", b"expected_name", "expected_parent_inode_id", b"expected_parent_inode_id", "inode_id", b"inode_id", "is_append", b"is_append", "is_truncate", b"is_truncate", "session", b"session", "takes_inline", b"takes_inline", "wants_read", b"wants_read", "wants_write", b"wants_write"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -471,8 +471,12 @@ def test_flags_of_lsattr(serve):
             # Newer kernels ask for the longer form before they pass this on.
             fcntl.ioctl(f, FS_IOC_SETFLAGS, struct.pack("q", flags))
         fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("28x"))
+        for xflags, flags in ((0x10, 0x20), (0x18, 0x30), (0, 0)):  # append-only, immutable too
+            fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("I24x", xflags))
+            assert fcntl.ioctl(f, FS_IOC_FSGETXATTR, bytes(28)) == struct.pack("I24x", xflags)
+            assert fcntl.ioctl(f, 0x80086601, bytes(8)) == struct.pack("q", flags)
         with pytest.raises(OSError, match="not supported"):
-            fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("I24x", 0x10))  # append only
+            fcntl.ioctl(f, FS_IOC_FSSETXATTR, struct.pack("I24x", 0x80))  # left out by dump
     server.stop()
 
 

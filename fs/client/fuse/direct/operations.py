@@ -375,7 +375,7 @@ class Operations(DirectoryRequests):
             return (done,)
         if command == p.IOC_FSGETXATTR and out_bytes >= p.FSXATTR.size:
             inode = await self._names.getattr(inode_id, caller)
-            xflags = p.FS_XFLAG_IMMUTABLE if inode.iflags & p.FS_IMMUTABLE else 0
+            xflags = sum(x for x, flag in p.XFLAGS.items() if inode.iflags & flag)
             return (done, p.FSXATTR.pack(xflags, 0, 0, 0, 0))
         if command == p.IOC_FSSETXATTR and in_bytes >= p.FSXATTR.size:
             iflags = _iflags_of(p.FSXATTR.unpack_from(request.body, p.IOCTL_IN.size))
@@ -447,9 +447,9 @@ def _iflags_of(fsxattr: tuple[int, ...]) -> int:
     raises FsError(NOT_SUPPORTED) for whatever else it says.
     """
     xflags, *others = fsxattr
-    if xflags & ~p.FS_XFLAG_IMMUTABLE or any(others):
+    if xflags & ~sum(p.XFLAGS) or any(others):
         raise FsError(Status.NOT_SUPPORTED, f"attributes {xflags:#x} {others} of FS_IOC_FSSETXATTR")
-    return p.FS_IMMUTABLE if xflags else 0
+    return sum(flag for x, flag in p.XFLAGS.items() if xflags & x)
 
 
 def _open_out(opened: Opened) -> bytes:

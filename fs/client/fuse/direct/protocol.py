@@ -11,7 +11,10 @@ Does not check what requests mean, and does no I/O.
 
 from enum import IntEnum, IntFlag
 from struct import Struct
+from types import MappingProxyType
 from typing import Final
+
+from ....schema.inode import APPEND_ONLY, IMMUTABLE
 
 MAJOR: Final = 7
 MINOR: Final = 39
@@ -221,9 +224,8 @@ IOC_FSSETXATTR: Final = 0x401C5820
 """The same in a longer form.  Linux 6.13 and later ask for it before they pass on IOC_SETFLAGS."""
 FSXATTR: Final = Struct("=IIIII8x")
 """xflags, extent size hint, extent count, project id, another hint: see ioctl_xfs_fsgetxattr(2)."""
-FS_IMMUTABLE: Final = 0x10
-FS_XFLAG_IMMUTABLE: Final = 0x8
-"""The same flag in the two forms."""
+XFLAGS: Final = MappingProxyType({0x8: IMMUTABLE, 0x10: APPEND_ONLY})
+"""Flags of an inode by what they are in the longer form."""
 FALLOCATE_IN: Final = Struct("=QQQII")
 """fh, offset, length, mode, unused."""
 COPY_FILE_RANGE_IN: Final = Struct("=QQQQQQQ")
