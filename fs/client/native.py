@@ -369,13 +369,14 @@ class EmberFs(Trash, Limits, Trees):
             For each, the bytes filled: fewer than its buffer has only at the end of the file.
 
         Raises:
-            TypeError: a buffer that is read-only, or has gaps.
+            TypeError: a buffer that is read-only, or has gaps; a file of another client.
         """
         return await self._read_views([(file, at, room_view(buffer)) for file, at, buffer in reads])
 
     async def _read_views(self, reads: Sequence[tuple[EmberFile, int, memoryview]]) -> list[int]:
         for file, offset, _ in reads:
             file.require_open()
+            file.require_of(self._changes)
             check_offset(file.path, offset)
         counts = [0] * len(reads)
         left = list(range(len(reads)))
@@ -456,9 +457,13 @@ class EmberFs(Trash, Limits, Trees):
         """Write (file, offset, bytes) triples side by side; overlapping ones in any order.
 
         Say of each how it went.
+
+        Raises:
+            TypeError: a file of another client; nothing was written.
         """
         for file, *_ in writes:
             file.require_open()
+            file.require_of(self._changes)
         calls = [partial(file.write, offset, data) for file, offset, data in writes]
         return await each_or_error(calls, at_once_max=CALLS_AT_ONCE)
 

@@ -137,6 +137,13 @@ class FileContent:
         if self._is_closed:
             raise ValueError(f"{self.path}: the file is closed")
 
+    def require_of(self, changes: OwnChanges) -> None:
+        """Raise TypeError if not the client with these changes has opened the file:
+        its numbers may mean another file to another one, of another cluster.
+        """
+        if self._changes is not changes:
+            raise TypeError(f"{self.path!r} was not opened by this client")
+
     def note_opened(self, data: Buffer | None, asked_s: float) -> None:
         """Keep the bytes that came with an open that was asked for then (`OwnChanges.now_s`);
         None: none came.

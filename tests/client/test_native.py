@@ -314,6 +314,19 @@ def blocking(client):
     return BlockingFs(connected)
 
 
+@pytest.mark.parametrize("way", ["read_batch", "read_each", "write_each"])
+def test_a_file_of_another_client_is_refused(client, way):
+    """It may be of another cluster, where its number is another file;
+    and of a thread that this client's event loop must not touch.
+    """
+    with blocking(client) as one, blocking(client) as other:
+        one.write_file("/f", bytes(2 * CHUNK))
+        with one.open("/f", is_writable=True) as file:
+            with pytest.raises(TypeError, match="'/f' was not opened by this client"):
+                getattr(other, way)([(file, 0, memoryview(bytearray(9)))])
+            getattr(one, way)([(file, 0, memoryview(bytearray(9)))])
+
+
 def test_blocking_client_is_used_from_threads_and_refused_after_close(client):
     with blocking(client) as fs:
         fs.write_file("/f", b"hello")

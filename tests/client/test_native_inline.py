@@ -96,11 +96,12 @@ async def test_many_files_are_opened_and_read_with_the_calls_that_open_them(
     contents = {f"/{n}": bytes([n]) * (n + 1) for n in range(200)}
     contents["/large"] = bytes(range(256)) * 1024
     assert not await fs.write_files(contents)
-    files = await client("reader").open_many(list(contents))
+    reader = client("reader")
+    files = await reader.open_many(list(contents))
     cluster.calls.clear()
     buffers = [bytearray(len(data) + 10) for data in contents.values()]
     reads = [(file, 0, memoryview(b)) for file, b in zip(files, buffers, strict=True)]
-    counts = await client("reader").read_batch(reads)
+    counts = await reader.read_batch(reads)
     assert counts == [len(data) for data in contents.values()]
     for buffer, data in zip(buffers, contents.values(), strict=True):
         assert buffer[: len(data)] == data
@@ -108,7 +109,7 @@ async def test_many_files_are_opened_and_read_with_the_calls_that_open_them(
     assert len(cluster.chunks.reads) == 1
     # By parts, and beyond the end.
     part = memoryview(bytearray(10))
-    assert await fs.read_batch([(files[150], 148, part), (files[3], 4, part)]) == [3, 0]
+    assert await reader.read_batch([(files[150], 148, part), (files[3], 4, part)]) == [3, 0]
     assert bytes(part[:3]) == bytes([150]) * 3
 
 
