@@ -254,6 +254,17 @@ def test_what_belongs_to_one_process_is_not_pickled(at):
             pickle.dumps(thing)
 
 
+def test_a_client_travels_without_what_it_has_open(at):
+    """As an argument of a spawned process does, also of a client that has been used."""
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    iov = client.allocate(10)
+    client.read([Transfer(file, i, iov.view[i : i + 1]) for i in range(10)])
+    with pickle.loads(pickle.dumps(client)) as copy, copy.open(f"{folder}/f") as same:
+        assert copy.read([Transfer(same, 0, memoryview(bytearray(20)))]) == [10]
+    assert file.length() == 10
+
+
 def test_memory_in_use_is_not_given_back(at):
     iov = at[0].allocate(8)
     piece = iov.view[:4]

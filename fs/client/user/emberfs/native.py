@@ -35,7 +35,7 @@ from .batch import (
     no_transfer,
 )
 from .closing import Closing, OfOneProcess, in_use, shown
-from .clusters import connection, find_place, os_error, os_errors, split_url
+from .clusters import Place, connection, find_place, os_error, os_errors, split_url
 
 
 class NativeFile(OfOneProcess):
@@ -140,7 +140,7 @@ class NativeClient(Closing):
         Raises:
             OSError: there is none, or it does not answer.
         """
-        self._place = find_place(
+        place = find_place(
             cluster=cluster,
             hosts=hosts,
             cluster_id=cluster_id,
@@ -148,9 +148,19 @@ class NativeClient(Closing):
             token=token,
             token_file=token_file,
         )
+        self._begin(place)
+        self.fs()
+
+    def __getstate__(self) -> Place:
+        return self._place  # files do not travel: they are of this process
+
+    def __setstate__(self, place: Place) -> None:
+        self._begin(place)
+
+    def _begin(self, place: Place) -> None:
+        self._place = place
         self._is_closed = False
         self._files: set[NativeFile] = set()
-        self.fs()
 
     def __repr__(self) -> str:
         return shown(self, f"of cluster {self._place.cluster_id}", is_closed=self._is_closed)

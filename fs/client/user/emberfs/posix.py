@@ -321,6 +321,9 @@ class PosixClient(Closing):
     def __repr__(self) -> str:
         return shown(self, f"with {self._helpers} helpers", is_closed=self._is_closed)
 
+    def __reduce__(self) -> tuple[type["PosixClient"], tuple[int]]:
+        return PosixClient, (self._helpers,)  # files and threads are of this process
+
     def open(self, path: str | os.PathLike[str], mode: OpenMode = "r") -> PosixFile:
         """Open a file.
 
