@@ -210,7 +210,10 @@ def test_the_wheel_of_the_user_library(tmp_path):
         "print(bytes(buffer).decode())\n"
         "try:\n    open_client('ember://c@h:1/')\n"
         "except ImportError as error:\n    print(error)\n"
+        "try:\n    import emberfs.native\n"
+        "except ModuleNotFoundError as error:\n    print(error)\n"
     )
-    first, second = run(python, program, cwd=tmp_path).splitlines()
+    first, *refusals = run(python, program, cwd=tmp_path).splitlines()
     assert first == "import"
-    assert "needs the package emberfs, not emberfs-user alone" in second
+    assert len(refusals) == 2
+    assert all("needs the package emberfs, not emberfs-user alone" in said for said in refusals)

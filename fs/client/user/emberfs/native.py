@@ -17,9 +17,15 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from fs.client.blocking import BlockingFile, BlockingFs
-from fs.client.entries import Identity
-from fs.schema.status import FsError
+try:
+    from fs.client.blocking import BlockingFile, BlockingFs
+    from fs.client.entries import Identity
+    from fs.schema.status import FsError
+except ModuleNotFoundError as error:
+    if error.name != "fs":
+        raise
+    said = "emberfs.native needs the package emberfs, not emberfs-user alone"
+    raise ModuleNotFoundError(said, name="fs") from error
 
 from .batch import (
     BatchFile,
