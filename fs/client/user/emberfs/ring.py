@@ -160,19 +160,28 @@ class RingClient(Closing):
         """See `BatchClient`."""
         transfers = listed(transfers)
         if len(transfers) >= _ROWS_MIN:
-            with self.daemon.lock:
-                found = shared_columns(transfers, self._iovs.regions, self.daemon)
-            # One that is closed, or lost with its daemon, must not keep the others from being read.
-            if found is not None and all(
-                cast(RingFile, file).is_registered for file in set(found[0].files)
-            ):
-                rows, region = found
-                return self._read_shared(RingRows(rows, region, flags=flags))
+            rows = self._shared_rows(transfers, flags)
+            if rows is not None:
+                return self._read_shared(rows)
         if len(transfers) == 1:
             count = self._read_one(transfers[0], flags)
             if count is not None:
                 return [count]
         return self._move(self._plan(Op.READ, transfers, flags))
+
+    def _shared_rows(self, transfers: Sequence[Transfer], flags: EntryFlag) -> RingRows | None:
+        """Return reads by columns; None: they are not so plain, and a plan does or refuses them."""
+        with self.daemon.lock:
+            found = shared_columns(transfers, self._iovs.regions, self.daemon)
+        # One that is closed, or lost with its daemon, must not keep the others from being read.
+        if found is None or not all(
+            cast(RingFile, file).is_registered for file in set(found[0].files)
+        ):
+            return None
+        try:
+            return RingRows(*found, flags=flags)
+        except TypeError:  # an offset that is no integer
+            return None
 
     def _read_one(self, transfer: Transfer, flags: EntryFlag) -> int | None:
         """Do a read that needs one entry, without a plan, which costs more than that;
