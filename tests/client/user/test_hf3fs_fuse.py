@@ -182,6 +182,35 @@ def test_what_is_refused(mnt, segment, tmp_path):
     os.close(elsewhere)
 
 
+def test_what_is_refused_is_told_by_name(mnt, segment):
+    path = f"{mnt}/named"
+    fd = os.open(path, os.O_RDONLY | os.O_CREAT)
+    iov = make_iovec(segment, mnt, block_size=PAGE)
+    reads, writes = make_ioring(mnt, 1), make_ioring(mnt, 1, for_read=False)
+
+    def refused(said, named, act, *args):
+        with pytest.raises(OSError, match=said) as failed:
+            act(*args)
+        assert failed.value.filename == named
+
+    refused(rf"descriptor {fd} is not registered", path, reads.prepare, iov[:10], True, fd, 0)
+    register_fd(fd)
+    refused("bytearray in place of", mnt, reads.prepare, bytearray(9), True, fd, 0)
+    refused("offset -1", mnt, reads.prepare, iov[:10], True, fd, -1)
+    refused("read=True on .* for_read=False", mnt, writes.prepare, iov[:10], True, fd, 0)
+    refused("10 to 20010 .* block of 16384", mnt, reads.prepare, iov[10:20010], True, fd, 0)
+    refused(rf"descriptor {fd} .* reading", path, writes.prepare, iov[:10], False, fd, 0)
+    reads.prepare(iov[:10], True, fd, 0)
+    refused("no room: .* 0 of 1 are under way", mnt, reads.prepare, iov[:10], True, fd, 0)
+    refused("a hole from 5 to 5", path, punch_hole, fd, [5], [5])
+    assert repr(iov[10:20010]) == "<iovec of 20000 bytes at 10>"
+    (done,) = reads.submit().wait(min_results=1)
+    assert repr(done) == "<iovec of 10 bytes at 0, result 0>"
+    assert repr(writes).startswith("<ioring for writes over <Ior of 1 entries")
+    deregister_fd(fd)
+    os.close(fd)
+
+
 def test_a_child_goes_on_with_what_its_parent_has_made(mnt):
     store = Store(f"{mnt}/parents")
     page = bytes([7]) * PAGE

@@ -7,6 +7,7 @@ import errno
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -243,8 +244,21 @@ def test_a_child_in_another_folder_finds_a_mount_named_by_a_relative_path(path, 
 
 def test_numbers_that_no_request_has(client):
     for count in (-1, 2**32, 1.5):
-        with pytest.raises(ValueError, match="NEW_RING with a number that no request has"):
+        said = f"NEW_RING with a number that no request has, one of {count}, 0, "
+        with pytest.raises(ValueError, match=re.escape(said)):
             client.ring(count)
+
+
+@pytest.mark.parametrize("timeout_s", [1e9, float("inf")])
+def test_a_wait_may_be_longer_than_the_system_counts(client, path, timeout_s):
+    iov = client.allocate(10)
+    ring = client.ring(2, depth=-2, timeout_s=timeout_s)
+    with client.open(path) as file:
+        for _ in range(2):
+            ring.prepare(Op.READ, file, 0, iov, 0, 10)
+        ring.submit()
+        assert [done.result for done in ring.wait(2, timeout_s=timeout_s)] == [10, 10]
+    ring.close()
 
 
 KILLED = """

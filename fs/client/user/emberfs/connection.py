@@ -130,7 +130,9 @@ class Connection:
         try:
             packet = REQUEST.pack(call, serial, id_, depth, timeout_ms, priority, first, second)
         except struct.error as error:
-            raise ValueError(f"{call.name} with a number that no request has: {error}") from None
+            numbers = ", ".join(map(str, (id_, depth, timeout_ms, priority, first, second)))
+            said = f"{call.name} with a number that no request has, one of {numbers}: {error}"
+            raise ValueError(said) from None
         try:
             socket.send_fds(self._socket, [packet], [fd] if fd >= 0 else [], socket.MSG_NOSIGNAL)
         except OSError as error:

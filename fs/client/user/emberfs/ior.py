@@ -44,6 +44,8 @@ from .waiting import QuickEar, readable
 
 _BELL_BYTES: Final = 1024
 _TIMEOUT_MS_MAX: Final = 2**32 - 1
+_POLL_MS_MAX: Final = 2**31 - 1
+"""What poll(2) takes: 24 days."""
 _WORD_BYTES: Final = 8
 _NO_FLAGS: Final = EntryFlag(0)
 _ONE: Final = COUNT.pack(1)
@@ -92,7 +94,7 @@ class Ior(OfOneProcess):
             Call.NEW_RING,
             entry_count,
             depth=depth,
-            timeout_ms=min(max(0, round(timeout_s * 1000)), _TIMEOUT_MS_MAX),
+            timeout_ms=round(min(max(0, timeout_s * 1000), _TIMEOUT_MS_MAX)),
             priority=priority,
         )
         self._id = answer.id
@@ -170,7 +172,7 @@ class Ior(OfOneProcess):
     def put(self, *fields: int) -> None:
         """Do what `prepare` does, with ids: the fields of `ENTRY` in their order."""
         if self._prepared - self._collected >= self.entry_count:
-            raise self._full("the ring is full")
+            raise self._full("the ring has no room")
         place = entry_offset(self._prepared, self.entry_count)
         try:
             ENTRY.pack_into(self._memory, place, *fields)
@@ -331,7 +333,8 @@ class Ior(OfOneProcess):
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self._bell, select.POLLIN)
-        return bool(self._poll.poll(max(0.0, due_s - time.monotonic()) * 1000))
+        left_ms = max(0.0, due_s - time.monotonic()) * 1000
+        return bool(self._poll.poll(min(left_ms, _POLL_MS_MAX)))
 
     def _listen(self, *, block: bool) -> None:
         try:
@@ -399,7 +402,10 @@ class Ior(OfOneProcess):
 
     def _full(self, what: str) -> OSError:
         """Say so, but not where nothing that could be waited for would make room."""
-        return self._gone() if self._has_ended else BlockingIOError(errno.EAGAIN, what)
+        if self._has_ended:
+            return self._gone()
+        said = f"{what}: wait() makes some: {self.outstanding} of {self.entry_count} are under way"
+        return BlockingIOError(errno.EAGAIN, said, self.connection.path)
 
     def _gone(self) -> OSError:
         self._has_ended = True

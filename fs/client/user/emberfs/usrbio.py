@@ -87,6 +87,10 @@ class iovec:  # noqa: N801 - the name that programs know
         """Where it begins in the segment that it is a slice of."""
         return self._start
 
+    def __repr__(self) -> str:
+        end = "" if self.result is None else f", result {self.result}"
+        return f"<iovec of {len(self._view())} bytes at {self._start}{end}>"
+
     def close(self) -> None:
         """Do nothing: see the class."""
 
@@ -186,6 +190,9 @@ class ioring:  # noqa: N801 - the name that programs know
         """Return the bytes of a ring's memory."""
         return ring_bytes(entries)
 
+    def __repr__(self) -> str:
+        return f"<ioring for {'reads' if self._op is Op.READ else 'writes'} over {self._ring!r}>"
+
     @property
     def ior(self) -> Self:
         """Itself, as `iovec.iov`."""
@@ -207,17 +214,20 @@ class ioring:  # noqa: N801 - the name that programs know
         """
         self._begin_again_if_needed()
         if not isinstance(iov, iovec) or off < 0 or read != (self._op is Op.READ):
-            raise OSError(errno.EINVAL, "what is prepared does not fit this ring")
+            raise self._misfit(iov, read, off)
         length = len(iov._view())  # noqa: SLF001 - one module
         start, block_size = iov._start, iov.block_size  # noqa: SLF001
         if block_size and length and start % block_size + length > block_size:
-            raise OSError(errno.EINVAL, "the iovec crosses a block")
+            what = f"bytes {start} to {start + length} of the iovec cross a block of {block_size}"
+            raise OSError(errno.EINVAL, what, self._ring.connection.path)
         file = _registered(fd)
         unwanted = os.O_WRONLY if read else os.O_RDONLY
         if fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == unwanted:
-            raise OSError(errno.EACCES, "the descriptor was opened for something else")
+            what = f"descriptor {fd} was opened for {'writing' if read else 'reading'} alone"
+            raise OSError(errno.EACCES, what, file.path)
         if not self._client.daemon is file.daemon is iov._iov.daemon:  # noqa: SLF001
-            raise OSError(errno.EINVAL, "descriptor, iovec and ring are not of the same mount")
+            what = f"descriptor {fd}, iovec and ring are not of the same mount"
+            raise OSError(errno.EINVAL, what, file.path)
         part = _part(iov._iov, start, length, block_size)  # noqa: SLF001
         part.userdata = userdata
         self._ring.prepare(
@@ -227,6 +237,17 @@ class ioring:  # noqa: N801 - the name that programs know
         self._under_way[self._number] = part
         self._number += 1
         return self
+
+    def _misfit(self, iov: Any, read: bool, off: int) -> OSError:
+        """Return the error that says what of this does not fit the ring."""
+        is_for_read = self._op is Op.READ
+        if not isinstance(iov, iovec):
+            what = f"{type(iov).__name__} in place of what make_iovec returns, or a slice of it"
+        elif off < 0:
+            what = f"offset {off}"
+        else:
+            what = f"read={read} on a ring that was made with for_read={is_for_read}"
+        return OSError(errno.EINVAL, what, self._ring.connection.path)
 
     def submit(self) -> Self:
         """Hand in what was prepared; raises OSError: ENOTCONN:
@@ -323,8 +344,17 @@ def client_of(mount_point: str | os.PathLike[str]) -> RingClient:
 def _registered(fd: int) -> RingFile:
     file = _files.get(fd)
     if file is None:
-        raise OSError(errno.EBADF, f"descriptor {fd} is not registered")
+        what = f"descriptor {fd} is not registered: register_fd({fd}) comes first"
+        raise OSError(errno.EBADF, what, _path_of(fd))
     return file
+
+
+def _path_of(fd: int) -> str | None:
+    """Return what the kernel calls a descriptor's file; None: there is no such descriptor."""
+    try:
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+    except FileNotFoundError:
+        return None
 
 
 def extract_mount_point(path: str | os.PathLike[str]) -> str | None:
@@ -417,10 +447,9 @@ def register_fd(fd: int, flags: int = 0) -> None:
     raises OSError: EINVAL: they may already, EBADF: it is on no EmberFS mount.
     """
     del flags
-    try:
-        path = str(Path(f"/proc/self/fd/{fd}").readlink())
-    except FileNotFoundError as error:
-        raise OSError(errno.EBADF, f"descriptor {fd} is not open") from error
+    path = _path_of(fd)
+    if path is None:
+        raise OSError(errno.EBADF, f"descriptor {fd} is not open")
     if fd in _files:
         raise OSError(errno.EINVAL, f"descriptor {fd} is registered already", path)
     try:
@@ -475,7 +504,8 @@ def punch_hole(
     for first, last in zip(start, end, strict=True):
         if fallocate(file, _FALLOC_PUNCH_HOLE, first, last - first):
             number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+            what = f"{os.strerror(number)}: a hole from {first} to {last}"
+            raise OSError(number, what, _path_of(file))
 
 
 def read_file(  # noqa: PLR0917 - the signature that programs know
