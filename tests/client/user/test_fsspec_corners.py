@@ -67,6 +67,19 @@ def test_an_option_that_is_misspelt_means_no_other_cluster(make, wrong, meant):
     make(asynchronous=False, batch_size=4, anon=True)  # known to fsspec, or to other file systems
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "q"}, "/f: mode 'qb' is none of r, w, a, x, each with"),
+        ({"cache_type": "block"}, "/f: cache_type 'block' is none of fsspec's: .*blockcache"),
+    ],
+)
+def test_how_nothing_can_be_opened(fs, options, said):
+    fs.pipe("/f", b"content")
+    with pytest.raises(ValueError, match=said):
+        fs.open("/f", **options)
+
+
 def test_a_client_for_threads_says_why_it_is_of_no_use(cluster):
     """Among them the one that nobody has entered, which a shell invites to."""
     runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))

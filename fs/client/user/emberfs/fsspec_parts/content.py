@@ -59,7 +59,10 @@ class Content(Names):
         mode = mode if "b" in mode else f"{mode}b"
         mode = mode.replace("b+", "+b")
         if mode not in _MODES:
-            raise ValueError(f"mode {mode!r}")
+            raise ValueError(f"{path}: mode {mode!r} is none of r, w, a, x, each with + or not")
+        if cache_type is not None and cache_type not in caches:
+            known = ", ".join(sorted(name for name in caches if name))
+            raise ValueError(f"{path}: cache_type {cache_type!r} is none of fsspec's: {known}")
         block_size = block_size or self.blocksize
         handle, name = self._open_handle(path, mode, permissions, autocommit=autocommit)
         raw = RawFile(self, name, mode, handle, block_size=block_size)
