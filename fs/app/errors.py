@@ -55,8 +55,13 @@ def named(path: str) -> Iterator[None]:
     except FsError as error:
         if path in error.detail:
             raise
-        is_all_said = error.status is Status.NOT_FOUND
-        told = FsError(error.status, path if is_all_said else f"{path}: {error.detail}")
+        detail = f"{path}: {error.detail}"
+        if error.status is Status.NOT_FOUND:
+            detail = path
+            # On a mount it would have been found; on none it is looked for in the file system.
+            if os.path.lexists(path):
+                detail += ": what this machine has by this path is on no mount of EmberFS"
+        told = FsError(error.status, detail)
         for note in getattr(error, "__notes__", ()):  # the trace
             told.add_note(note)
         raise told from error

@@ -182,3 +182,15 @@ def test_an_error_is_about_a_path_and_keeps_its_trace(status, detail, told):
     with pytest.raises(FsError) as caught, named("/a/b"):
         raise error
     assert error_line(caught.value).endswith(f" {told} (trace 17)")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_this_machine_has_but_no_mount_is_told(tmp_path, is_there):
+    """`ember warmup data/set` from a folder of the machine's own said only that there is none."""
+    path = tmp_path / "f"
+    if is_there:
+        path.touch()
+    with pytest.raises(FsError) as caught, named(str(path)):
+        raise FsError(Status.NOT_FOUND, "'f' in directory 0x1")
+    more = ": what this machine has by this path is on no mount of EmberFS" if is_there else ""
+    assert caught.value.detail == f"{path}{more}"
