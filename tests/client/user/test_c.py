@@ -83,10 +83,13 @@ def test_the_example_copies_a_file(tmp_path):
         done = subprocess.run([program, source, target], capture_output=True, text=True, check=True)
         assert done.stdout == f"{len(content)} bytes, sum {sum(content)}\n"
         assert target.read_bytes() == content
-        wrong = subprocess.run(
-            [program, tmp_path, target], capture_output=True, text=True, check=False
-        )
-        assert wrong.returncode == 1
+        for given, said in (
+            ((tmp_path, target), f"{tmp_path}: on no mount that serves batches"),
+            ((source, tmp_path / "here"), f"{tmp_path / 'here'}: on no mount that serves batches"),
+            ((tmp_path / "none", target), f"{tmp_path / 'none'}: No such file or directory"),
+        ):
+            wrong = subprocess.run([program, *given], capture_output=True, text=True, check=False)
+            assert (wrong.returncode, wrong.stderr) == (1, f"copy_blocks: {said}\n")
         assert server.stop()["sessions"] == 0
     finally:
         server.close()

@@ -26,11 +26,22 @@ static void fail(const char *what) {
     exit(1);
 }
 
+static void refuse(const char *path) {
+    fprintf(stderr, "copy_blocks: %s: on no mount that serves batches\n", path);
+    exit(1);
+}
+
+static int opened(const char *path, int flags) {
+    int fd = open(path, flags, 0666);
+    if (fd < 0) fail(path);
+    return fd;
+}
+
 static int connect_to_daemon(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     ssize_t length =
         getxattr(path, EMBER_BATCH_ATTRIBUTE, address.sun_path, sizeof address.sun_path - 1);
-    if (length <= 0) fail("this is no mount that serves batches");
+    if (length <= 0) refuse(path);
     if (address.sun_path[0] == '@') address.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     socklen_t size = offsetof(struct sockaddr_un, sun_path) + (socklen_t)length;
@@ -67,9 +78,9 @@ static struct ember_reply call(int connection, struct ember_request request, int
     return answer.reply;
 }
 
-static uint32_t add_file(int connection, int fd) {
+static uint32_t add_file(int connection, int fd, const char *path) {
     struct ember_ticket ticket;
-    if (ioctl(fd, EMBER_BATCH_IOCTL_TICKET, &ticket)) fail("a ticket");
+    if (ioctl(fd, EMBER_BATCH_IOCTL_TICKET, &ticket)) refuse(path);
     struct ember_request request = {
         .call = EMBER_ADD_FILE, .first = ticket.first, .second = ticket.second};
     return call(connection, request, NULL).id;
@@ -117,10 +128,8 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: copy_blocks SOURCE TARGET\n");
         return 2;
     }
-    int source = open(arguments[1], O_RDONLY),
-        target = open(arguments[2], O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    if (source < 0 || target < 0) fail("open");
-    int connection = connect_to_daemon(arguments[1]), fds[2];
+    int source = opened(arguments[1], O_RDONLY), connection = connect_to_daemon(arguments[1]);
+    int target = opened(arguments[2], O_WRONLY | O_CREAT | O_TRUNC), fds[2];
     call(connection, (struct ember_request){.call = EMBER_HELLO, .id = EMBER_BATCH_VERSION}, NULL);
 
     struct ember_request wish = {.call = EMBER_NEW_MEMORY, .first = (uint64_t)ENTRIES * BLOCK};
@@ -129,7 +138,8 @@ int main(int count, char **arguments) {
     call(connection, (struct ember_request){.call = EMBER_NEW_RING, .id = ENTRIES}, fds);
     struct ring ring = {.memory = map(fds[0], ember_ring_bytes(ENTRIES)), .bell = fds[1]};
 
-    uint32_t from = add_file(connection, source), to = add_file(connection, target);
+    uint32_t from = add_file(connection, source, arguments[1]);
+    uint32_t to = add_file(connection, target, arguments[2]);
     uint64_t length =
         call(connection, (struct ember_request){.call = EMBER_FILE_LENGTH, .id = from}, NULL)
             .number;
