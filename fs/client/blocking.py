@@ -5,6 +5,8 @@ to it and wait for the answer.
 
 Invariants:
     - After `close` (or leaving the `with` block) no thread of ours is left.
+    - What moves bytes into or out of the caller's memory ends with the call, also where an
+      interrupt ends that.  All else goes on then, as a close that is half done had better.
     - An object made before a fork must not be used in the child: it has no
       event loop there, and says so.
 """
@@ -27,6 +29,7 @@ from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
+from .interruptible import InterruptibleCall
 from .native import EmberFs
 from .native_file import EmberFile
 
@@ -95,11 +98,11 @@ class BlockingFile:
 
     def read_into(self, offset: int, buffer: Buffer) -> int:
         """See `EmberFile.read_into`."""
-        return self._owner.run(lambda: self._file.read_into(offset, buffer))
+        return self._owner.run(lambda: self._file.read_into(offset, buffer), borrows=True)
 
     def write(self, offset: int, data: Buffer) -> None:
         """See `EmberFile.write`."""
-        self._owner.run(lambda: self._file.write(offset, data))
+        self._owner.run(lambda: self._file.write(offset, data), borrows=True)
 
     def prefetch(self, offset: int = 0, length: int | None = None) -> tuple[int, list[FsError]]:
         """See `EmberFs.prefetch`."""
@@ -107,7 +110,7 @@ class BlockingFile:
 
     def append(self, data: Buffer) -> int:
         """See `EmberFile.append`."""
-        return self._owner.run(lambda: self._file.append(data))
+        return self._owner.run(lambda: self._file.append(data), borrows=True)
 
     def truncate(self, length: int) -> None:
         """See `EmberFile.truncate`."""
@@ -197,11 +200,18 @@ class BlockingFs:
         """False when it is closed, its event loop has failed, or this is the child of a fork."""
         return self._token is not None and os.getpid() == self._pid and self._thread.is_alive()
 
-    def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function of the client on its event loop and return its result."""
+    def run(self, function: Callable[[], Awaitable[T]], *, borrows: bool = False) -> T:
+        """Run an async function of the client on its event loop and return its result.
+
+        Args:
+            function: goes on by itself where an interrupt ends the wait for it.
+            borrows: it uses memory of the caller; then it ends before an interrupt goes on.
+        """
         if self._token is None or os.getpid() != self._pid:
             raise FsError(Status.NOT_RUNNING, self._why_not_usable())
         try:
+            if borrows:
+                return InterruptibleCall(function).make(self._token, self._thread)
             return trio.from_thread.run(function, trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
             raise FsError(
@@ -401,16 +411,16 @@ class BlockingFs:
     def read_batch(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int]:
         """See `EmberFs.read_batch`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_batch(unwrapped))
+        return self.run(lambda: self._native.read_batch(unwrapped), borrows=True)
 
     def read_each(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int | FsError]:
         """See `EmberFs.read_each`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_each(unwrapped))
+        return self.run(lambda: self._native.read_each(unwrapped), borrows=True)
 
     def write_each(
         self, writes: Sequence[tuple[BlockingFile, int, Buffer]]
     ) -> list[FsError | None]:
         """See `EmberFs.write_each`."""
         unwrapped = [(file._file, offset, data) for file, offset, data in writes]  # noqa: SLF001
-        return self.run(lambda: self._native.write_each(unwrapped))
+        return self.run(lambda: self._native.write_each(unwrapped), borrows=True)

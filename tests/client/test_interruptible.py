@@ -1,0 +1,127 @@
+"""Calls of plain threads that end when the thread is interrupted."""
+
+import random
+import signal
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fs.client.blocking import BlockingFs
+from fs.client.entries import Identity
+from fs.client.interruptible import InterruptibleCall
+from fs.client.native import EmberFs
+from fs.client.native_file import EmberFile
+from fs.runtime.ports import Runtime
+from tests.client.fakes import FakeClock, FakeCluster, run_inline
+from tests.client.test_native import PathMeta
+
+
+class Interrupted(Exception):  # noqa: N818 - as KeyboardInterrupt
+    """What the handler of the signal raises."""
+
+
+@pytest.fixture
+def interrupt():
+    """Interrupts the main thread, wherever it waits."""
+
+    def raiser(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, raiser)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def fs():
+    cluster = FakeCluster(FakeClock())
+
+    @asynccontextmanager
+    async def connected():
+        runtime = Runtime(cluster.clock, None, run_inline, random.Random(1))
+        meta = PathMeta(cluster, "client")
+        yield EmberFs(meta, cluster.store(), runtime=runtime, identity=Identity(0, 0))
+
+    with BlockingFs(connected) as fs:
+        yield fs
+
+
+WAYS = {
+    "read_into": (EmberFile, lambda _, file, buffer: file.read_into(0, buffer)),
+    "write": (EmberFile, lambda _, file, buffer: file.write(0, buffer)),
+    "append": (EmberFile, lambda _, file, buffer: file.append(buffer)),
+    "read_batch": (EmberFs, lambda fs, file, buffer: fs.read_batch([(file, 0, buffer)])),
+    "read_each": (EmberFs, lambda fs, file, buffer: fs.read_each([(file, 0, buffer)])),
+    "write_each": (EmberFs, lambda fs, file, buffer: fs.write_each([(file, 0, buffer)])),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_is_interrupted_has_his_memory_back(fs, interrupt, monkeypatch, way):
+    """Bytes of the read before came into the buffer of the next one."""
+    owner, act = WAYS[way]
+    buffer, ends = memoryview(bytearray(7)), []
+
+    async def endless(*_):
+        interrupt()
+        try:
+            await trio.sleep_forever()
+        finally:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            ends.append(way)
+
+    with fs.create("/f") as file:
+        file.write(0, b"content")
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, way, endless)
+            with pytest.raises(Interrupted):
+                act(fs, file, buffer)
+        assert ends == [way], "and it has ended"
+        assert file.read_into(0, buffer) == 7
+    assert buffer == b"content"
+
+
+def test_what_uses_no_memory_of_the_caller_goes_on(fs, interrupt):
+    told, go_on = threading.Event(), trio.Event()
+
+    async def closing():
+        interrupt()
+        await go_on.wait()
+        told.set()
+
+    async def release():
+        go_on.set()
+
+    with pytest.raises(Interrupted):
+        fs.run(closing)
+    assert not told.is_set()
+    fs.run(release)
+    assert told.wait(60)
+
+
+def test_a_call_that_had_not_begun_never_does(fs):
+    begun = []
+
+    async def begin():
+        begun.append(True)
+
+    call = InterruptibleCall(begin)
+    call._give_up()
+    with pytest.raises(InterruptedError):
+        fs.run(call._run)
+    assert not begun
+
+
+def test_a_call_whose_loop_has_ended_is_not_waited_for(fs, monkeypatch):
+    ended = trio.RunFinishedError()
+
+    def refuse(*_, **__):
+        raise ended
+
+    token, thread = fs._token, fs._thread
+    fs.close()
+    monkeypatch.setattr(trio.from_thread, "run", refuse)
+    with pytest.raises(trio.RunFinishedError):
+        InterruptibleCall(trio.sleep_forever).make(token, thread)
