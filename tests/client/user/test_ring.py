@@ -242,6 +242,18 @@ def test_a_child_in_another_folder_finds_a_mount_named_by_a_relative_path(path, 
         RingClient("")
 
 
+def test_a_descriptor_that_is_not_open_ends_nothing(client, path):
+    with client.open(path) as file:
+        with pytest.raises(OSError, match="descriptor 9999 cannot be sent") as failed:
+            client.share(9999, 10)
+        assert (failed.value.errno, failed.value.filename) == (
+            errno.EBADF,
+            str(client.daemon.mount_path),
+        )
+        assert client.read([Transfer(file, 0, client.allocate(10).view)]) == [10]
+        assert not client.daemon.connection().has_ended
+
+
 def test_numbers_that_no_request_has(client):
     for count in (-1, 2**32, 1.5):
         said = f"NEW_RING with a number that no request has, one of {count}, 0, "

@@ -23,6 +23,8 @@ from .mounted import require_mounted
 from .protocol import PACKET_BYTES_MAX, REPLY, REQUEST, SOCKET_ATTRIBUTE, VERSION, Call
 
 _FDS_MAX = 2
+_UNSENT = {errno.EBADF, errno.ETOOMANYREFS}
+"""What the kernel says of a descriptor that it does not send along; the connection is as before."""
 _GONE = (
     "the mount daemon has ended this connection: files are to be opened again, once the mount is "
     "served"
@@ -136,6 +138,9 @@ class Connection:
         try:
             socket.send_fds(self._socket, [packet], [fd] if fd >= 0 else [], socket.MSG_NOSIGNAL)
         except OSError as error:
+            if error.errno in _UNSENT and fd >= 0 and self._socket.fileno() >= 0:
+                what = f"descriptor {fd} cannot be sent to the mount daemon: {error.strerror}"
+                raise OSError(error.errno, what, self.path) from error
             raise self._gone() from error
         answer = self._wait(serial)
         if answer.is_cut:
