@@ -218,7 +218,7 @@ def _check_mount(options: UpOptions, directory: ClusterDir, mount_point: Path) -
         try:
             mount_point.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            pass  # a dead mount looks like this; the check below detaches it
+            pass  # a dead mount looks like this
         except OSError as error:
             raise FsError(Status.BAD_MOUNT_POINT, f"{mount_point}: {error.strerror}") from error
     check_mount_point(mount_point)

@@ -6,10 +6,10 @@ Does not mount anything (fs/client/fuse/mount.py does).
 
 import errno
 import os
-import subprocess
 from pathlib import Path
 from typing import Final
 
+from ..client.fuse.mount_point import detach
 from ..client.vfs.mounted_tree import (
     TREE_ATTRIBUTE,
     MountedTree,
@@ -91,14 +91,9 @@ def clear_dead_mount(path: Path) -> None:
     """
     if not is_dead(path):
         return
-    done = subprocess.run(  # noqa: S603 - fixed program
-        ["fusermount3", "-u", "-z", str(path)],  # noqa: S607 - found as the system finds it
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and is_dead(path):
-        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: a dead mount: {done.stderr.strip()}")
+    failure = detach(path)
+    if failure and is_dead(path):
+        raise FsError(Status.BAD_MOUNT_POINT, f"{path}: a dead mount: {failure}")
 
 
 def check_fuse() -> None:
@@ -115,12 +110,17 @@ def check_fuse() -> None:
 def check_mount_point(path: Path) -> None:
     """Check that a mount may be made here.
 
+    A dead mount of EmberFS stays: until the next one is there, programs that go on are to meet it,
+    and not the bare directory.
+
     Raises:
         FsError: BAD_MOUNT_POINT (missing, no directory, in use, not empty).
     """
     # Not asked: it may have to wait itself.
     if is_mounted(path) and mount_daemon_at(path) is not None:
         raise FsError(Status.BAD_MOUNT_POINT, f"{path}: something is mounted there already")
+    if is_mounted(path) and is_dead(path):
+        return  # left to the daemon, which puts the new one in its place
     clear_dead_mount(path)
     try:
         names = os.listdir(path)  # noqa: PTH208 - only whether it is empty matters

@@ -13,6 +13,7 @@ import trio
 
 from ..client.connect import Client, open_client
 from ..client.fuse.mount import run_mount
+from ..client.fuse.mount_point import is_dead_mount
 from ..client.vfs.vfs import Vfs
 from ..schema import services
 from ..schema.ids import ROOT_INODE_ID, ClientId, InodeId
@@ -21,9 +22,10 @@ from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .compose import Process, main
 from .kept_settings import begin_by_asking
-from .mount_point import clear_dead_mount, is_mounted
+from .mount_point import is_mounted
 from .release import RELEASE
 from .starting import wait_for_manager
+from .stuck_daemon import free_all
 
 
 async def run(process: Process) -> None:
@@ -81,15 +83,16 @@ async def _root(client: Client, subdir: str) -> InodeId:
     return found.inode_id
 
 
-def _clear_own_mount(mount_point: Path) -> None:
-    """Detach what a killed daemon has left where this one is to mount:
-    whoever restarts it need not know.
+def _has_left_a_mount(mount_point: Path) -> bool:
+    """Return whether a killed daemon has left its mount where this one is to mount;
+    the kernel may still wait in that daemon, which is let go.
 
-    Not before: whoever wrote meanwhile would write into the directory beneath, where nobody finds
-    it, and nothing could be mounted on it any more.
+    The mount stays until the new one takes its place: whoever wrote in between would write into the
+    directory beneath, where nobody finds it, and nothing could be mounted on it any more.
     """
     if is_mounted(mount_point):
-        clear_dead_mount(mount_point)
+        free_all(mount_point)
+    return is_dead_mount(mount_point)
 
 
 async def _serve(process: Process, vfs: Vfs, root: InodeId) -> None:
@@ -113,8 +116,8 @@ async def _serve(process: Process, vfs: Vfs, root: InodeId) -> None:
     async with trio.open_nursery() as watching:
         watching.start_soon(stop_when_asked)
         async with trio.open_nursery() as mounted:
-            await trio.to_thread.run_sync(_clear_own_mount, Path(section.mount_point))
-            await mounted.start(mount)
+            replaces = await trio.to_thread.run_sync(_has_left_a_mount, Path(section.mount_point))
+            await mounted.start(partial(mount, replaces=replaces))
             process.ready()
         watching.cancel_scope.cancel()
 

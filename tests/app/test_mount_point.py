@@ -63,3 +63,12 @@ def test_a_mount_that_is_given_up_is_taken_back(monkeypatch, tmp_path, interrupt
     with pytest.raises(KeyboardInterrupt):
         bring_down.mount(ClusterDir(tmp_path), tmp_path)
     assert asked[-1] == {"command": "remove", "name": "mount-1"}
+
+
+def test_a_dead_mount_is_left_to_the_daemon_that_takes_its_place(monkeypatch, tmp_path):
+    """Detached by the command it would leave the bare directory, for as long as a start takes."""
+    monkeypatch.setattr(mount_point, "is_mounted", lambda path: path == tmp_path)
+    monkeypatch.setattr(mount_point, "is_dead", lambda path: path == tmp_path)
+    monkeypatch.setattr(mount_point, "mount_daemon_at", lambda _: None)
+    monkeypatch.setattr(mount_point, "detach", lambda _: pytest.fail("it was detached"))
+    check_mount_point(tmp_path)

@@ -27,6 +27,14 @@ class Frontend(Protocol):
     def kernel_cache(self) -> "KernelNotifier":
         """The caches that the vfs has to keep honest."""
 
+    def replace(self, mount_point: Path, source: str) -> bool:
+        """Mount where a dead mount stands, with no moment in which nothing is mounted there;
+        False: that cannot be done, and all is as it was.
+
+        Raises:
+            FsError: FUSE_MISSING; all is as it was.
+        """
+
     def mount(self, mount_point: Path, source: str) -> None:
         """Mount on a checked mount point, as `source` in lists of mounts; may block.
 

@@ -39,6 +39,11 @@ class LibfuseFrontend:
         self._generic = generic_options(vfs.section)
         self._task_count_max = max(vfs.section.max_background, _TASK_COUNT_MIN)
 
+    def replace(self, mount_point: Path, source: str) -> bool:
+        """See Frontend."""
+        del mount_point, source
+        return False  # libfuse cannot
+
     def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend.
 

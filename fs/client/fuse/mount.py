@@ -24,7 +24,13 @@ from ..vfs.vfs import Vfs
 from .direct.frontend import DirectFrontend
 from .frontend import Frontend
 from .mount_options import counted_reads
-from .mount_point import check_mount_point, mark_mount_point, set_read_ahead, umount
+from .mount_point import (
+    check_mount_point,
+    detach,
+    mark_mount_point,
+    set_read_ahead,
+    umount,
+)
 from .mounted_paths import MountedPaths
 
 _log = logging.getLogger(__name__)
@@ -47,13 +53,15 @@ async def run_mount(
     section: ClientSection,
     cluster_id: str,
     root: InodeId = ROOT_INODE_ID,
+    replaces: bool = False,
     sources: list[Source] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Mount, report started, serve until cancelled or unmounted from outside, unmount cleanly.
 
     The vfs must not be running yet: it lives exactly as long as the mount.  What the mount measures
-    is added to `sources`.  `root` is the directory that is mounted.
+    is added to `sources`.  `root` is the directory that is mounted.  With `replaces` a dead mount
+    stands there, and goes once the new one can take its place, if the system lets us.
 
     Raises:
         FsError: BAD_MOUNT_POINT or FUSE_MISSING; nothing is mounted then.  Or what the cluster
@@ -67,9 +75,13 @@ async def run_mount(
     vfs.announce_tree(tree, root)
     told: list[Source] = [] if sources is None else sources
     told += [vfs.say, frontend.say]
-    check_mount_point(mount_point)
-    mark_mount_point(mount_point, cluster_id)
-    frontend.mount(mount_point, section.mount_source or f"{PREFIX}{tree.words}")
+    source = section.mount_source or f"{PREFIX}{tree.words}"
+    if not (replaces and frontend.replace(mount_point, source)):
+        if replaces:
+            detach(mount_point)  # what stays there is refused by the check
+        check_mount_point(mount_point)
+        mark_mount_point(mount_point, cluster_id)
+        frontend.mount(mount_point, source)
     served = trio.Event()
     is_unmounted = False
     try:

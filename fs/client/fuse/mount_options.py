@@ -18,15 +18,15 @@ RDONLY: Final = 1
 NOSUID: Final = 2
 NODEV: Final = 4
 _NOEXEC: Final = 8
-_SYNCHRONOUS: Final = 16
+SYNCHRONOUS: Final = 16
 REMOUNT: Final = 32
-_DIRSYNC: Final = 128
+DIRSYNC: Final = 128
 _NOSYMFOLLOW: Final = 256
 _NOATIME: Final = 1024
 _NODIRATIME: Final = 2048
 _RELATIME: Final = 1 << 21
 _STRICTATIME: Final = 1 << 24
-_LAZYTIME: Final = 1 << 25
+LAZYTIME: Final = 1 << 25
 _OF_ATIME: Final = _NOATIME | _RELATIME | _STRICTATIME
 
 DEFAULT_FLAGS: Final = NOSUID | NODEV
@@ -40,9 +40,9 @@ FLAGS: Final[dict[str, tuple[int, int]]] = {
     "dev": (0, NODEV),
     "noexec": (_NOEXEC, 0),
     "exec": (0, _NOEXEC),
-    "sync": (_SYNCHRONOUS, 0),
-    "async": (0, _SYNCHRONOUS),
-    "dirsync": (_DIRSYNC, 0),
+    "sync": (SYNCHRONOUS, 0),
+    "async": (0, SYNCHRONOUS),
+    "dirsync": (DIRSYNC, 0),
     "nosymfollow": (_NOSYMFOLLOW, 0),
     "symfollow": (0, _NOSYMFOLLOW),
     "noatime": (_NOATIME, _OF_ATIME),
@@ -53,10 +53,21 @@ FLAGS: Final[dict[str, tuple[int, int]]] = {
     "nostrictatime": (0, _STRICTATIME),
     "nodiratime": (_NODIRATIME, 0),
     "diratime": (0, _NODIRATIME),
-    "lazytime": (_LAZYTIME, 0),
-    "nolazytime": (0, _LAZYTIME),
+    "lazytime": (LAZYTIME, 0),
+    "nolazytime": (0, LAZYTIME),
 }
 """What each option sets and clears."""
+
+_ATTRIBUTES: Final = {
+    RDONLY: 0x1,
+    NOSUID: 0x2,
+    NODEV: 0x4,
+    _NOEXEC: 0x8,
+    _NOATIME: 0x10,
+    _STRICTATIME: 0x20,
+    _NODIRATIME: 0x80,
+    _NOSYMFOLLOW: 0x200000,
+}
 
 
 class CountedReads(NamedTuple):
@@ -92,6 +103,11 @@ def flags_of(options: Iterable[str], flags: int = DEFAULT_FLAGS) -> int:
         to_set, to_clear = FLAGS[option]
         flags = flags & ~to_clear | to_set
     return flags
+
+
+def attributes_of(flags: int) -> int:
+    """Return what fsmount(2) has for flags of mount(2) that are the mount's own."""
+    return sum(attribute for flag, attribute in _ATTRIBUTES.items() if flags & flag)
 
 
 def options_of(flags: int) -> list[str]:

@@ -70,6 +70,41 @@ def _is_automount(mount_point: Path) -> bool:
     return mounted is not None and mounted.kind == AUTOMOUNT
 
 
+def is_dead_mount(mount_point: Path) -> bool:
+    """True if an EmberFS mount stands here whose daemon has died;
+    one that lives is asked, which takes as long as it needs.
+    """
+    mounted = mount_at(mount_point)
+    if mounted is None or mounted.kind != "fuse.ember":
+        return False
+    try:
+        os.statvfs(mount_point)
+    except OSError as error:
+        return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
+    return False
+
+
+def detach(mount_point: Path) -> str:
+    """Take the uppermost mount out of the tree, whatever is open there;
+    return why that failed, empty: it did not.
+    """
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.umount2(os.fsencode(mount_point), _MNT_DETACH)
+        return "" if done == 0 else os.strerror(ctypes.get_errno())
+    program = shutil.which("fusermount3")
+    if program is None:
+        return "fusermount3, which unmounts for users, is not installed"
+    left = subprocess.run(  # noqa: S603 - a fixed program and our own mount point
+        [program, "-u", "-z", "--", str(mount_point)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_UMOUNT_TIMEOUT_S,
+    )
+    return "" if left.returncode == 0 else left.stderr.strip() or "fusermount3 failed"
+
+
 def mark_mount_point(mount_point: Path, cluster_id: str) -> None:
     """Leave word on what will lie beneath the mount, for who comes while nothing is mounted;
     some file systems keep none.

@@ -31,7 +31,10 @@ class StubFrontend:
     def say(self, figures):
         """Tell nothing."""
 
-    def mount(self, mount_point, cluster_id):
+    def replace(self, mount_point, source):
+        pass
+
+    def mount(self, mount_point, source):
         pass
 
     async def serve(self):
@@ -77,7 +80,7 @@ class Lab:
         self.vfs = Vfs(cluster.meta(), cluster.store(), self.runtime, self.section)
         self.frontend = StubFrontend()
 
-    async def run(self):
+    async def run(self, **more):
         """Run the mount; fail the test when it does not end."""
         with trio.fail_after(3600):
             await mount.run_mount(
@@ -86,6 +89,7 @@ class Lab:
                 runtime=self.runtime,
                 section=self.section,
                 cluster_id="model",
+                **more,
             )
 
 
@@ -160,3 +164,23 @@ async def test_cancelled_while_it_starts(lab, autojump_clock, after_s):
         await lab.run()
     assert scope.cancelled_caught
     assert lab.frontend.closings == 1
+
+
+@pytest.mark.parametrize("can_replace", [True, False])
+async def test_a_dead_mount_stands_until_the_new_one_is_there(
+    lab, monkeypatch, autojump_clock, can_replace
+):
+    """Whoever meets the bare directory in between writes out of everybody's sight."""
+    done = []
+
+    def replace(_place, _source):
+        done.append("replace")
+        return can_replace
+
+    monkeypatch.setattr(lab.frontend, "replace", replace)
+    monkeypatch.setattr(lab.frontend, "mount", lambda *_: done.append("mount"))
+    monkeypatch.setattr(mount, "detach", lambda _: done.append("detach"))
+    monkeypatch.setattr(mount, "check_mount_point", lambda _: done.append("check"))
+    with trio.move_on_after(5):
+        await lab.run(replaces=True)
+    assert done == (["replace"] if can_replace else ["replace", "detach", "check", "mount"])

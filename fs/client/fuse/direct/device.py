@@ -35,11 +35,12 @@ from ....schema.lacks import is_lack, lacking
 from ....schema.status import FsError, Status
 from ..mount_options import flags_of
 from .protocol import IN_HEADER, OUT_HEADER, WRITE_IN, Opcode
+from .replacing import replace_dead
 
 _log = logging.getLogger(__name__)
 
 _DEVICE = Path("/dev/fuse")
-_ROOT_MODE = "40000"
+_OF_ROOT: Final = ("rootmode=40000", "user_id=0", "group_id=0")
 _CLOSED = -1
 """No descriptor."""
 
@@ -264,12 +265,36 @@ def _escaped(source: str) -> str:
     return source.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _mount_as_root(mount_point: Path, options: Sequence[str], source: str, flags: int) -> int:
+def replace_mount(
+    mount_point: Path, options: Sequence[str], source: str, generic: Sequence[str] = ()
+) -> int | None:
+    """As `mount_device`, in the place of a dead mount;
+    None: only root can, on a kernel that lets him, and all is as it was.
+    """
+    if os.geteuid() != 0:
+        return None
+    fd = _opened()
+    told = [f"source={source}", *_OF_ROOT, *options]
     try:
-        fd = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        if replace_dead(mount_point, fd, told, flags_of(generic)):
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _opened() -> int:
+    try:
+        return os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise FsError(Status.FUSE_MISSING, f"{_DEVICE}: {error.strerror}") from error
-    given = ",".join((f"fd={fd}", f"rootmode={_ROOT_MODE}", "user_id=0", "group_id=0", *options))
+
+
+def _mount_as_root(mount_point: Path, options: Sequence[str], source: str, flags: int) -> int:
+    fd = _opened()
+    given = ",".join((f"fd={fd}", *_OF_ROOT, *options))
     libc = ctypes.CDLL(None, use_errno=True)
     target = os.fsencode(mount_point)
     if libc.mount(os.fsencode(source), target, b"fuse.ember", flags, given.encode()) != 0:

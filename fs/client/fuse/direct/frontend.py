@@ -14,11 +14,15 @@ from ..mount_options import generic_options
 from ..mount_point import common_options, umount
 from ..programs import program_of
 from . import protocol as p
-from .device import Device, mount_device
+from .device import Device, mount_device, replace_mount
 from .handshake import WRITE_BYTES_MAX
 from .server import Server
 from .subtree import SubtreeDevice
 from .times import OperationTimes
+
+
+def _options() -> list[str]:
+    return [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
 
 
 class DirectFrontend:
@@ -37,10 +41,19 @@ class DirectFrontend:
         self._times = OperationTimes(vfs.profile)
         vfs.listers.program_of = program_of
 
+    def replace(self, mount_point: Path, source: str) -> bool:
+        """See Frontend."""
+        fd = replace_mount(mount_point, _options(), source, generic_options(self._vfs.section))
+        if fd is not None:
+            self._take(fd, mount_point)
+        return fd is not None
+
     def mount(self, mount_point: Path, source: str) -> None:
         """See Frontend."""
-        options = [*common_options(), f"max_read={WRITE_BYTES_MAX}"]
-        fd = mount_device(mount_point, options, source, generic_options(self._vfs.section))
+        fd = mount_device(mount_point, _options(), source, generic_options(self._vfs.section))
+        self._take(fd, mount_point)
+
+    def _take(self, fd: int, mount_point: Path) -> None:
         make = Device if self._root == ROOT_INODE_ID else partial(SubtreeDevice, root=self._root)
         self._device = make(fd, WRITE_BYTES_MAX, self._vfs.memory)
         self._mount_point = mount_point
