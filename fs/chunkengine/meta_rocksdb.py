@@ -272,7 +272,8 @@ def _open(path: Path, options: rocksdict.Options, access: rocksdict.AccessType) 
     except Exception as error:
         taken = any(words in str(error) for words in _TAKEN)
         status = Status.ALREADY_RUNNING if taken else _status_of(error)
-        raise FsError(status, f"{path}: {error}") from error
+        remedy = f"; {_REMEDY}" if "Corruption" in str(error) else ""
+        raise FsError(status, f"{path}: {error}{remedy}") from error
 
 
 def probe_file(directory: Path) -> int:
