@@ -60,14 +60,6 @@ def is_alive(identity: ProcessId) -> bool:
     return process_id(identity.pid) == identity
 
 
-def mentions(pid: int, word: str) -> bool:
-    """True if the command line of the process has `word` as one of its arguments."""
-    try:
-        return os.fsencode(word) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
 def catches(identity: ProcessId, number: signal.Signals) -> bool:
     """True if the process has a handler for a signal; meaningful while it is alive."""
     try:

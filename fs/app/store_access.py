@@ -30,7 +30,6 @@ from .cluster_dir import (
     ClusterRecord,
     auth_of,
     has_kv_process,
-    mgmtd_addresses,
     mgmtd_names,
     need_record,
 )
@@ -90,11 +89,6 @@ def store_of_cluster(directory: ClusterDir) -> StoreChoice:
     if section.engine == "rocksdb" and is_running(directory):
         section = KvSection(engine="remote", address=config.process.listen)
     return StoreChoice(section, record.cluster_id, auth_of(directory, record))
-
-
-def managers_of(directory: ClusterDir) -> list[str]:
-    """Return where the managers of a local cluster listen; nothing if it does not run."""
-    return mgmtd_addresses(directory, need_record(directory)) if is_running(directory) else []
 
 
 def check_exists(choice: StoreChoice) -> None:

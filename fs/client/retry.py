@@ -104,8 +104,3 @@ class RetryBudget:
         self.try_count += 1
         await trio.sleep(self._pause_s * self._random.uniform(0.5, 1.0))
         self._pause_s = min(self._pause_s * 2, self._pause_s_max)
-
-    async def check_and_pause(self, error: FsError) -> None:
-        """Raise `error` if it is final, else wait."""
-        self.check(error)
-        await self.pause()

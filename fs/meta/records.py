@@ -305,11 +305,6 @@ def inline_key(inode_id: int) -> bytes:
     return INLINE + pack_id(inode_id)
 
 
-def inline_inode(key: bytes) -> InodeId:
-    """Return the inode in the key of an inline file's bytes."""
-    return unpack_id(key[4:12])
-
-
 def file_locks_key(inode_id: int) -> bytes:
     """Return the key of a file's advisory locks."""
     return FILE_LOCKS + pack_id(inode_id)
@@ -378,11 +373,6 @@ def link_key(inode_id: int, parent_id: int, name: bytes) -> bytes:
 def link_place(key: bytes) -> tuple[InodeId, bytes]:
     """Return (parent, name) in the key of a link."""
     return InodeId(int.from_bytes(key[12:20], "big")), key[20:]
-
-
-def link_inode(key: bytes) -> InodeId:
-    """Return the inode in the key of a link."""
-    return unpack_id(key[4:12])
 
 
 def trash_key(due_ns: int, parent_id: int, name: bytes) -> bytes:

@@ -62,15 +62,6 @@ async def is_counted(engine: KvEngine) -> bool:
     return await snapshot_read(engine, lambda tr: tr.get(key, snapshot=True)) is not None
 
 
-async def forget_count(engine: KvEngine, runtime: Runtime) -> None:
-    """Have everything counted anew at the next start."""
-
-    async def forget(tr: Transaction) -> None:
-        tr.clear(records.USAGE_STATE_KEY)
-
-    await transact(engine, forget, runtime=runtime)
-
-
 class Recount:
     """One walk."""
 

@@ -29,7 +29,8 @@ CHUNK_SIZE_BYTES_MAX: Final = 64 * MIB
 STRIPE_SIZE_MAX: Final = 1024
 CHUNK_INDEX_MAX: Final = 2**32 - 1
 MAX_FILE_LENGTH_BYTES: Final = 2**46
-"""64 TiB: reached with the smallest usual chunk size well before the chunk index overflows."""
+"""64 TiB: with the smallest chunks, too, every index of a chunk fits."""
+assert MAX_FILE_LENGTH_BYTES // CHUNK_SIZE_BYTES_MIN <= CHUNK_INDEX_MAX
 
 _MASK64: Final = 2**64 - 1
 

@@ -243,7 +243,8 @@ async def test_for_how_long_is_tried_again(autojump_clock, error, tried_s):  # n
 
     async def try_again():
         while True:
-            await budget.check_and_pause(error)
+            budget.check(error)
+            await budget.pause()
 
     with pytest.raises(FsError):
         await try_again()

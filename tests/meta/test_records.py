@@ -79,9 +79,7 @@ def test_parts_come_back_out_of_keys():
     assert records.xattr_name(records.xattr_key(9, b"user.y")) == b"user.y"
     assert records.file_session_inode(records.file_session_key(0x1234, "x" * 32)) == 0x1234
     assert records.truncation_inode(records.truncation_key(0x1234)) == 0x1234
-    assert records.inline_inode(records.inline_key(0x1234)) == 0x1234
     assert records.link_place(records.link_key(2, 3, b"n")) == (3, b"n")
-    assert records.link_inode(records.link_key(2, 3, b"n")) == 2
     assert records.quota_directory(records.quota_key(7)) == 7
     assert records.trash_parts(records.trash_key(77, 3, b"n")) == (77, 3, b"n")
     assert records.unpack_count(records.pack_count(-3)) == -3

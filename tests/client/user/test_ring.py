@@ -193,6 +193,20 @@ def test_a_ring_in_the_hands_of_a_program(client, path):
     assert iov.view[:4000] == CONTENT[:4000]
 
 
+@pytest.mark.parametrize("run", [asyncio.run, lambda main: trio.run(lambda: main)])
+def test_a_ring_in_the_hands_of_a_coroutine(client, path, run):
+    async def main():
+        iov = client.allocate(4096)
+        with client.open(path) as file, client.ring(4) as ring:
+            assert await ring.wait_async() == []  # none is under way
+            ring.prepare(Op.READ, file, 7, iov, 0, 100, user_data=5)
+            ring.submit()
+            assert await ring.wait_async() == [(5, 100)]
+        assert iov.view[:100] == CONTENT[7:107]
+
+    run(main())
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.slow
 def test_children_use_a_client_of_their_parent(client, path, method):

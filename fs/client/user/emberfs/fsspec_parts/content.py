@@ -264,9 +264,6 @@ class Content(Names):
         """Return the last bytes of a file."""
         return self.cat_file(path, start=-size) if size else b""
 
-    def _isfilestore(self) -> bool:
-        return True
-
 
 def _beside(name: str) -> str:
     """Return a name that nobody else uses and that is none too long,
