@@ -19,6 +19,8 @@ from ..runtime.secret_file import write_secret_file
 from ..schema import services
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.status import FsError, Status
+from ..schema.user import ID_MAX
+from .amounts import parse_time_s
 from .cells import print_table, table
 from .where import ConfigOption, DirOption, find
 
@@ -29,7 +31,6 @@ user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True, add_
 token = typer.Typer(help="What lets a user in.", no_args_is_help=True)
 user.add_typer(token, name="token")
 
-ID_MAX: Final = 2**32 - 2
 UidArgument = Annotated[
     int, typer.Argument(metavar="UID", min=0, max=ID_MAX, help="The number of the user.")
 ]

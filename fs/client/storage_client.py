@@ -22,7 +22,7 @@ from ..runtime.ports import Buffer, Runtime
 from ..schema import metrics, services
 from ..schema.config import ClientSection
 from ..schema.ids import ChainId, ClientId, NodeId
-from ..schema.layout import FileRef, chain_of_chunk, chunk_count
+from ..schema.layout import CHUNK_COUNT_MAX, FileRef, chain_of_chunk, chunk_count
 from ..schema.proto import storage_pb2 as pb
 from ..schema.routing import Chain, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
@@ -419,7 +419,7 @@ class StorageClient:
                         chain_id=chain.chain_id,
                         chain_version=chain.chain_version,
                         first_index=job.first_index,
-                        end_index=2**32,
+                        end_index=CHUNK_COUNT_MAX,
                         truncate_ver=job.truncate_ver,
                     )
                     for job, chain in part

@@ -17,6 +17,7 @@ from typing import Final
 from ..schema.proto import record_pb2
 from ..schema.proto.mgmtd_pb2 import TokenPb, UserPb
 from ..schema.status import FsError, Status
+from ..schema.user import ID_MAX
 
 USERS_MAX: Final = 10_000
 """They fit into one read of a backup, and into one process's memory."""
@@ -24,7 +25,6 @@ USERS_MAX: Final = 10_000
 TOKENS_MAX: Final = 8
 GROUPS_MAX: Final = 1024
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-UID_MAX: Final = 2**32 - 2
 """The number after it means "no user"."""
 
 TOKEN_ID_BYTES: Final = 8
@@ -116,8 +116,8 @@ def only_token(user: UserPb, token: TokenPb) -> UserPb:
 
 
 def _check_user(user: UserPb) -> None:
-    if user.uid > UID_MAX or user.gid > UID_MAX or any(g > UID_MAX for g in user.groups):
-        raise _bad(f"ids are 0 to {UID_MAX}")
+    if user.uid > ID_MAX or user.gid > ID_MAX or any(g > ID_MAX for g in user.groups):
+        raise _bad(f"ids are 0 to {ID_MAX}")
     if not NAME.fullmatch(user.name):
         raise _bad(f"user name {user.name!r}: letters, digits, . _ -, at most 64")
     if len(user.groups) > GROUPS_MAX:

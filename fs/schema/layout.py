@@ -27,10 +27,11 @@ GIB: Final = 1024 * MIB
 CHUNK_SIZE_BYTES_MIN: Final = 64 * KIB
 CHUNK_SIZE_BYTES_MAX: Final = 64 * MIB
 STRIPE_SIZE_MAX: Final = 1024
-CHUNK_INDEX_MAX: Final = 2**32 - 1
+CHUNK_COUNT_MAX: Final = 2**32
+"""Of a file: an index of a chunk has 32 bits."""
 MAX_FILE_LENGTH_BYTES: Final = 2**46
-"""64 TiB: with the smallest chunks, too, every index of a chunk fits."""
-assert MAX_FILE_LENGTH_BYTES // CHUNK_SIZE_BYTES_MIN <= CHUNK_INDEX_MAX
+"""64 TiB."""
+assert MAX_FILE_LENGTH_BYTES // CHUNK_SIZE_BYTES_MIN <= CHUNK_COUNT_MAX
 
 _MASK64: Final = 2**64 - 1
 

@@ -1,6 +1,10 @@
 """Users of a closed cluster, as everybody sees them.  Pure."""
 
 from dataclasses import dataclass
+from typing import Final
+
+ID_MAX: Final = 2**32 - 2
+"""Of users and groups; the next one means nobody's."""
 
 
 @dataclass(frozen=True, slots=True)

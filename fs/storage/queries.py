@@ -11,6 +11,7 @@ import trio
 
 from ..chunkengine.api import ChunkState
 from ..schema.ids import CHUNK_ID_BYTES, ChunkId, InodeId
+from ..schema.layout import CHUNK_COUNT_MAX
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
 from .context import StorageContext
@@ -176,7 +177,7 @@ async def remove_range(
                     target.target_id,
                     wanted.inode_id,
                     first_index=wanted.first_index,
-                    end_index=min(wanted.end_index or 2**32, 2**32),
+                    end_index=min(wanted.end_index or CHUNK_COUNT_MAX, CHUNK_COUNT_MAX),
                     limit=chunk_count_max,
                 )
             )

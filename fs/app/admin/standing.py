@@ -24,14 +24,12 @@ from ...rpc.transport import SocketNetwork
 from ...runtime.real import real_runtime
 from ...schema.config import AuthSection, ProcessConfig
 from ...schema.status import FsError, Status
+from ...schema.user import ID_MAX
 from ..command_trace import begin_command
 from ..errors import named, unwrapped
 from ..where import Where, find
 
 T = TypeVar("T")
-
-ID_MAX: Final = 2**32 - 2
-"""Of users and groups; the next one means nobody's."""
 
 ANSWERS_WITHIN_S: Final = 10.0
 """For a manager to answer for the first time: who mistypes an address is to hear of it.
