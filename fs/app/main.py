@@ -256,7 +256,7 @@ def path(
     of a file by listing the directory where it counts.
     """
     from .cells import say_name  # noqa: PLC0415
-    from .quota_commands import connected  # noqa: PLC0415
+    from .meant_cluster import connected  # noqa: PLC0415
 
     with connected(directory) as fs:
         found = fs.paths_of(inode)

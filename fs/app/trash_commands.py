@@ -19,8 +19,9 @@ from .amounts import count_text
 from .cells import cell, print_table, say_name, table
 from .errors import named
 from .listing import confirm
+from .meant_cluster import connected
 from .paths_on_mounts import path_inside
-from .quota_commands import DirOption, JsonOption, connected
+from .quota_commands import DirOption, JsonOption
 
 rm = typer.Typer(add_completion=False)
 trash = typer.Typer(

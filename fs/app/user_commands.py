@@ -24,7 +24,6 @@ from .amounts import parse_time_s
 from .cells import print_table, table
 from .where import ConfigOption, DirOption, find
 
-SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 EXPIRE_DAYS_MAX: Final = 36_500
 
 user = typer.Typer(help="Users of a closed cluster.", no_args_is_help=True, add_completion=False)
@@ -45,26 +44,6 @@ def parse_ids(text: str) -> list[int]:
     if max(numbers, default=0) > ID_MAX:
         raise FsError(Status.INVALID_ARGUMENT, f"--groups {text}: at most {ID_MAX}")
     return numbers
-
-
-def parse_time_s(text: str, option: str, *, days_max: int) -> int:
-    """Return the seconds of 30m, 12h or 90d.
-
-    Args:
-        text: what was said.
-        option: with which it was said, for people.
-        days_max: more than this is refused.
-
-    Raises:
-        FsError: INVALID_ARGUMENT.
-    """
-    match = re.fullmatch(r"([1-9]\d{0,9})([mhd])", text)
-    if match is None:
-        raise FsError(Status.INVALID_ARGUMENT, f"{option} {text!r}: say for example 30m, 12h or 5d")
-    seconds = int(match[1]) * SECONDS[match[2]]
-    if seconds > days_max * SECONDS["d"]:
-        raise FsError(Status.INVALID_ARGUMENT, f"{option} {text}: at most {days_max}d")
-    return seconds
 
 
 @user.command("add")

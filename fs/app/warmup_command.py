@@ -22,8 +22,8 @@ from ..schema.inode import Inode, InodeType
 from ..schema.status import FsError, Retry, Status
 from .amounts import bytes_text
 from .errors import named
+from .meant_cluster import connected
 from .paths_on_mounts import path_inside
-from .quota_commands import connected
 
 PIECE_BYTES = 128 * 1024 * 1024
 """Between two steps of the progress."""

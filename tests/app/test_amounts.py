@@ -2,7 +2,8 @@
 
 import pytest
 
-from fs.app.amounts import age_text, bytes_text, count_text, ids_text
+from fs.app.amounts import age_text, bytes_text, count_text, ids_text, parse_number
+from fs.schema.status import FsError, Status
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,12 @@ def test_of_many_ids_it_is_said_that_there_are_more():
     assert ids_text([3, 7]) == "3, 7"
     assert ids_text(range(1, 13)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
     assert ids_text(range(1, 41)) == "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 28 more"
+
+
+@pytest.mark.parametrize("text", ["16384P", "99999999T", "18446744073709551616"])
+def test_a_limit_that_no_message_can_carry_is_refused(text):
+    """It ended in a traceback."""
+    assert parse_number("16383P") == 16383 << 50
+    with pytest.raises(FsError) as caught:
+        parse_number(text)
+    assert caught.value.status is Status.INVALID_ARGUMENT

@@ -21,7 +21,7 @@ from fs.app.cluster_dir import (
     storage_names,
 )
 from fs.app.cluster_plan import server_configs
-from fs.app.quota_commands import connected
+from fs.app.meant_cluster import connected
 from fs.app.store_access import is_running
 from fs.schema.status import FsError, Status
 

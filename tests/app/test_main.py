@@ -11,11 +11,9 @@ import typer
 
 from fs.app.groups import GROUPS
 from fs.app.main import app
-from fs.app.quota_commands import parse_number
 from fs.app.release import RELEASE
 from fs.app.sections import SECTIONS
 from fs.kernels.in_use import kernels_in_use
-from fs.schema.status import FsError, Status
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"]])
@@ -94,15 +92,6 @@ def test_a_number_that_no_inode_has_is_refused(number, capsys):
         app(["path", number])
     assert ended.value.code == 2
     assert "18446744073709551615" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["16384P", "99999999T", "18446744073709551616"])
-def test_a_limit_that_no_message_can_carry_is_refused(text):
-    """It ended in a traceback."""
-    assert parse_number("16383P") == 16383 << 50
-    with pytest.raises(FsError) as caught:
-        parse_number(text)
-    assert caught.value.status is Status.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("words", [["umount"], ["mount"], ["stat"], ["profile"], ["up", "--mount"]])

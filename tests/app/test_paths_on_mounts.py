@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from fs.app import paths_on_mounts, quota_commands, which_cluster
+from fs.app import meant_cluster, paths_on_mounts, which_cluster
 from fs.app.cluster_dir import ClusterDir, ClusterRecord, save_record
+from fs.app.meant_cluster import meant_directory
 from fs.app.mount_point import mounted_sources
 from fs.app.paths_on_mounts import mount_of, on_mount, path_inside
-from fs.app.quota_commands import meant_directory
 from fs.app.which_cluster import directory_of_cluster
 from fs.runtime import mount_table
 from fs.schema.config import ProcessConfig, ProcessSection
@@ -124,20 +124,20 @@ def test_the_cluster_is_the_one_that_is_mounted_there(mounts, monkeypatch):
 
 
 def test_a_cluster_of_other_machines_is_reached_as_its_mount_daemon_does(mounts, monkeypatch):
-    monkeypatch.setattr(quota_commands, "mount_daemon_at", lambda _: None)
+    monkeypatch.setattr(meant_cluster, "mount_daemon_at", lambda _: None)
     with pytest.raises(FsError, match="no process runs here that you may ask"):
-        quota_commands.connected(None, [f"{mounts}/one/d"])
+        meant_cluster.connected(None, [f"{mounts}/one/d"])
     process = ProcessSection(cluster_id="ember-one", mgmtd_addresses=("tcp:far:1", "tcp:far:2"))
     config = ProcessConfig(process=process)
     seen = []
-    monkeypatch.setattr(quota_commands, "mount_daemon_at", lambda place: (place, config))
+    monkeypatch.setattr(meant_cluster, "mount_daemon_at", lambda place: (place, config))
     monkeypatch.setattr(
-        quota_commands, "connect_blocking", lambda *given, **more: seen.append((given, more))
+        meant_cluster, "connect_blocking", lambda *given, **more: seen.append((given, more))
     )
     monkeypatch.delenv("EMBERFS_TOKEN_FILE", raising=False)
-    quota_commands.connected(None, [f"{mounts}/one/d"])
+    meant_cluster.connected(None, [f"{mounts}/one/d"])
     monkeypatch.setenv("EMBERFS_TOKEN_FILE", "/mine")
-    quota_commands.connected(None, [f"{mounts}/one/d"])
+    meant_cluster.connected(None, [f"{mounts}/one/d"])
     there = (("tcp:far:1", "tcp:far:2"), "ember-one")
     assert seen == [(there, {"token": None, "key_file": ""}), (there, {})]
 

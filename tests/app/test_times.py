@@ -3,7 +3,7 @@
 import pytest
 
 from fs.app.admin import garbage, nodes
-from fs.app.user_commands import parse_time_s
+from fs.app.amounts import parse_time_s
 from fs.schema.status import FsError, Status
 
 

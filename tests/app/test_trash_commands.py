@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fs.app import quota_commands, trash_commands
-from fs.app.quota_commands import connected
+from fs.app import meant_cluster, trash_commands
+from fs.app.meant_cluster import connected
 from fs.schema.status import FsError, Status
 
 
@@ -37,8 +37,8 @@ def test_a_path_of_the_machine_is_none_of_a_cluster_that_nobody_named(tmp_path, 
     """`ember rm /home/x` on a server means that machine's /home/x,
     not what the file system calls so.
     """
-    monkeypatch.setattr(quota_commands, "configured_file", lambda: tmp_path / "mgmtd.toml")
-    monkeypatch.setattr(quota_commands, "_connected_elsewhere", lambda where: where)
+    monkeypatch.setattr(meant_cluster, "configured_file", lambda: tmp_path / "mgmtd.toml")
+    monkeypatch.setattr(meant_cluster, "_connected_elsewhere", lambda where: where)
     (tmp_path / "file").touch()
     with pytest.raises(FsError, match="path of this machine") as caught:
         connected(None, [str(tmp_path / "file")])

@@ -22,9 +22,8 @@ from ...client.native import EmberFs
 from ...client.native_file import EmberFile
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text
+from ..amounts import bytes_text, parse_number
 from ..listing import JsonOption, print_rows, progress_bar
-from ..quota_commands import parse_number
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
 from .standing import absolute, run_fs

@@ -12,8 +12,8 @@ import typer
 from ...client.native import EmberFs
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
+from ..amounts import parse_number
 from ..listing import JsonOption, print_facts, progress_bar
-from ..quota_commands import parse_number
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
 from .standing import absolute, run_fs, shown

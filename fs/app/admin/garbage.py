@@ -14,9 +14,8 @@ import typer
 from ...admin.gc_pause import pause_until, paused_until_ns
 from ...admin.stored import garbage, truncation_count
 from ...kv.api import KvEngine
-from ..amounts import age_text, bytes_text
+from ..amounts import age_text, bytes_text, parse_time_s
 from ..listing import JsonOption, print_facts, print_rows, time_text
-from ..user_commands import parse_time_s
 from ..where import ConfigOption, DirOption, find
 
 PAUSE_DAYS_MAX: Final = 7
@@ -146,7 +145,7 @@ def list_(
     columns = {
         "kind": None,
         "inode_id": None,
-        "due_in_s": age_text,
+        "due_in_s": lambda left_s: age_text(left_s) if left_s > 0 else "now",
         "uid": None,
         "length_bytes": bytes_text,
     }

@@ -7,7 +7,7 @@ import typer
 from ...rpc.channel import ChannelPool
 from ...schema.proto import common_pb2
 from ...schema.routing import RoutingInfo
-from ..quota_commands import parse_number
+from ..amounts import parse_number
 from ..where import Where
 from .meta_calls import inode_of
 

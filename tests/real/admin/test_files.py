@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from fs.app.cluster_dir import ClusterDir
-from fs.app.quota_commands import connected
+from fs.app.meant_cluster import connected
 from fs.app.store_access import open_chosen, store_of_cluster
 from fs.kv.transact import transact
 from fs.meta.records import inode_key
