@@ -169,8 +169,7 @@ def _old_image(info: RoutingInfo, chain: Chain, last: TargetId) -> Finding:
     if len(chain.targets) > 1:
         accept = (
             f"ember admin chain rotate-lost {chain.chain_id} {last}, to go on from another member "
-            "as it was when it left;"
-            f" or, if that is longer ago than this image, {accept}"
+            f"as it was when it left; or, if that is longer ago than this image, {accept}"
         )
     return Finding(
         "chain-unavailable",
@@ -217,11 +216,9 @@ def _restored(info: RoutingInfo, chain: Chain) -> Finding:
         Severity.CRITICAL,
         f"chain {chain.chain_id}",
         "nobody serves it yet: it was restored, and those who may have newer data than the backup "
-        "knows have not all been heard;"
-        f" targets away: {', '.join(map(str, away)) or 'none'}",
+        f"knows have not all been heard; targets away: {', '.join(map(str, away)) or 'none'}",
         "start their nodes.  Only if one is lost for good: ember admin chain rotate-lost "
-        f"{chain.chain_id}"
-        f" {away[0] if away else 'TARGET'}",
+        f"{chain.chain_id} {away[0] if away else 'TARGET'}",
     )
 
 
@@ -234,8 +231,8 @@ def _unavailable(info: RoutingInfo, chain: Chain, last: TargetId | None) -> Find
         f"nobody serves it; the newest data is on {where}: its files can neither be read nor "
         "written",
         f"start that node{_stand_ins(info, chain)}.  Only if its disk is lost for good, and with "
-        "it what was written last:"
-        f" ember admin chain rotate-lost {chain.chain_id} {last or 'TARGET'}",
+        f"it what was written last: ember admin chain rotate-lost {chain.chain_id} "
+        f"{last or 'TARGET'}",
     )
 
 
@@ -257,8 +254,8 @@ def _degraded(now: Snapshot) -> Iterator[Finding]:
             f"{count} of {wanted} replicas serve{', the next failure stops it' if is_last else ''};"
             f" {rest if len(chains) > 1 else _rest(info, chains[0], has_targets=True)}",
             "wait, if one is syncing (ember status tells how long); else start the nodes of the "
-            "others, mend their disks,"
-            " or let them be replaced: ember admin node drain, ember admin disk replace",
+            "others, mend their disks, or let them be replaced: ember admin node drain, ember "
+            "admin disk replace",
         )
 
 
@@ -311,8 +308,8 @@ def _disks(now: Snapshot) -> Iterator[Finding]:
             f"node {node_id} disk {index}",
             f"{disk['path']} is not in use: {disk['trouble']}",
             "mount it, or mend what is wrong with it: it is taken into use by itself.  If it is "
-            "lost, move what it held to others"
-            f" and exchange it: ember admin disk replace {node_id} {index}",
+            "lost, move what it held to others and exchange it: ember admin disk replace "
+            f"{node_id} {index}",
         )
     for target in now.routing.targets.values():
         if target.is_slow:
@@ -322,8 +319,8 @@ def _disks(now: Snapshot) -> Iterator[Finding]:
                 f"node {target.node_id} disk {target.disk_index}",
                 "answers far more slowly than it used to, or than others: every write to its "
                 "chains waits for it",
-                "look at it (smartctl, dmesg); to replace it:"
-                f" ember admin disk drain {target.node_id} {target.disk_index}",
+                "look at it (smartctl, dmesg); to replace it: ember admin disk drain "
+                f"{target.node_id} {target.disk_index}",
             )
         is_told = (target.node_id, target.disk_index) in unused
         if target.trouble and target.chain_id and not is_told:
@@ -387,11 +384,9 @@ def _leases(now: Snapshot) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"node {node_id}",
                 f"{max(0.0, left_s):.1f} s of its lease of {lease_s:g} s are left: its heartbeats "
-                "are answered late,"
-                " and when it runs out the node stops serving",
+                "are answered late, and when it runs out the node stops serving",
                 "look at the load of the node and of the manager's, and at the network between "
-                "them;"
-                " ember_node_lease_margin_seconds shows the course",
+                "them; ember_node_lease_margin_seconds shows the course",
             )
 
 
@@ -434,8 +429,7 @@ def _inline(now: Snapshot) -> Iterator[Finding]:
                 Severity.NOTICE,
                 f"node {node_id}",
                 f"{now.inline_bytes} bytes of small files are in the metadata store, of {most} "
-                "that may be:"
-                " new ones go to chunks, and take longer to be made",
+                "that may be: new ones go to chunks, and take longer to be made",
                 "raise meta.inline_total_bytes_max if the metadata store has the space",
             )
 
@@ -545,8 +539,8 @@ def _links(now: Snapshot) -> Iterator[Finding]:
             Severity.WARNING,
             f"{caller} and node {node_id}",
             f"it cannot connect to that node, which the manager hears: {passing} its requests on "
-            f"({count} in {since_s:.0f} s), "
-            "which costs everybody on the way more than straight ones",
+            f"({count} in {since_s:.0f} s), which costs everybody on the way more than straight "
+            "ones",
             "look at the network between the two: routes, packet filters, switches on the "
             f"way to {address}",
         )

@@ -164,8 +164,7 @@ class ChunkRules:
             if record.client_id not in living and age_ns > DEAD_SESSION_NS:
                 text = (
                     f"{facts.text}: session {record.session_id} of client {record.client_id}, "
-                    "which is"
-                    f" gone, is {age_ns // 10**9} s old: does a metadata service run?"
+                    f"which is gone, is {age_ns // 10**9} s old: does a metadata service run?"
                 )
                 yield Finding(Kind.DEAD_SESSION, facts.inode_id, text)
 

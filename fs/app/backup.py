@@ -185,9 +185,8 @@ def age_note(started_ns: int, now_ns: int) -> str:
     hours = max(0, now_ns - started_ns) / 3.6e12
     return (
         f"ember: note: this is the state of {then}, {hours:.1f} h ago. If the cluster has worked "
-        "since, unmount all clients;"
-        " chains serve when those disks are there that can tell which copy is the newest."
-        " Then `ember admin chunks compare` shows whether all are equal\n"
+        "since, unmount all clients; chains serve when those disks are there that can tell which "
+        "copy is the newest. Then `ember admin chunks compare` shows whether all are equal\n"
     )
 
 

@@ -137,9 +137,9 @@ def check_unchanged(options: UpOptions, record: ClusterRecord) -> None:
             said, is_so = ("rocksdb" if value == "" else value for value in (given, made))
             raise FsError(
                 Status.BAD_CONFIG,
-                f"{name} {said}: this cluster was made with {is_so};"
-                " leave it out, use another --dir,"
-                f" or remove the cluster: {ClusterDir(options.directory).command('down --wipe')}",
+                f"{name} {said}: this cluster was made with {is_so}; leave it out, use another "
+                "--dir, or remove the cluster: "
+                f"{ClusterDir(options.directory).command('down --wipe')}",
             )
     if options.is_closed and not record.is_closed:
         raise FsError(

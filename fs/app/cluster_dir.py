@@ -300,9 +300,8 @@ def need_record(directory: ClusterDir) -> ClusterRecord:
         raise FsError(
             Status.BAD_CLUSTER_DIR,
             f"{directory.path} holds no cluster; `ember up` makes one on this machine alone, and "
-            "commands reach one of"
-            " several machines by the file of any of its processes: --config FILE, or "
-            "EMBERFS_CONFIG",
+            "commands reach one of several machines by the file of any of its processes: --config "
+            "FILE, or EMBERFS_CONFIG",
         )
     return record
 

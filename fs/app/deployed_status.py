@@ -117,8 +117,8 @@ def render_deployed(status: dict[str, Any]) -> str:
             *chain_lines(status, has_nodes=True),
             *(f"mount: {m['mount_point']} on {m['host']}" for m in status["mounts"]),
             (
-                f"disks: {bytes_text(space['free_bytes'])} of"
-                f" {bytes_text(space['capacity_bytes'])} free, all copies counted"
+                f"disks: {bytes_text(space['free_bytes'])} of "
+                f"{bytes_text(space['capacity_bytes'])} free, all copies counted"
             ),
             "what is wrong, and what to do: ember admin doctor",
         ]

@@ -56,9 +56,8 @@ def check_there(config: ProcessConfig) -> None:
         raise FsError(
             Status.KV_EMPTY,
             f"{config.kv.path}: the store that was here is not: mount its disk, or restore a "
-            "backup:"
-            f" ember restore FILE --kv rocksdb:{config.kv.path}; only to begin anew, without the "
-            f"files, remove {mark}",
+            f"backup: ember restore FILE --kv rocksdb:{config.kv.path}; only to begin anew, "
+            f"without the files, remove {mark}",
         )
 
 

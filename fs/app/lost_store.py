@@ -66,7 +66,7 @@ def check_chains(directory: ClusterDir, *, has_chains: bool) -> None:
 def _is_empty(directory: ClusterDir, what: Path | str, why: str) -> FsError:
     return FsError(
         Status.KV_EMPTY,
-        f"{what}: {why}; bring it back, or restore a backup of it:"
-        f" {directory.command('restore FILE')};"
-        f" only to begin anew, without the files: {directory.command('down --wipe')}",
+        f"{what}: {why}; bring it back, or restore a backup of it: "
+        f"{directory.command('restore FILE')}; only to begin anew, without the files: "
+        f"{directory.command('down --wipe')}",
     )

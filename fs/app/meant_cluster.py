@@ -104,8 +104,7 @@ def _connected_as_daemon(where: OnMount) -> BlockingFs:
     if found is None:
         detail = (
             f"{where.mount_point} is a mount of {where.cluster_id}, of which no process runs here "
-            "that you may ask: "
-            "be its owner, or name a directory by --dir"
+            "that you may ask: be its owner, or name a directory by --dir"
         )
         raise FsError(Status.NOT_RUNNING, detail)
     process, auth = found[1].process, found[1].auth

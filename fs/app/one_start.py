@@ -95,8 +95,7 @@ def check_stopped(directory: ClusterDir) -> None:
             raise FsError(
                 Status.ALREADY_RUNNING,
                 f"the supervisor of {directory.path} runs, but nobody can ask it: was "
-                f"{directory.run_path} emptied?"
-                f" stop it: {directory.command('down')}",
+                f"{directory.run_path} emptied? stop it: {directory.command('down')}",
             )
         time.sleep(POLL_S)
     if not directory.starting_path.exists():

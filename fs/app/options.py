@@ -81,8 +81,8 @@ def running_cluster(given: Path | None) -> ClusterDir:
     if file is not None:
         detail = (
             f"this is for clusters of `ember up`, and {file} is of a deployed one: ember status "
-            "and ember admin doctor tell of it,"
-            " and each process shows its metrics at process.metrics_address"
+            "and ember admin doctor tell of it, and each process shows its metrics at "
+            "process.metrics_address"
         )
         raise FsError(Status.NOT_SUPPORTED, detail)
     return chosen_directory(given)

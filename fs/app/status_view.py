@@ -75,9 +75,8 @@ def failure_texts(directory: ClusterDir, services: list[dict[str, Any]]) -> list
     what its log said last.
     """
     return [
-        f"problem: {s['name']} has ended ({s['last_exit']}) and is started again; its log, "
-        f"{path}, ends with:"
-        f" {supervisor_link.last_line(path)}"
+        f"problem: {s['name']} has ended ({s['last_exit']}) and is started again; its log, {path}, "
+        f"ends with: {supervisor_link.last_line(path)}"
         for s in services
         if s["last_exit"] and s["state"] in {"restarting", "starting"}
         for path in [directory.log_path(s["name"])]
@@ -188,8 +187,7 @@ def loss_texts(chains: list[dict[str, Any]]) -> list[str]:
     """Return a line for each chain that may have lost what no sync had covered."""
     return [
         f"losses: chain {c['chain_id']}: {c['loss_count']} so far: machines lost power, or their "
-        "last server was given up;"
-        " what was written just before and not synced may be gone"
+        "last server was given up; what was written just before and not synced may be gone"
         for c in chains
         if c["loss_count"]
     ]
@@ -203,11 +201,10 @@ def slow_texts(chains: list[dict[str, Any]]) -> list[str]:
     for target in (t for c in chains for t in c["targets"] if t["is_slow"]):
         slow.setdefault(target["node_id"], []).append(target["target_id"])
     return [
-        f"problem: node {node_id} has a slow disk, below target"
-        f"{'s' if len(targets) > 1 else ''} {', '.join(map(str, sorted(targets)))}: every write "
-        "to their chains waits"
-        " for it.  Its log tells since when and how slow; look at the disk (smartctl, dmesg), "
-        "replace it if it stays so"
+        f"problem: node {node_id} has a slow disk, below target{'s' if len(targets) > 1 else ''} "
+        f"{', '.join(map(str, sorted(targets)))}: every write to their chains waits for it.  Its "
+        "log tells since when and how slow; look at the disk (smartctl, dmesg), replace it if it "
+        "stays so"
         for node_id, targets in sorted(slow.items())
     ]
 

@@ -88,8 +88,7 @@ def _silence(directory: ClusterDir, error: OSError) -> FsError:
     if supervisor_of(directory) is not None:
         detail = (
             f"the supervisor of {directory.path} runs, but its socket is gone: was "
-            f"{directory.run_path} emptied?"
-            f" stop it: {directory.command('down')}"
+            f"{directory.run_path} emptied? stop it: {directory.command('down')}"
         )
     elif has_orphans(directory):
         detail = (

@@ -165,9 +165,8 @@ def why_unavailable(
     why = troubles[0] if troubles else f"not after {CHAIN_TIMEOUT_S:g} s"
     return FsError(
         Status.CHAIN_UNAVAILABLE,
-        f"some chains have no serving target: {why}; logs: {directory.path / 'logs'};"
-        f" to put it right: {directory.command('up --no-mount')}, then "
-        f"{directory.command('admin doctor')}",
+        f"some chains have no serving target: {why}; logs: {directory.path / 'logs'}; to put it "
+        f"right: {directory.command('up --no-mount')}, then {directory.command('admin doctor')}",
     )
 
 

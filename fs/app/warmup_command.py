@@ -205,8 +205,7 @@ def _say(outcome: Outcome) -> None:
     gone = f"; {outcome.gone_count} were gone" if outcome.gone_count else ""
     typer.echo(
         f"{outcome.file_count} {'file' if outcome.file_count == 1 else 'files'}, "
-        f"{bytes_text(outcome.byte_count)}:"
-        f" replicas read {bytes_text(outcome.read_bytes)}{gone}"
+        f"{bytes_text(outcome.byte_count)}: replicas read {bytes_text(outcome.read_bytes)}{gone}"
     )
     if outcome.is_complete:
         return

@@ -202,10 +202,9 @@ class Where:
                 raise FsError(
                     Status.NOT_SUPPORTED,
                     f"the manager at {address} has a store of its own ({section.path}) and serves "
-                    "it to nobody:"
-                    f" stop it and name the store on its machine, --kv rocksdb:{section.path}; a "
-                    "kv process"
-                    " serves a store while all work (deploy/README.md)",
+                    "it to nobody: stop it and name the store on its machine, --kv "
+                    f"rocksdb:{section.path}; a kv process serves a store while all work "
+                    "(deploy/README.md)",
                 )
             section = KvSection(engine="remote", address=address)
         return StoreChoice(section, self.cluster_id, self.auth)

@@ -64,8 +64,7 @@ def require_quick_flushes(directory: Path) -> None:
                 raise FsError(
                     Status.BUSY,
                     f"{directory}: a flush takes more than {FLUSH_S_MAX} s just now, and opening "
-                    "the disk would hold up the others;"
-                    " a start of the process does not ask",
+                    "the disk would hold up the others; a start of the process does not ask",
                 )
     except OSError:
         return

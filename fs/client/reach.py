@@ -258,8 +258,7 @@ class Reach:
         self._set_cuts({**self._cuts, process: _Cut(node, now_s, wanted_count)})
         log.warning(
             "node %d at %s is not reached from here: neither do calls to it end nor can it be "
-            "connected to;"
-            " until it is, other storage nodes are asked to pass requests on to it",
+            "connected to; until it is, other storage nodes are asked to pass requests on to it",
             node.node_id,
             node.address,
         )

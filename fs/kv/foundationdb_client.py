@@ -64,8 +64,7 @@ def key_prefix(cluster_id: str) -> bytes:
         raise FsError(
             Status.BAD_CONFIG,
             f"process.cluster_id {cluster_id!r} is too long for FoundationDB: {len(prefix)} bytes "
-            "as"
-            f" {prefix.decode()}, at most {PREFIX_BYTES_MAX}",
+            f"as {prefix.decode()}, at most {PREFIX_BYTES_MAX}",
         )
     return prefix
 

@@ -160,9 +160,8 @@ class TransactionSnapshot:
             raise FsError(
                 Status.KV_TOO_OLD,
                 f"this store shows one state for {TRANSACTION_AGE_S_MAX:g} s only, which is too "
-                "short to"
-                " read all of it; run it again with --pause, which holds up changes of names and"
-                " attributes meanwhile (reading and writing of open files goes on)",
+                "short to read all of it; run it again with --pause, which holds up changes of "
+                "names and attributes meanwhile (reading and writing of open files goes on)",
             ) from error
         self._page_rows.note(rows)
         return rows

@@ -157,8 +157,7 @@ class RemoteEngine:
         if known.boot and store.boot != known.boot:
             self._failure = (
                 f"key-value store {self._address}: its machine started anew and may have lost "
-                "commits"
-                " that were not durable; this process must start anew, too"
+                "commits that were not durable; this process must start anew, too"
             )
             self._failed.set()
             self._check()

@@ -213,8 +213,7 @@ def _remedy(directory: Path) -> str:
     manifest, bad = damage
     return (
         f"{manifest} is damaged at byte {bad}: {copy}, or, if the power failed while its end was "
-        "written,"
-        f" cut it there: truncate -s {bad} {manifest}; what is missing then is refused"
+        f"written, cut it there: truncate -s {bad} {manifest}; what is missing then is refused"
     )
 
 
@@ -226,10 +225,8 @@ def check_readable(directory: Path) -> None:
         raise FsError(
             Status.KV_DAMAGED,
             f"{path} is damaged at byte {at}, nothing behind it can be read; put back a copy of "
-            f"{directory},"
-            f" or, if the power failed while its end was written, cut it there: truncate -s {at} "
-            f"{path};"
-            " what is missing then is refused",
+            f"{directory}, or, if the power failed while its end was written, cut it there: "
+            f"truncate -s {at} {path}; what is missing then is refused",
         )
 
 

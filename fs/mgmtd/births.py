@@ -65,8 +65,8 @@ def _refusal(target_id: TargetId, birth_ns: int, chain: Chain) -> FsError:
     return FsError(
         Status.FOREIGN_DISK,
         f"target {target_id}: its disk served chains of another store, made {_time(birth_ns)}: "
-        "bring that store back,"
-        f" or restore a backup of it (the chains of this one were made {_time(chain.birth_ns)})",
+        "bring that store back, or restore a backup of it (the chains of this one were made "
+        f"{_time(chain.birth_ns)})",
     )
 
 

@@ -25,9 +25,7 @@ def too_old(info: RoutingInfo, node: NodePb) -> FsError | None:
         return None
     return FsError(
         Status.NOT_SUPPORTED,
-        f"node {node.node_id}: its storage process, of release {node.release or 'unknown'}, is "
-        "too old for the metadata of this"
-        f" cluster (it knows level {node.storage_level}, {level_min} is needed), and serves "
-        "nothing: start it from the"
-        " release of the metadata services",
+        f"node {node.node_id}: its storage process, of release {node.release or 'unknown'}, is too "
+        f"old for the metadata of this cluster (it knows level {node.storage_level}, {level_min} "
+        "is needed), and serves nothing: start it from the release of the metadata services",
     )

@@ -283,10 +283,10 @@ class Connection:
         if self._framed.version < method.version_min:
             raise FsError(
                 Status.RPC_BAD_VERSION,
-                f"{method} as this release asks it is known since protocol version"
-                f" {method.version_min}; {self._address} (release "
-                f"{self.peer.release or 'unknown'}) and"
-                f" this side have {self._framed.version} in common: upgrade it before its callers",
+                f"{method} as this release asks it is known since protocol version "
+                f"{method.version_min}; {self._address} (release {self.peer.release or 'unknown'}) "
+                f"and this side have {self._framed.version} in common: upgrade it before its "
+                "callers",
             )
         request_id = self._last_id = self._last_id + 1
         if tracing.live.count and self._framed.version >= FLAGS_VERSION_MIN:

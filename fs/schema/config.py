@@ -514,8 +514,7 @@ def check_relations(config: ProcessConfig) -> None:
         raise FsError(
             Status.BAD_CONFIG,
             f"mgmtd.node_lease_s ({mgmtd.node_lease_s}) may be at most {lease_s_max:.2f}, to end "
-            "before"
-            f" mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s}) on clocks that drift",
+            f"before mgmtd.node_failed_after_s ({mgmtd.node_failed_after_s}) on clocks that drift",
         )
     if mgmtd.node_failed_after_s >= config.storage.link_failed_after_s:
         raise FsError(
@@ -606,8 +605,7 @@ def check_metrics_address(config: ProcessConfig) -> None:
     raise FsError(
         Status.BAD_CONFIG,
         f"process.metrics_address ({process.metrics_address}) reaches beyond this machine, where "
-        "metrics ask"
-        " nobody for a key; set process.is_open_metrics_allowed if that is meant",
+        "metrics ask nobody for a key; set process.is_open_metrics_allowed if that is meant",
     )
 
 

@@ -30,8 +30,8 @@ PROCESS_BLOCKS: Final = gauge(
     "ember_process_python_blocks",
     _ALL,
     "Pieces of memory, of 512 bytes at most, that Python has in use. If this goes on growing, the "
-    "process keeps something of what it"
-    " has done; process_resident_memory_bytes also tells of what was in use once.",
+    "process keeps something of what it has done; process_resident_memory_bytes also tells of what "
+    "was in use once.",
 )
 SERVER_DURATION: Final = histogram(
     "ember_rpc_server_request_duration_seconds",
@@ -304,8 +304,8 @@ RELAYED_LINKS: Final = gauge(
     "ember_storage_relayed_links",
     _STORAGE,
     "Clients, and metadata services, that do not reach another storage node, counted for each: "
-    "this one has passed requests on to it within the last"
-    " minute. How many requests say the metrics of remote calls, by the method Storage.Relay.",
+    "this one has passed requests on to it within the last minute. How many requests say the "
+    "metrics of remote calls, by the method Storage.Relay.",
 )
 
 # ---- meta ----------------------------------------------------------------------------------------

@@ -310,8 +310,8 @@ class StorageService:
         ):
             raise FsError(
                 Status.SYNC_REFUSED,
-                f"target {target_id} is {place.public_state.name},"
-                f" here {place.target.local_state.name}",
+                f"target {target_id} is {place.public_state.name}, here "
+                f"{place.target.local_state.name}",
             )
         return place
 

@@ -252,9 +252,8 @@ class Targets:
             return
         reason = (
             f"{target.disk.path} has checksum blocks of {own_bytes} bytes, its predecessor's disk "
-            f"of {told_bytes}: disks of a cluster"
-            " must have the same; the one that came last is to be drained, and formatted anew as "
-            "the others are"
+            f"of {told_bytes}: disks of a cluster must have the same; the one that came last is to "
+            "be drained, and formatted anew as the others are"
         )
         self.put_offline(target, Hold.UNFIT, reason)
         raise FsError(Status.CHECKSUM_BLOCKS_DIFFER, f"target {target.target_id}: {reason}")

@@ -82,8 +82,8 @@ def cluster_init(
     process, auth = servers[0].config.process, servers[0].config.auth
     initialise(process.mgmtd_addresses, process.cluster_id, made, timeout_s=TIMEOUT_S, auth=auth)
     typer.echo(
-        f"cluster {process.cluster_id}: {len(made.nodes)} nodes,"
-        f" {len(made.chains)} chains of {replicas}"
+        f"cluster {process.cluster_id}: {len(made.nodes)} nodes, {len(made.chains)} chains of "
+        f"{replicas}"
     )
 
 

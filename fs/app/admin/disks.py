@@ -90,9 +90,9 @@ def replace(
         return
     exchange = (
         "exchange the disk: mount an empty file system at its path, and remove the path from "
-        "disks.json in the directory of node"
-        f" {node_id}, which takes it into use by itself, or at once when its process is "
-        f"restarted; then: ember admin disk replace {node_id} {disk_index} --done"
+        f"disks.json in the directory of node {node_id}, which takes it into use by itself, or at "
+        f"once when its process is restarted; then: ember admin disk replace {node_id} "
+        f"{disk_index} --done"
     )
     confirm([*drain_plan(info, place), f"then {exchange}"], dry_run=dry_run, yes=yes)
     start_drain(where, place, wait=True)

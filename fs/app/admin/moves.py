@@ -107,9 +107,8 @@ def spread_plan(info: RoutingInfo) -> list[str]:
     size = max((chain.replica_count for chain in info.chains.values()), default=0)
     if count <= size:
         lines.append(
-            f"only {count} storage nodes are there for chains of {size}: nothing can be moved, "
-            "not from disk to disk of one node"
-            " either, until there is one more"
+            f"only {count} storage nodes are there for chains of {size}: nothing can be moved, not "
+            "from disk to disk of one node either, until there is one more"
         )
     return lines
 

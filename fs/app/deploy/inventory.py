@@ -250,8 +250,7 @@ def _role_problems(inventory: Inventory) -> Iterator[str]:
     if storage_count < inventory.cluster.replicas:
         yield (
             f"{inventory.cluster.replicas} replicas need as many storage hosts, not "
-            f"{storage_count}:"
-            " one copy per host"
+            f"{storage_count}: one copy per host"
         )
 
 

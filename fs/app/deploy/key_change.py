@@ -135,9 +135,8 @@ def _need_own_keys(
     if others:
         raise FsError(
             Status.BAD_CONFIG,
-            f"{', '.join(others)}: other keys than in {inventory.key_path}: somebody replaces "
-            "them from elsewhere, or has;"
-            " end that there, and copy its key file here",
+            f"{', '.join(others)}: other keys than in {inventory.key_path}: somebody replaces them "
+            "from elsewhere, or has; end that there, and copy its key file here",
         )
 
 

@@ -379,9 +379,8 @@ def wanted_files(
         raise FsError(
             Status.BAD_CONFIG,
             f"{host.name}: which checksum blocks this cluster has is not known, since no other "
-            "storage host says it:"
-            " name checksum_block_bytes in [settings.storage], as in the file of another one"
-            f" ({BLOCK_BYTES_UNSAID} if that does not name it)",
+            "storage host says it: name checksum_block_bytes in [settings.storage], as in the file "
+            f"of another one ({BLOCK_BYTES_UNSAID} if that does not name it)",
         )
     files = files_of(inventory, host, secrets, targets, block_bytes=size or BLOCK_BYTES_UNSAID)
     if facts.has_systemd:

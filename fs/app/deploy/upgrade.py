@@ -209,8 +209,7 @@ def overtaken(
                 if other not in {"", version}:
                     yield (
                         f"{step.role} of {step.host.name} would ask {role} of {host.name}, which "
-                        f"runs {other}:"
-                        " that one first, or all without --only"
+                        f"runs {other}: that one first, or all without --only"
                     )
 
 
@@ -243,9 +242,8 @@ def misfits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         )
     elif new["wire"][1] < old["wire"][1]:
         found.append(
-            f"{new['release']} speaks wire versions {new['wire']}, {old['release']} "
-            f"{old['wire']}: who asks would be"
-            " newer than who is asked; to go back: ember cluster stop, then deploy"
+            f"{new['release']} speaks wire versions {new['wire']}, {old['release']} {old['wire']}: "
+            "who asks would be newer than who is asked; to go back: ember cluster stop, then deploy"
         )
     if new["disk"] < old["disk"]:
         found.append(

@@ -61,10 +61,9 @@ class MemoryRoom:
         if own_bytes + count > own_bytes_max:
             what = (
                 f"{count} bytes of shared memory are not to be had: programs of user {uid} have "
-                f"{own_bytes} of {own_bytes_max}, "
-                f"those of all users of this mount {self.used_bytes}; one user alone gets "
-                f"{self._bytes_max} "
-                f"(client.batch_memory_bytes_max): close what is not used, or have it raised"
+                f"{own_bytes} of {own_bytes_max}, those of all users of this mount "
+                f"{self.used_bytes}; one user alone gets {self._bytes_max} "
+                "(client.batch_memory_bytes_max): close what is not used, or have it raised"
             )
             raise Refusal(errno.ENOMEM, what)
         self.used_bytes += count

@@ -55,9 +55,8 @@ def check_mount_point(mount_point: Path) -> None:
         names = sorted(entry.name for entry in mount_point.iterdir())
         if names:
             detail = (
-                f"{mount_point} is not empty: "
-                f"{', '.join(names[:3])}{' ...' if names[3:] else ''}; it may have been written"
-                " while nothing was mounted: move it elsewhere"
+                f"{mount_point} is not empty: {', '.join(names[:3])}{' ...' if names[3:] else ''}; "
+                "it may have been written while nothing was mounted: move it elsewhere"
             )
             raise FsError(Status.BAD_MOUNT_POINT, detail)
     except OSError as error:

@@ -355,8 +355,7 @@ class Shared:
         self._hole_told_s = now_s
         _log.warning(
             "inode %d: storage has %d of the bytes %d to %d for never written, though none of the "
-            "%d should be missing"
-            " (content %d, truncation %d)",
+            "%d should be missing (content %d, truncation %d)",
             state.inode_id,
             read.hole_bytes,
             read.offset,

@@ -42,8 +42,8 @@ async def rotate_last_serving(
         if after is not chain:
             logger.error(
                 "DATA MAY BE LOST: chain %d gives up target %d, which was the last to serve, and "
-                "believes"
-                " target %d from now on (members %s), because an operator accepted the loss",
+                "believes target %d from now on (members %s), because an operator accepted the "
+                "loss",
                 chain.chain_id,
                 lost,
                 after.targets[0].target_id,

@@ -113,8 +113,8 @@ def _authority_and_path(url: str) -> tuple[str, str]:
             if _SECRET_IN_URL.search(rest):
                 raise ValueError(
                     "this URL holds a password or token, and URLs end in logs: give token= or "
-                    "token_file="
-                    f" as a storage option, or name the token's file in {TOKEN_FILE_VARIABLE}"
+                    "token_file= as a storage option, or name the token's file in "
+                    f"{TOKEN_FILE_VARIABLE}"
                 )
             authority, _, path = rest.partition("/")
     return authority, "/" + "/".join(part for part in path.split("/") if part)
@@ -149,8 +149,7 @@ def find_place(
     if cluster is not None and is_url(cluster):
         raise ValueError(
             f"cluster={os.fspath(cluster)!r}: is a URL, not the folder of a cluster: "
-            "open_client(URL) of emberfs.opening,"
-            " or cluster_id=... and hosts=..."
+            "open_client(URL) of emberfs.opening, or cluster_id=... and hosts=..."
         )
     given = _given_token(token, token_file)
     if not token:

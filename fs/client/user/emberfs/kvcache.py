@@ -177,8 +177,7 @@ class KVCache(Closing):
             segments.close()
             raise ValueError(
                 f"{self._path}: has blocks of {min(sizes)} bytes, not "
-                f"{self._geometry.block_bytes}: "
-                "use another folder, or remove its segments"
+                f"{self._geometry.block_bytes}: use another folder, or remove its segments"
             )
 
     def _enter(self) -> OpenedSegments:

@@ -188,8 +188,7 @@ class CheckpointWriter(StorageWriter):
         except FileNotFoundError as error:
             what = (
                 "the folder of this save is gone: another one of the same checkpoint has begun "
-                "since,"
-                " or not all ranks see the same file system"
+                "since, or not all ranks see the same file system"
             )
             raise FileNotFoundError(errno.ENOENT, what, str(path.parent)) from error
 
@@ -330,8 +329,8 @@ class CheckpointReader(StorageReader):
         digest, pickled = content[len(MAGIC) :][:DIGEST_BYTES], content[len(MAGIC) + DIGEST_BYTES :]
         if not content.startswith(MAGIC):
             raise DamagedCheckpointError(
-                f"{path}: not written by emberfs: read it with"
-                " torch.distributed.checkpoint.FileSystemReader, or it is damaged"
+                f"{path}: not written by emberfs: read it with "
+                "torch.distributed.checkpoint.FileSystemReader, or it is damaged"
             )
         if digest != xxh3_64_hexdigest(pickled).encode() + b"\n":
             raise DamagedCheckpointError(f"{path}: damaged: go back to an older checkpoint")
