@@ -24,7 +24,7 @@ from unittest.mock import patch
 import trio
 
 from fs.client.fuse.direct.server import Server
-from fs.client.vfs import listers
+from fs.client.vfs import directory, listers
 from fs.client.vfs.vfs import Vfs
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
@@ -72,6 +72,7 @@ def section(source: random.Random) -> ClientSection:
 
 
 @patch.object(listers, "LEFT_COUNT_MIN", 1)
+@patch.object(directory, "PAGE_ENTRY_COUNT", 3)
 async def run(
     seed: int,
     told: list[Programs] | None = None,

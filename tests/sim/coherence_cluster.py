@@ -21,7 +21,7 @@ from msgspec import structs
 
 from fs.client.fuse.direct.server import Server
 from fs.client.native import EmberFs
-from fs.client.vfs import listers
+from fs.client.vfs import directory, listers
 from fs.client.vfs.vfs import Vfs
 from fs.schema.config import ClientSection
 
@@ -172,6 +172,7 @@ class _Run:
 
 
 @patch.object(listers, "LEFT_COUNT_MIN", 1)
+@patch.object(directory, "PAGE_ENTRY_COUNT", 3)
 async def run_over_cluster(
     seed: int,
     told: list[Programs] | None = None,

@@ -109,7 +109,7 @@ def test_who_cuts_nothing_without_asking_is_found_out(monkeypatch):
             await refresh(files, state, caller)
 
     monkeypatch.setattr(Files, "_refresh", ask_later)
-    find_out("fstat says|is not what was written", with_holes=True, inline_bytes_max=65_536)
+    find_out("stat says|is not what was written", with_holes=True, inline_bytes_max=65_536)
 
 
 async def use_further_names(programs, _is_over):

@@ -9,6 +9,7 @@ Cookie 0 is the beginning.  `rewind` forgets the entries that were read, not the
 it, but a program may go back to them on every local file system.
 """
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from ...schema.ids import InodeId
 from ...schema.inode import Inode, inode_from_pb
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
+from .asked_page import AskedPage, Moment
 from .cookie_names import CookieNames
 from .core import VfsCore
 from .handles import TakesTaskError
@@ -31,6 +33,8 @@ from .looking_up import lacks_length
 from .moved_names import MovedNames
 from .ports import Caller
 from .shown_names import ShownNames
+
+log = logging.getLogger(__name__)
 
 PAGE_ENTRY_COUNT = 512
 NAMES_KEPT_MAX = 1 << 18
@@ -60,17 +64,6 @@ class DirectoryEntry(NamedTuple):
         if isinstance(told, ListedName):
             raise FsError(Status.METADATA_DAMAGED, f"{self.name!r}: inode {told.inode_id:#x}")
         return told.inode if isinstance(told, ListedFile) else told
-
-
-class _AskedList(NamedTuple):
-    """When meta was asked for a listing."""
-
-    mark: int
-    """See `Changes`."""
-    at_s: float
-    told_mark: int
-    given_mark: int
-    """See `ToldDirectories`."""
 
 
 OnListed = Callable[[list[DirectoryEntry] | None, Exception | None], None]
@@ -106,6 +99,10 @@ class _OpenDirectory:
     has_more: bool = True
     parent_id: InodeId | None = None
     """As the last page told; it may have moved since, as anything that is listed."""
+    ahead: AskedPage | None = None
+    """What follows `page`, asked for while the program takes that in."""
+    asks_ahead: bool = True
+    """False once it was of no use."""
 
 
 class Directories:
@@ -166,7 +163,7 @@ class Directories:
         directory = self._turned_to(handle_id, cookie)
         rest = self._rest_of_page(directory, cookie, count_max, is_bare=is_bare)
         if rest is None:
-            return None
+            return self._page_ahead(directory, cookie, count_max, is_bare=is_bare)
         states = self._core.states
         has_lengths = bool(states) and not directory.is_bare
         if has_lengths and any(lacks_length(states.get(entry.told.inode_id)) for entry in rest):
@@ -192,22 +189,79 @@ class Directories:
         begins, directory = self._core.begins, self._directory(handle_id)
         if begins is None:
             return None
-        ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
-        request = self._request(directory, cookie, ask_count, is_bare=is_bare)
-        asked = self._asked_now()
+        ahead = self._ahead_for(directory, cookie, is_bare=is_bare)
+        if ahead is not None and not ahead.has_ended:
+            asked = ahead
+        else:
+            ask_count = self._ask_count(directory, cookie, count_max, is_short=is_short)
+            asked = self._asked_for(directory, cookie, ask_count, is_bare=is_bare)
+            asked.begin(begins)
 
-        def end(reply: meta_pb2.ListRsp | None, error: FsError | None) -> None:
-            if reply is None:
-                on_end(None, error)
+        def end() -> None:
+            if asked.reply is None:
+                on_end(None, asked.error)
                 return
             try:
-                page = self._page_at_once(directory, cookie, request, reply, asked)
+                page = self._page_at_once(directory, asked, asked.reply)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(None, failure)
             else:
                 on_end(page[:count_max], None)
 
-        return begins.begin(services.META_LIST, request, end)
+        asked.tell(end)
+        return asked.under_way
+
+    def _page_ahead(
+        self, directory: _OpenDirectory, cookie: int, count_max: int, *, is_bare: bool
+    ) -> list[DirectoryEntry] | None:
+        """Return what was asked for ahead, if it is there and may be shown;
+        None: it has to be waited for, or asked for.
+        """
+        ahead = self._ahead_for(directory, cookie, is_bare=is_bare)
+        if ahead is None or ahead.reply is None:
+            directory.ahead = ahead
+            return None
+        try:
+            return self._page_at_once(directory, ahead, ahead.reply)[:count_max]
+        except TakesTaskError:  # what is open here, or has changed: by a fresh listing
+            return None
+
+    def _ahead_for(
+        self, directory: _OpenDirectory, cookie: int, *, is_bare: bool
+    ) -> AskedPage | None:
+        """Take what was asked for ahead; return it if it follows the cookie, and a listing that is
+        asked for now would show the same, as far as this mount knows.
+        """
+        ahead = directory.ahead
+        if ahead is None:
+            return None
+        directory.ahead = None
+        age_s = self._core.now_s() - ahead.moment.at_s
+        is_late = age_s > self._core.section.attr_timeout_s
+        if is_late or directory.moved.change_count != ahead.moment.change_count:
+            directory.asks_ahead = False
+        elif (ahead.cookie, ahead.is_bare) == (cookie, is_bare):
+            return ahead
+        return None
+
+    def _ask_ahead(self, directory: _OpenDirectory, asked: AskedPage) -> None:
+        """Ask for the page behind the one that was asked for and is there now.
+
+        Not where attributes may not be used for any time: nor may what was asked for before.
+        """
+        core, is_whole = self._core, asked.request.entry_count_max == PAGE_ENTRY_COUNT
+        if not (is_whole and directory.has_more and directory.asks_ahead and directory.page):
+            return
+        if core.begins is None or core.section.attr_timeout_s <= 0.0:
+            return
+        cookie = directory.page[-1].cookie
+        ahead = self._asked_for(directory, cookie, PAGE_ENTRY_COUNT, is_bare=asked.is_bare)
+        try:
+            ahead.begin(core.begins)
+        except FsError as error:  # whoever needs it meets it, too
+            log.debug("inode %d: nothing asked for ahead: %s", directory.inode_id, error)
+            return
+        directory.ahead = ahead if ahead.under_way is not None else None
 
     def _turned_to(self, handle_id: int, cookie: int, waited_s: float = 0.0) -> _OpenDirectory:
         """Return an open directory of which the kernel wants what follows a cookie;
@@ -339,7 +393,14 @@ class Directories:
         directory.page = []
         directory.first_cookie = directory.after_cookie = 0
         directory.has_more = True
-        directory.parent_id = None
+        directory.parent_id = directory.ahead = None
+        directory.asks_ahead = True
+
+    def _asked_for(
+        self, directory: _OpenDirectory, cookie: int, entry_count: int, *, is_bare: bool
+    ) -> AskedPage:
+        request = self._request(directory, cookie, entry_count, is_bare=is_bare)
+        return AskedPage(cookie, request, self._moment(directory), self._core.now_s)
 
     def _request(
         self, directory: _OpenDirectory, cookie: int, count: int, *, is_bare: bool
@@ -354,15 +415,12 @@ class Directories:
             wants_directory=not cookie,
         )
 
-    def _asked_now(self) -> _AskedList:
-        core = self._core
-        return _AskedList(
-            core.changes.mark(), core.now_s(), core.told.mark(), core.told.given_mark()
-        )
+    def _moment(self, directory: _OpenDirectory) -> Moment:
+        core, told = self._core, self._core.told
+        marks = core.changes.mark(), directory.moved.change_count, told.mark(), told.given_mark()
+        return Moment(core.now_s(), *marks)
 
-    def _note_told(
-        self, directory: _OpenDirectory, reply: meta_pb2.ListRsp, asked: _AskedList
-    ) -> None:
+    def _note_told(self, directory: _OpenDirectory, reply: meta_pb2.ListRsp, asked: Moment) -> None:
         """Take in what a reply tells of the directory itself,
         which is being read from its beginning.
 
@@ -384,7 +442,7 @@ class Directories:
         request = self._request(directory, cookie, count, is_bare=False)
         after = request.after
         while True:
-            asked = self._asked_now()
+            asked = self._moment(directory)
             reply = await self._core.call(services.META_LIST, request)
             told_s = self._core.now_s()
             # Before anything is waited for: it grows older.
@@ -411,18 +469,13 @@ class Directories:
         return self._keep_page(directory, cookie, page, reply, asked)
 
     def _page_at_once(
-        self,
-        directory: _OpenDirectory,
-        cookie: int,
-        request: meta_pb2.ListReq,
-        reply: meta_pb2.ListRsp,
-        asked: _AskedList,
+        self, directory: _OpenDirectory, asked: AskedPage, reply: meta_pb2.ListRsp
     ) -> list[DirectoryEntry]:
         """Return what a reply lists; raises TakesTaskError where more has to be asked
         for before it may be shown.
         """
-        core, told_s, moved = self._core, self._core.now_s(), directory.moved
-        cookie_of, is_quiet = count(len(directory.names) + 1), asked.mark == core.changes.mark()
+        core, moved, moment, request = self._core, directory.moved, asked.moment, asked.request
+        cookie_of, is_quiet = count(len(directory.names) + 1), moment.mark == core.changes.mark()
         page: list[DirectoryEntry] = []
         told: Inode | ListedFile | ListedName
         for entry in reply.entries:
@@ -433,15 +486,17 @@ class Directories:
                 raise TakesTaskError
             else:
                 told = listed_name(entry)
-            if not is_quiet and self._is_changed(directory, name, told, asked.mark):
+            if not is_quiet and self._is_changed(directory, name, told, moment.mark):
                 raise TakesTaskError
             if moved.is_empty or not moved.is_listed(name, request.after):
-                page.append(DirectoryEntry(name, told, next(cookie_of), told_s))
+                page.append(DirectoryEntry(name, told, next(cookie_of), asked.told_s))
         if (not page and reply.has_more) or not reply.parent_inode_id:
             raise TakesTaskError
-        self._note_told(directory, reply, asked)
-        directory.is_bare = not request.with_inodes
-        return self._keep_page(directory, cookie, page, reply, asked)
+        self._note_told(directory, reply, moment)
+        directory.is_bare = asked.is_bare
+        page = self._keep_page(directory, asked.cookie, page, reply, moment)
+        self._ask_ahead(directory, asked)
+        return page
 
     def _told(self, message: common_pb2.InodePb) -> Inode | ListedFile:
         """Return what a listing tells of an entry, merged with what this mount knows better;
@@ -462,7 +517,7 @@ class Directories:
         cookie: int,
         page: list[DirectoryEntry],
         reply: meta_pb2.ListRsp,
-        asked: _AskedList,
+        asked: Moment,
     ) -> list[DirectoryEntry]:
         # A second reader of the same open directory may have added cookies meanwhile.
         added = len(directory.names)

@@ -24,6 +24,8 @@ class MovedNames:
         """The same of what was renamed since the last request:
         which names of the reply before the kernel has shown, that tells.
         """
+        self.change_count = 0
+        """Of names in the directory, through this mount, since it was opened."""
 
     @property
     def is_empty(self) -> bool:
@@ -97,6 +99,11 @@ class Listings:
             self._open[inode_id] = left
         else:
             del self._open[inode_id]
+
+    def note_changed(self, inode_id: InodeId) -> None:
+        """Something has changed in what may be an open directory."""
+        for moved in self._open.get(inode_id, ()):
+            moved.change_count += 1
 
     def note(
         self, old: tuple[InodeId, bytes], new: tuple[InodeId, bytes], *, is_new_name: bool

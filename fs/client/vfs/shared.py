@@ -144,9 +144,9 @@ class Shared:
         self.reads = self._noted_reads(section)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
-        self.changes = Changes(self.given.forget)
-        self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)
         self.listings = Listings()
+        self.changes = Changes(self._note_changed)
+        self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)
         self.listers = Listers()
         self.kept: deque[tuple[float, InodeState]] = deque()
         """Files with times, or mode and owner, that wait for a report, and until when they may."""
@@ -186,6 +186,11 @@ class Shared:
         self._nursery: trio.Nursery | None = None
         self._handle_id_last = 0
         self._hole_told_s = -UNEXPECTED_HOLE_PAUSE_S
+
+    def _note_changed(self, inode_id: InodeId) -> None:
+        self.given.forget(inode_id)
+        if self.listings.are_open:
+            self.listings.note_changed(inode_id)
 
     def _noted_reads(self, section: ClientSection) -> NotedReads:
         times = ReadTimes(

@@ -4,6 +4,7 @@ whatever is changed meanwhile and whatever becomes of the first try.
 
 import errno
 
+import msgspec
 import pytest
 import trio
 
@@ -135,4 +136,118 @@ async def test_what_is_left_of_an_old_page_is_asked_for_again(kernel, cluster, m
         assert not found.keys() & seen.keys()
         seen |= found
     assert list(seen.values()) == [b".", b"..", *(b"%d" % number for number in range(6))]
-    assert cluster.calls == ["List"] * 3
+    assert cluster.calls == ["List"] * 4  # and what was asked for ahead, too early
+
+
+@pytest.fixture
+def pages_of_three(monkeypatch):
+    """Meta is asked for three entries at a time."""
+    monkeypatch.setattr(directory, "PAGE_ENTRY_COUNT", 3)
+
+
+async def first_page(kernel, cluster, names=b"01234567"):  # noqa: F811
+    """Have files made, and the first page listed; return the open directory, what was seen, and
+    the call for the page behind it.
+    """
+    for name in names:
+        await kernel.make(bytes([name]))
+    fh = await opened(kernel)
+    asked = await begin(kernel, fh)
+    await (await begun_at(cluster, 1)).serve()
+    seen = await told(kernel, asked)
+    assert list(seen.values()) == [b".", b"..", b"0", b"1", b"2"]
+    return fh, seen, await begun_at(cluster, 2)
+
+
+@pytest.mark.usefixtures("pages_of_three")
+async def test_the_next_page_is_asked_for_ahead(kernel, cluster):  # noqa: F811
+    fh, seen, ahead = await first_page(kernel, cluster)
+    assert (ahead.request.after, ahead.request.entry_count_max) == (b"2", 3)
+    await ahead.serve()
+    cluster.calls.clear()
+    seen |= await told(kernel, await begin(kernel, fh, max(seen)))
+    assert list(seen.values())[-3:] == [b"3", b"4", b"5"]
+    assert not cluster.calls  # it was there
+    last = await begun_at(cluster, 3)
+    asked = await begin(kernel, fh, max(seen))  # which waits for it
+    await last.serve()
+    seen |= await told(kernel, asked)
+    assert not await told(kernel, await begin(kernel, fh, max(seen)))
+    assert list(seen.values())[2:] == [bytes([name]) for name in b"01234567"]
+    assert len(cluster.only.begun) == 3
+
+
+@pytest.mark.usefixtures("pages_of_three")
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_what_this_mount_changes_meanwhile_is_listed(
+    kernel,  # noqa: F811
+    cluster,  # noqa: F811
+    is_there,
+):
+    """A program finds what it has made itself, though meta was asked before."""
+    fh, seen, ahead = await first_page(kernel, cluster)
+    if is_there:
+        await ahead.serve()
+    await kernel.make(b"3a")
+    assert await kernel.ask(Opcode.UNLINK, b"4\0") == (0, b"")
+    asked = await begin(kernel, fh, max(seen))
+    await (await begun_at(cluster, 3)).serve()
+    found = await told(kernel, asked)
+    assert list(found.values()) == [b"3", b"3a", b"5"]
+    await ahead.serve()  # too late, if it was not there
+    assert len(cluster.only.begun) == 3  # and nothing more is asked for ahead
+    kernel.vfs.directories.rewind(fh)
+    asked = await begin(kernel, fh)
+    await (await begun_at(cluster, 4)).serve()
+    await told(kernel, asked)
+    await begun_at(cluster, 5)  # but from the beginning on
+
+
+@pytest.mark.usefixtures("pages_of_three")
+async def test_what_was_asked_for_ahead_and_has_grown_old_is_asked_for_again(
+    kernel,  # noqa: F811
+    cluster,  # noqa: F811
+):
+    fh, seen, ahead = await first_page(kernel, cluster)
+    await ahead.serve()
+    cluster.clock.slept_s += kernel.vfs.section.attr_timeout_s + 0.1
+    asked = await begin(kernel, fh, max(seen))
+    await (await begun_at(cluster, 3)).serve()
+    assert list((await told(kernel, asked)).values()) == [b"3", b"4", b"5"]
+    assert len(cluster.only.begun) == 3
+
+
+@pytest.mark.usefixtures("pages_of_three")
+async def test_an_error_of_what_was_asked_for_ahead_is_nobodys(kernel, cluster):  # noqa: F811
+    fh, seen, ahead = await first_page(kernel, cluster)
+    ahead.fail(FsError(Status.RPC_CONNECTION_LOST, "the first try"))
+    asked = await begin(kernel, fh, max(seen))
+    await (await begun_at(cluster, 3)).serve()
+    assert list((await told(kernel, asked)).values()) == [b"3", b"4", b"5"]
+
+
+@pytest.mark.usefixtures("pages_of_three")
+async def test_who_goes_elsewhere_is_shown_what_is_there(kernel, cluster):  # noqa: F811
+    fh, seen, ahead = await first_page(kernel, cluster)
+    await ahead.serve()
+    behind_0 = next(cookie for cookie, name in seen.items() if name == b"0")
+    assert list((await told(kernel, await begin(kernel, fh, behind_0))).values()) == [b"1", b"2"]
+    asked = await begin(kernel, fh)  # from the beginning
+    await (await begun_at(cluster, 3)).serve()
+    assert list((await told(kernel, asked)).values()) == [b".", b"..", b"0", b"1", b"2"]
+
+
+@pytest.mark.usefixtures("pages_of_three")
+async def test_nothing_is_asked_for_ahead_where_attributes_may_not_be_used(
+    kernel,  # noqa: F811
+    cluster,  # noqa: F811
+    monkeypatch,
+):
+    core = kernel.vfs._core
+    monkeypatch.setattr(core, "section", msgspec.structs.replace(core.section, attr_timeout_s=0.0))
+    for number in range(6):
+        await kernel.make(b"%d" % number)
+    asked = await begin(kernel, await opened(kernel))
+    await (await begun_at(cluster, 1)).serve()
+    await told(kernel, asked)
+    assert len(cluster.only.begun) == 1
