@@ -365,8 +365,14 @@ class MetaClient:
         info = self._routing.info
         while True:
             before, info = info, await self._routing.wait_newer(info.routing_version)
+            # While all are failed one of them is asked nevertheless, until another is back.
+            has_another = any(
+                n.address and n.state is not NodeState.FAILED
+                for n in info.nodes_with_role(Role.META)
+            )
             for node_id, under_way in self._under_way.items():
-                if _has_failed(info, node_id) and not _has_failed(before, node_id):
+                is_news = has_another or not _has_failed(before, node_id)
+                if is_news and _has_failed(info, node_id):
                     detail = f"node {node_id} was declared failed"
                     for call in list(under_way):
                         # Not as a timeout: nobody need ask whether it lives.

@@ -160,6 +160,28 @@ async def test_a_call_leaves_a_service_that_is_declared_failed(autojump_clock, p
     assert services.repeats == [False, False, True]
 
 
+async def test_a_call_leaves_a_failed_service_once_another_is_back(autojump_clock, parts):
+    """One hangs, the other is started again: that it hangs is no news any more by then."""
+    client, routing, services = parts
+    first, second = client._servers()
+    failed = {n.node_id: replace(n, state=NodeState.FAILED) for n in (first, second)}
+    routing.publish(replace(routing.info, nodes=failed))
+    await trio.sleep(0.1)
+    services.silent |= {first.address, second.address}
+
+    async def start_again() -> None:
+        await trio.sleep(2.0)
+        services.silent.remove(second.address)
+        routing.publish(replace(routing.info, nodes={**failed, second.node_id: second}))
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start_again)
+        await get_attr(client)
+    assert trio.current_time() - began_s < 2.1
+    assert [address for address, _ in services.asked] == [first.address, second.address]
+
+
 @pytest.mark.parametrize("is_begun", [False, True])
 async def test_a_service_that_hangs_and_is_not_judged_costs_the_limit_of_one_call(
     autojump_clock, parts, is_begun
