@@ -284,7 +284,9 @@ class Closing(Handles):
                     await self._close_session(state, session.session_id, counts_space=counts_space)
             if len(state.handles) == 1 and state.keep_session is not None:
                 session_id, state.keep_session = state.keep_session, None
-                await self._close_session(state, session_id)
+                has_report = state.is_dirty or state.has_unreported or state.is_space_unsure
+                if has_report or not core.held.take_over(state.inode_id, session_id):
+                    await self._close_session(state, session_id)
         finally:
             del state.handles[handle_id]
             core.drop_state_if_unused(state)

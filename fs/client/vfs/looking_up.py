@@ -166,6 +166,7 @@ class LookingUp(ExtendedAttributes):
         if known.lookup_count <= 0:
             del self._core.known[inode_id]
             self._core.given.forget(inode_id)
+            self._core.held.forget(inode_id)
 
     def _entry(
         self,

@@ -272,6 +272,7 @@ class Namespace(ChangingAttributes):
         async def entry_of(reply: meta_pb2.InodeRsp) -> Inode:
             inode = await self._newest_of(reply.inode, mark)
             core.changes.note_inode(inode_id)
+            core.held.forget(inode_id)
             return self._entry_of(*place, inode)
 
         def take(reply: meta_pb2.InodeRsp) -> Inode | Coroutine[Any, Any, Inode]:
@@ -474,9 +475,13 @@ class Namespace(ChangingAttributes):
         state = self._core.states.get(inode_id)
         if state is None:
             self._core.seen.pop(inode_id, None)
+        else:
+            state.absorb(inode_from_pb(removed))
+        if removed.nlink:
             return None
-        state.absorb(inode_from_pb(removed))
-        if removed.nlink == 0 and state is not kept and state.handles:
+        if state is None or not state.handles:
+            self._core.held.note(inode_id, caller)
+        elif state is not kept:
             return self._keep_late(state, caller)
         return None
 

@@ -33,6 +33,7 @@ from ..still_there import SEEN_THERE_S, require_still_there
 from .budgets import DirtyBudget, SpaceWatch
 from .changes import Changes
 from .given import GivenAttributes
+from .held import HeldFiles
 from .inline_bytes import InlineBytes
 from .known import Known, Rights, Shown
 from .leased_names import LeasedNames
@@ -141,6 +142,7 @@ class Shared:
         or do so yet, for all that is known.
         """
         self.ending = EndingSessions(meta, Caller(0, 0).to_pb)
+        self.held = HeldFiles(meta, self.ending, self.known, self.new_session_id, self.spawn)
         self.reads = self._noted_reads(section)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)

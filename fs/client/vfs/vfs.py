@@ -235,6 +235,7 @@ class Vfs:
                     nursery.start_soon(self._write_back, state)
             await self.locks.release_all()
             await self.files.release_all()
+            self._core.held.end_all()
             await self._core.ending.finish()
             await self._core.reads.tell_last()
         self._stop.set()

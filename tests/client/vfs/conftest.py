@@ -100,6 +100,15 @@ class Mount:
             await self.files.flush(handle_id)
         finally:
             await self.files.release(handle_id)
+            self.forget_removed()
+
+    def forget_removed(self):
+        """As Linux does with what has no name as soon as nobody holds it."""
+        core = self.vfs._core
+        for inode_id, known in list(core.known.items()):
+            state = core.states.get(inode_id)
+            if known.nameless is not None and (state is None or not state.handles):
+                self.names.forget(inode_id, known.lookup_count)
 
     async def write_file(self, name, data):
         handle_id = await self.create(name, RW | os.O_TRUNC)

@@ -379,6 +379,7 @@ async def test_it_is_removed_and_replaced_while_it_is_open(autojump_clock, mount
         await write(m, h, 3, b"er")
         assert bytes(await m.files.read(h, 0, 10)) == b"older"
         await close(m, h)
+        m.forget_removed()
         await trio.sleep(1)
         assert not cluster.inline.data and not cluster.stored
 
