@@ -3,7 +3,8 @@
 One `Retry` belongs to one operation of the user.  The registry of statuses says what may be
 repeated; this module adds the pauses (growing, jittered) and the end: client.retry_time_s_max after
 the last sign that somebody works on it.  What is bounded is silence, and what says that nothing can
-be done; a cluster that is slow is waited for.
+be done; a cluster that is slow is waited for, and time in which this process itself was stopped is
+nobody's silence.
 
 Does not: choose another peer or refresh routing; the callers do, they know the peers.
 """
@@ -16,7 +17,7 @@ import trio
 from ..runtime.ports import Runtime
 from ..schema.config import ClientSection
 from ..schema.status import FsError, Retry, Status
-from .patience import PATIENT_S, SlowPeerError, same_error
+from .patience import ASK_S, PATIENT_S, SlowPeerError, same_error
 
 INTERNAL_TRIES_MAX: Final = 3
 """A peer that fails on an assertion will most likely do so again: few tries, then tell the user."""
@@ -65,6 +66,10 @@ class RetryBudget:
         self._silence_s_max = section.retry_time_s_max
         self._deadline_s = began_s + section.retry_time_s_max
         self._end_s = began_s + max(WORKED_ON_S_MAX, section.retry_time_s_max)
+        self._seen_s = began_s
+        """When this was last asked, or the beginning."""
+        self._step_s_max = 2 * section.call_timeout_s + ASK_S
+        """What a try takes at the most, with the question whether its peer lives, and some more."""
         self._random = runtime.random
         self._internal_tries = 0
         self._unreached_s_max = section.call_timeout_s if gives_way else inf
@@ -78,6 +83,7 @@ class RetryBudget:
 
     def check(self, error: FsError) -> None:
         """Raise an error like `error` if it is final: not retryable, or the time is up."""
+        self._forgive()
         if isinstance(error, SlowPeerError) or error.status in _AT_WORK:
             self._deadline_s = min(trio.current_time() + self._silence_s_max, self._end_s)
         if error.status is Status.INTERNAL_ERROR:
@@ -87,6 +93,14 @@ class RetryBudget:
         if error.retry is Retry.NEVER or self.is_spent():
             raise same_error(error)
         self._check_reached(error)
+
+    def _forgive(self) -> None:
+        """Allow for the time in which this process was stopped: it heard nobody, whoever spoke."""
+        now_s = trio.current_time()
+        stood_s = now_s - self._seen_s - self._step_s_max
+        if stood_s > 0.0 and self._deadline_s < self._end_s:
+            self._deadline_s = min(self._deadline_s + stood_s, self._end_s)
+        self._seen_s = now_s
 
     def _check_reached(self, error: FsError) -> None:
         now_s = trio.current_time()
@@ -101,6 +115,8 @@ class RetryBudget:
 
     async def pause(self) -> None:
         """Wait before the next try: each pause up to twice the last, at most retry_pause_s_max."""
+        self._forgive()
         self.try_count += 1
         await trio.sleep(self._pause_s * self._random.uniform(0.5, 1.0))
+        self._forgive()
         self._pause_s = min(self._pause_s * 2, self._pause_s_max)

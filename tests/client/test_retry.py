@@ -7,8 +7,8 @@ import random
 import pytest
 import trio
 
-from fs.client.patience import SlowPeerError
-from fs.client.retry import RetryBudget
+from fs.client.patience import ASK_S, SlowPeerError
+from fs.client.retry import WORKED_ON_S_MAX, RetryBudget
 from fs.runtime.ports import Runtime
 from fs.schema.config import ClientSection
 from fs.schema.status import FsError, Status
@@ -66,3 +66,38 @@ async def test_the_time_counts_from_the_beginning_of_the_first_try(autojump_cloc
     begun = budget(began_s=trio.current_time() - 4.0, gives_way=True)
     with pytest.raises(FsError, match="not reached from here"):
         begun.check(FsError(Status.RPC_TIMEOUT, "n"))
+
+
+@pytest.mark.parametrize("is_in_a_pause", [False, True])
+async def test_time_in_which_this_process_was_stopped_is_no_silence(autojump_clock, is_in_a_pause):
+    """It could not hear whoever answered: the first try afterwards may be the first at all."""
+    begun, silent = budget(), FsError(Status.RPC_TIMEOUT, "n")
+    if is_in_a_pause:
+        begun.check(silent)
+        await begun.pause()
+    await trio.sleep(130.0)
+    begun.check(silent)
+    took_s, _ = await tried_s(begun, silent)
+    assert 80.0 < took_s < 100.0
+
+
+async def test_after_a_long_stop_services_may_have_forgotten(autojump_clock):
+    begun = budget()
+    await trio.sleep(WORKED_ON_S_MAX)
+    with pytest.raises(FsError):
+        begun.check(FsError(Status.RPC_TIMEOUT, "n"))
+
+
+async def test_a_try_that_takes_its_time_does_not_prolong_the_whole(autojump_clock):
+    """A call, and asking whether its peer lives: as it goes with a peer that is silent."""
+    begun = budget()
+
+    async def repeat():
+        while True:
+            await trio.sleep(SECTION.call_timeout_s + ASK_S)
+            begun.check(FsError(Status.RPC_TIMEOUT, "n"))
+            await begun.pause()
+
+    with pytest.raises(FsError):
+        await repeat()
+    assert trio.current_time() < 100.0 + 2 * (SECTION.call_timeout_s + ASK_S)
