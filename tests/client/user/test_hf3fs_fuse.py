@@ -203,6 +203,8 @@ def test_what_is_refused_is_told_by_name(mnt, segment):
     reads.prepare(iov[:10], True, fd, 0)
     refused("no room: .* 0 of 1 are under way", mnt, reads.prepare, iov[:10], True, fd, 0)
     refused("a hole from 5 to 5", path, punch_hole, fd, [5], [5])
+    with pytest.raises(TypeError, match=r"timeout=5 of wait is no datetime\.timedelta"):
+        reads.wait(timeout=5)
     assert repr(iov[10:20010]) == "<iovec of 20000 bytes at 10>"
     (done,) = reads.submit().wait(min_results=1)
     assert repr(done) == "<iovec of 10 bytes at 0, result 0>"

@@ -20,7 +20,7 @@ import pytest
 import trio
 from emberfs.batch import Transfer
 from emberfs.lanes import STAGE_BYTES
-from emberfs.protocol import Op
+from emberfs.protocol import Call, Op
 from emberfs.ring import RingClient
 
 from tests.client.user.pieces import CONTENT, HAS_HUGE_PAGES, kinds_of_pages, read_pieces
@@ -257,15 +257,46 @@ def test_a_child_in_another_folder_finds_a_mount_named_by_a_relative_path(path, 
 
 
 def test_a_descriptor_that_is_not_open_ends_nothing(client, path):
+    connection = client.daemon.connection()
     with client.open(path) as file:
-        with pytest.raises(OSError, match="descriptor 9999 cannot be sent") as failed:
-            client.share(9999, 10)
-        assert (failed.value.errno, failed.value.filename) == (
-            errno.EBADF,
-            str(client.daemon.mount_path),
-        )
+        for said, share in (
+            ("kept", lambda: client.share(9999, 10)),
+            ("sent", lambda: connection.call(Call.SHARE_MEMORY, first=10, fd=9999)),
+        ):
+            with pytest.raises(OSError, match=f"descriptor 9999 cannot be {said}") as failed:
+                share()
+            assert failed.value.errno == errno.EBADF
+            assert failed.value.filename == str(client.daemon.mount_path)
         assert client.read([Transfer(file, 0, client.allocate(10).view)]) == [10]
-        assert not client.daemon.connection().has_ended
+    assert client.daemon.connection() is connection
+
+
+def test_what_a_process_has_no_room_for_is_not_registered(client, monkeypatch):
+    """The daemon kept it for as long as the connection lasted."""
+    asked = []
+
+    def refuse(_):
+        raise OSError(errno.EMFILE, "no room")
+
+    memory = os.memfd_create("shared")
+    os.ftruncate(memory, 4096)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", refuse)
+        patched.setattr(client.daemon.connection(), "call", lambda *call, **_: asked.append(call))
+        with pytest.raises(OSError, match="no room"):
+            client.share(memory, 4096)
+    assert asked == []
+    with client.share(memory, 4096) as iov:
+        assert len(iov.view) == 4096
+    os.close(memory)
+
+
+def test_a_pipe_is_no_file(mnt, client, request):
+    pipe = mnt / request.node.name
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="no regular file") as failed:
+        client.open(pipe, "r+")
+    assert (failed.value.errno, failed.value.filename) == (errno.EOPNOTSUPP, str(pipe))
 
 
 def test_numbers_that_no_request_has(client):

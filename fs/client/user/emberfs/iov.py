@@ -113,8 +113,17 @@ class Iovs:
     def share(self, fd: int, size: int, *, block_size: int = 0) -> SharedIov:
         """See `RingClient.share`."""
         self.drop_ended()
-        region_id = self._register(fd, size, block_size)
-        return self._iov(os.dup(fd), size, block_size, region_id)
+        try:
+            kept = os.dup(fd)  # first: the daemon is not to have what this process has no room for
+        except OSError as error:
+            what = f"descriptor {fd} cannot be kept: {error.strerror}"
+            raise OSError(error.errno, what, self.daemon.mount_path) from error
+        try:
+            region_id = self._register(kept, size, block_size)
+        except BaseException:
+            os.close(kept)
+            raise
+        return self._iov(kept, size, block_size, region_id)
 
     def segment(self, number: bytes) -> SharedIov:
         """See `RingClient.segment`."""

@@ -86,7 +86,8 @@ class RingFile(OfOneProcess):
         except OSError as error:
             if error.errno != errno.ENOTTY:
                 raise OSError(error.errno, error.strerror, self._path) from error
-            what = "not on an EmberFS mount that serves batches"
+            is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            what = "not on an EmberFS mount that serves batches" if is_file else "no regular file"
             raise OSError(errno.EOPNOTSUPP, what, self._path) from error
         first, second = TICKET.unpack(ticket)
         try:

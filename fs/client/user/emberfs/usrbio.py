@@ -276,6 +276,8 @@ class ioring:  # noqa: N801 - the name that programs know
             OSError: ENOTCONN: the daemon has gone; what was under way may be
                 done or not, and is forgotten.
         """
+        if not isinstance(timeout, timedelta | None):
+            raise TypeError(f"timeout={timeout!r} of wait is no datetime.timedelta")
         if self._pid != os.getpid():
             return []
         try:
