@@ -25,7 +25,7 @@ class InterruptibleCall(Generic[T]):
     """See module head; for one use."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self._function = function
+        self._function: Callable[[], Awaitable[T]] | None = function
         self._scope: trio.CancelScope | None = None
         self._has_ended = False
         self._is_given_up = False
@@ -46,10 +46,14 @@ class InterruptibleCall(Generic[T]):
             raise
 
     async def _run(self) -> T:
+        # Whoever has the answer may close the memory at once: the loop is not to refer to it then.
+        function, self._function = self._function, None
         try:
-            if not self._is_given_up:
+            if function is not None and not self._is_given_up:
                 with trio.CancelScope() as self._scope:
-                    return await self._function()
+                    answer = function()
+                    del function
+                    return await answer
         finally:
             self._has_ended = True
             if self._heard is not None:

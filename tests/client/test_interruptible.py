@@ -114,6 +114,21 @@ def test_a_call_that_had_not_begun_never_does(fs):
     assert not begun
 
 
+async def test_a_call_that_has_ended_refers_to_nothing_any_more():
+    """Memory that was closed right after a read was still in use, now and then."""
+
+    def reading(buffer):
+        async def read():
+            return len(buffer)
+
+        return read
+
+    memory = bytearray(7)
+    call = InterruptibleCall(reading(memoryview(memory)))
+    assert await call._run() == 7
+    memory.clear()  # a BufferError while there is a view of it
+
+
 def test_a_call_whose_loop_has_ended_is_not_waited_for(fs, monkeypatch):
     ended = trio.RunFinishedError()
 
