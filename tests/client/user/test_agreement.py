@@ -254,6 +254,19 @@ def test_what_belongs_to_one_process_is_not_pickled(at):
             pickle.dumps(thing)
 
 
+def test_an_error_comes_out_of_a_block_whose_memory_is_in_use(at):
+    """By its own traceback, at least: everybody was told of memory instead, and by no OSError."""
+    client, folder = at
+    file = made(client, f"{folder}/f")
+    file.close()
+    with pytest.raises(OSError, match="the file is closed"), client.allocate(8) as iov:
+        client.read([Transfer(file, 0, iov.view[i : i + 1]) for i in range(8)])
+    with pytest.raises(BufferError, match="let go of them first"), client.allocate(8) as iov:
+        piece = iov.view[:4]
+    piece.release()
+    iov.close()
+
+
 def test_a_client_travels_without_what_it_has_open(at):
     """As an argument of a spawned process does, also of a client that has been used."""
     client, folder = at

@@ -152,7 +152,7 @@ class BatchFile(Protocol):
 class Iov(Protocol):
     """Memory that transfers reach without a copy.
 
-    Freed by `close`, or when nothing refers to it or its views.
+    Freed by `close`, at the end of a `with` block, or when nothing refers to it or its views.
     """
 
     @property

@@ -49,3 +49,19 @@ class OfOneProcess(Closing):
             f"{self!r} is of this process alone: give another one the client, or a path, and make "
             "it anew there"
         )
+
+
+class Memory(OfOneProcess):
+    """Memory, of which views may be in use when it is to be closed."""
+
+    __slots__ = ()
+
+    def __exit__(self, *details: object) -> None:
+        """Close; where an error ended the block, that is told, and not that its own traceback
+        still has views: the memory is freed with the last of them.
+        """
+        try:
+            self.close()
+        except BufferError:
+            if details[0] is None:
+                raise

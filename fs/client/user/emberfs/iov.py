@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from .batch import need_size
-from .closing import OfOneProcess, in_use, shown
+from .closing import Memory, in_use, shown
 from .daemon import Daemon
 from .memory import Region, Regions
 from .protocol import TICKET, Call
@@ -21,7 +21,7 @@ HUGE_BYTES: Final = 2 << 20
 """A huge page; what is smaller stays in small ones."""
 
 
-class SharedIov(OfOneProcess):
+class SharedIov(Memory):
     """See `Iov`."""
 
     def __init__(self, owner: "Iovs", mapping: mmap.mmap, region: Region) -> None:

@@ -40,7 +40,7 @@ from .batch import (
     need_view,
     no_transfer,
 )
-from .closing import Closing, OfOneProcess, in_use, shown
+from .closing import Closing, Memory, OfOneProcess, in_use, shown
 from .clusters import Place, connection, find_place, os_error, os_errors, split_url
 
 
@@ -101,7 +101,7 @@ class NativeFile(OfOneProcess):
                 self._file.close()
 
 
-class NativeIov(OfOneProcess):
+class NativeIov(Memory):
     """See `Iov`: plain memory, which every buffer is as good as here."""
 
     def __init__(self, size: int) -> None:

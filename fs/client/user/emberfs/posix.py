@@ -38,7 +38,7 @@ from .batch import (
     no_transfer,
     transfer_error,
 )
-from .closing import Closing, OfOneProcess, in_use, shown
+from .closing import Closing, Memory, OfOneProcess, in_use, shown
 
 HELPERS_DEFAULT = 7
 PIECE_BYTES = 4 << 20
@@ -133,7 +133,7 @@ class PosixFile(OfOneProcess):
             close_descriptor(descriptor, self.path)
 
 
-class PosixIov(OfOneProcess):
+class PosixIov(Memory):
     """Memory of this process alone: a forked child has a copy of its own."""
 
     def __init__(self, size: int) -> None:
