@@ -133,6 +133,9 @@ def test_nothing_is_left_of_a_file_that_was_not_completed(tmp_path):
         RecordWriter(tmp_path / "f.dat", 1)
     with pytest.raises(ValueError, match="-1 samples"):
         RecordWriter(path, -1)
+    for count in (1.0, "1"):  # which was noticed when all was written
+        with pytest.raises(TypeError, match=r"samples of .* not an integer"):
+            RecordWriter(path, count)
     with pytest.raises(ValueError, match="not by its URL"):
         RecordWriter("ember:///f.ffr", 1)
     assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,7 @@ def need_size(size: SupportsIndex) -> None:
     """Raise for so many bytes of memory: TypeError: no integer; ValueError: none;
     OSError: ENOMEM: more than any machine has.
     """
-    if _whole(size, "bytes of memory") < 1:
+    if whole_number(size, "bytes of memory") < 1:
         raise ValueError(f"{size} bytes of memory")
     if operator.index(size) > sys.maxsize:
         raise OSError(errno.ENOMEM, f"{size} bytes of memory are not to be had")
@@ -52,11 +52,11 @@ def need_offset(path: str, offset: SupportsIndex) -> None:
     """Raise for a place that no file has: TypeError: no integer;
     ValueError: before the beginning, or beyond `OFFSET_MAX`.
     """
-    if not 0 <= _whole(offset, f"as an offset of {path!r}") <= OFFSET_MAX:
+    if not 0 <= whole_number(offset, f"as an offset of {path!r}") <= OFFSET_MAX:
         raise ValueError(f"offset {offset} of {path!r}")
 
 
-def _whole(number: SupportsIndex, what: str) -> int:
+def whole_number(number: SupportsIndex, what: str) -> int:
     """Return a number; raises TypeError, which says what it was given for: it is no integer."""
     try:
         return operator.index(number)

@@ -42,7 +42,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from .batch import BatchClient, BatchFile, Transfer
+from .batch import BatchClient, BatchFile, Transfer, whole_number
 from .closing import Closing, shown
 from .opening import Connect, connect_for
 from .publish import replaced
@@ -307,6 +307,7 @@ class RecordWriter:
 
     Raises:
         ValueError: the name does not end in `.ffr`, by which readers find it.
+        TypeError: the count is no integer.
         OSError: the file cannot be made.
     """
 
@@ -316,7 +317,7 @@ class RecordWriter:
         self.path = os.fspath(path)
         if not self.path.endswith(SUFFIX):
             raise ValueError(f"{self.path}: names of FFRecord files end in {SUFFIX}")
-        if count < 0:
+        if whole_number(count, f"samples of {self.path!r}") < 0:
             raise ValueError(f"{self.path}: {count} samples")
         self._count = count
         self._checksums = array("I")
