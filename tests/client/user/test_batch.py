@@ -12,6 +12,7 @@ import random
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from emberfs.batch import Transfer
@@ -307,6 +308,9 @@ def test_wrong_arguments_are_refused(client, folder):
     for buffer in (bytearray(8), None):
         with pytest.raises(TypeError, match="not a memoryview"):
             client.read([Transfer(file, 0, buffer)])
+    tensor = SimpleNamespace(numpy=lambda: None)  # which memoryview() does not take
+    with pytest.raises(TypeError, match=r"memoryview\(\.\.\.numpy\(\)\)\.cast\('B'\) makes one"):
+        client.read([Transfer(file, 0, tensor)])
 
 
 def test_an_offset_before_the_beginning_moves_nothing(client, folder):

@@ -320,6 +320,9 @@ def test_sizes_are_checked(tmp_path):
         KVCache(tmp_path, block_bytes=0, capacity_bytes=CAPACITY)
     with pytest.raises(ValueError, match="two blocks are 8192"):
         KVCache(tmp_path, block_bytes=4096, capacity_bytes=8191)
+    for name in ("block_bytes", "capacity_bytes"):  # of some sizes the first put failed
+        with pytest.raises(TypeError, match=f"4096.0 as {name} of .* not an integer"):
+            KVCache(tmp_path, **{"block_bytes": 4096, "capacity_bytes": CAPACITY, name: 4096.0})
     with pytest.raises(ValueError, match="ttl_s"):
         opened(tmp_path, ttl_s=0)
     with pytest.raises(OSError, match="the cache is closed") as failed:

@@ -115,6 +115,8 @@ def test_files_of_a_packed_folder_are_samples_and_its_index_is_none(tmp_path, me
     assert dataset[3].tolist() == [1, 1, 1]
     with pytest.raises(IndexError, match=r"no sample 5: .*has 5"):
         dataset[5]
+    with pytest.raises(TypeError, match=r"slice.0, 2, None. in place of a sample's number"):
+        dataset[0:2]
     labelled = Labelled(tmp_path / "f.ffr")
     assert (labelled[2][1], labelled[3][1]) == ("0", "1")
     sampler = BlockSampler(len(dataset), batch_size=2)

@@ -69,9 +69,11 @@ def need_view(path: str, buffer: object) -> None:
     """Raise TypeError for a buffer that is no memoryview, as `bytes` and `bytearray` are not."""
     if not isinstance(buffer, memoryview):
         kind = type(buffer).__name__
-        raise TypeError(
-            f"a buffer for {path!r} is {kind}, not a memoryview: memoryview(...) makes one"
+        # A tensor is no buffer, but shares its memory with an array, which is one.
+        makes = (
+            "memoryview(...numpy()).cast('B')" if hasattr(buffer, "numpy") else "memoryview(...)"
         )
+        raise TypeError(f"a buffer for {path!r} is {kind}, not a memoryview: {makes} makes one")
 
 
 def need_bytes(path: str, view: memoryview) -> None:

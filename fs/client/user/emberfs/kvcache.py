@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from .batch import BatchClient, Iov, need_bytes, need_view
+from .batch import BatchClient, Iov, need_bytes, need_view, whole_number
 from .closing import Closing, shown
 from .kvcache_folder import make_folder, open_folder
 from .kvcache_format import SLOTS_MAX, Geometry, key_digest
@@ -134,6 +134,8 @@ class KVCache(Closing):
             "clock": clock,
         }
         self._path = os.fspath(folder)
+        for name in ("block_bytes", "capacity_bytes"):
+            whole_number(self._settings[name], f"as {name} of {self._path!r}")
         self._geometry = Geometry(block_bytes, _segment_slots(block_bytes, capacity_bytes))
         segment_bytes = self._geometry.slot_count * block_bytes
         if capacity_bytes < 2 * segment_bytes:

@@ -31,7 +31,7 @@ import torch
 from torch import distributed
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from ..batch import BatchFile
+from ..batch import BatchFile, whole_number
 from ..ffrecord import RecordReader
 from ..opening import Connect, connect_for
 from ..order import EpochOrder, need_shares, share
@@ -92,7 +92,7 @@ class _Samples(Dataset[Any]):
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Any:
-        (sample,) = self.__getitems__([index])
+        (sample,) = self.__getitems__([whole_number(index, "in place of a sample's number")])
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
