@@ -294,9 +294,12 @@ def test_the_command(tmp_path, folder, capsys):
     Path(path).write_bytes(Path(path).read_bytes()[:-1])
     assert main(["--check", path]) == 1
     assert "damaged" in capsys.readouterr().err
-    for wrong in ([path], ["--list", path, path]):
+    assert main(["--list", "/no.ffr"]) == 1
+    assert capsys.readouterr().err == "/no.ffr: No such file or directory\n"
+    for wrong in ([path], ["--list", path, path], ["--unpack", path]):
         with pytest.raises(SystemExit):
             main(wrong)
+        assert "--unpack FILE.ffr FOLDER" in capsys.readouterr().err
 
 
 def test_the_package_needs_the_standard_library_only():

@@ -199,14 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target", nargs="?", help="FILE.ffr; with --unpack the folder")
     chosen = parser.parse_args(arguments)
     if (chosen.target is None) != (chosen.list or chosen.check):
-        parser.error("give FOLDER and FILE.ffr, or --list FILE.ffr, --check FILE.ffr")
+        parser.error(
+            "give FOLDER FILE.ffr, --unpack FILE.ffr FOLDER, --list FILE.ffr or --check FILE.ffr"
+        )
     try:
         said = _act(chosen)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="surrogateescape")  # names may be any bytes
         sys.stdout.write(said)
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
+        said = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            said = f"{error.filename}: {error.strerror}"
+        sys.stderr.write(f"{said}\n")
         return 1
     return 0
 
