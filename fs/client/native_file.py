@@ -146,9 +146,10 @@ class EmberFile(FileContent):
             self._changes.note_changed(self._inode.inode_id)
             self._write_count += 1
             self._unsynced_count += not is_durable
-            # Bytes of a failed write may be there, beyond what is known: the
-            # chains must tell the length.
+            # Bytes of a failed write may be there, beyond what is known, or be missing before
+            # others: the chains must tell the length, and what it takes.
             self._is_length_unknown = self._is_length_unknown or not is_written
+            self._is_space_unsure = self._is_space_unsure or not is_written
         self._written_end = max(self._written_end, end)
         self._length = max(self._length, end)
 
@@ -214,11 +215,21 @@ class EmberFile(FileContent):
         if not view:
             return self._length
         self._require_writable()
+        try:
+            offset = await self._reserve(len(view))
+            await self.write(offset, view)
+        except BaseException:
+            self._is_space_unsure = True  # its place may stay a hole
+            raise
+        return offset
+
+    async def _reserve(self, length: int) -> int:
+        """Have meta lengthen the file by so much; return where it ended before."""
         self._has_sent = True
         if self._has_new_data and self._is_length_unknown:
             await self.fsync()
         request = meta_pb2.ReserveAppendReq(
-            caller=self._identity.caller(), inode_id=self._inode.inode_id, length=len(view)
+            caller=self._identity.caller(), inode_id=self._inode.inode_id, length=length
         )
         if self._has_new_data:
             request.length_hint.CopyFrom(self._length_hint())
@@ -230,7 +241,6 @@ class EmberFile(FileContent):
             self._truncate_ver, self._written_end = inode.file.truncate_ver, 0
         self._length = inode.file.length
         self._promised_length = max(self._promised_length, inode.file.promised_length)
-        await self.write(reply.offset, view)
         return reply.offset
 
     async def truncate(self, length: int) -> None:
@@ -390,7 +400,8 @@ class EmberFile(FileContent):
 
     async def _end(self, session_id: SessionId) -> None:
         has_new_data = self._has_new_data
-        if not (has_new_data or self.is_metered or self._is_length_unknown) and (
+        has_report = has_new_data or self._is_length_unknown or self._is_space_unsure
+        if not (has_report or self.is_metered) and (
             self._ending is not None and self._ending.end(self._inode.inode_id, session_id)
         ):
             return

@@ -7,6 +7,7 @@ import os
 import random
 from array import array
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -544,6 +545,36 @@ async def test_a_session_whose_report_was_not_taken_is_ended_later(
     await trio.sleep(2 * PAUSE_S)
     assert not any(cluster.sessions.values())
     assert await fs.read_file("/f") == b"data"
+
+
+@pytest.mark.parametrize("way", ["synced", "write failed", "append failed", "append cut off"])
+async def test_what_a_file_takes_is_counted_when_it_is_closed(
+    autojump_clock, client, cluster, ending, way
+):
+    """After a sync of a hole, or where an append left one, it counted as its length."""
+
+    async def endless(*_):
+        await trio.sleep_forever()
+
+    fs = client(ending=ending)
+    async with await fs.create("/f") as file:
+        await file.write(0, bytes(CHUNK))
+        if way == "synced":
+            await file.write(3 * CHUNK, b"tail")
+        elif way == "append cut off":
+            file._cover = endless
+            with trio.move_on_after(1):
+                await file.append(bytes(CHUNK))
+        else:
+            cluster.chunks.write_faults = [FsError(Status.NO_SPACE, "test")]
+            with pytest.raises(FsError):
+                await (file.append if way == "append failed" else partial(file.write, 2 * CHUNK))(
+                    bytes(CHUNK)
+                )
+        await file.fsync()
+    found = await fs.stat("/f")
+    assert cluster.counted == [found.inode_id]
+    assert found.used_bytes == CHUNK + (4 if way == "synced" else 0)
 
 
 async def test_a_written_file_is_durable_when_it_is_closed(autojump_clock, client, cluster, ending):
