@@ -6,6 +6,7 @@ import trio
 
 import fs.client.native_file as native_file_module
 import fs.client.vfs.files as files_module
+import fs.client.vfs.held as held_module
 import fs.meta.by_path as by_path_module
 
 from .broken import mutant, nothing
@@ -34,8 +35,11 @@ def removed_files_read_as_holes() -> None:
 
 @mutant("kill_control", "slow_network")
 def removed_while_opened_not_kept() -> None:
-    """A file whose last name goes while it is opened is kept by no session of its mount."""
+    """A file whose last name goes while it is opened is kept by no session of its mount:
+    neither by that of the open, nor by one that comes since the kernel does not forget the file.
+    """
     files_module.Files._is_unkept = lambda _self, _inode_id: False  # type: ignore[method-assign]
+    held_module.HeldFiles.note = lambda _self, _inode_id, _caller: None  # type: ignore[method-assign]
 
 
 @mutant("kill_storage", "slow_network")
