@@ -41,6 +41,8 @@ class Sizes:
 
 QUICK = Sizes(file_mib=256, read_count=4000, file_count=500, durable_count=100)
 FULL = Sizes(file_mib=2048, read_count=40_000, file_count=5000, durable_count=1000)
+CACHES = Path("/proc/sys/vm/drop_caches")
+"""By what is written there the machine forgets what it keeps of files and names."""
 
 
 class Bound(Enum):
@@ -54,7 +56,7 @@ class Bound(Enum):
 def drop_page_cache() -> None:
     """Write back and forget every clean page of the machine."""
     os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    CACHES.write_text("3\n")
 
 
 def sequential_write(directory: Path, sizes: Sizes) -> float:

@@ -20,7 +20,18 @@ import trio
 from emberfs.posix import PosixClient
 from xxhash import xxh3_64_intdigest
 
-from benchmarks import apps, bare, checkpoint, dataloader, kvcache, machine, meta, mount, sort
+from benchmarks import (
+    apps,
+    bare,
+    checkpoint,
+    dataloader,
+    kvcache,
+    machine,
+    meta,
+    mount,
+    sort,
+    workloads,
+)
 from benchmarks.cluster import Nodes
 from benchmarks.command import bench_command
 from benchmarks.fio import Large
@@ -44,6 +55,17 @@ BENCHMARKS = (
     *("apps", "batch", "calls", "checkpoint", "chunkengine", "dataloader", "kv", "kvcache", "meta"),
     *("meta_scale", "mount", "native", "recovery", "rpc", "sort", "storage"),
 )
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path_factory, monkeypatch):
+    """Stands in for what empties the caches of the machine: all tests that run at the same time
+    would read their programs from the disk again, again and again.
+    """
+    made = tmp_path_factory.mktemp("machine") / "caches"
+    monkeypatch.setattr(workloads, "CACHES", made)
+    monkeypatch.setattr(workloads.os, "sync", lambda: made.write_text("written back\n"))
+    return made
 
 
 def test_all_are_found():
@@ -215,7 +237,14 @@ def test_two_mounted_file_systems_are_measured_beside_each_other(capsys):
     assert "wants --at" in capsys.readouterr().err
 
 
-def test_names_of_two_places_are_made_and_removed_in_turn(tmp_path):
+def test_caches_are_written_back_before_they_are_dropped(caches, monkeypatch):
+    before = []
+    monkeypatch.setattr(workloads.os, "sync", lambda: before.append(caches.exists()))
+    workloads.drop_page_cache()
+    assert before == [False] and caches.read_text() == "3\n"
+
+
+def test_names_of_two_places_are_made_and_removed_in_turn(tmp_path, caches):
     ours, others = tmp_path / "ours", tmp_path / "others"
     for place in (ours, others):
         place.mkdir()
@@ -224,6 +253,7 @@ def test_names_of_two_places_are_made_and_removed_in_turn(tmp_path):
     assert len(rows) == 2 * (len(meta.ON_MOUNT) + listings)
     assert all(row.value > 0 and row.limit for row in rows)
     assert not [*ours.iterdir(), *others.iterdir()]
+    assert caches.read_text() == "3\n"
 
 
 def test_whether_small_files_are_kept_can_be_told(monkeypatch):
