@@ -45,7 +45,7 @@ INODE = 0x1001
 CHUNK = 64 * 1024
 LEASE_S = 2.0
 FAILED_AFTER_S = 2.5
-TICK_S = 0.05
+TICK_S = 0.25
 
 
 class ScriptedRouting:
