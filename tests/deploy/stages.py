@@ -211,6 +211,7 @@ class Life:
         ends = time.monotonic() + WAIT_S
         while self.nodes()[10_000 + number]["state"] != "failed":
             assert time.monotonic() < ends
+            time.sleep(1)  # each time a command is started
         said = self.operator("ember cluster deploy inventory.toml --yes", check=False)
         assert said.returncode == 1 and f"ember: h{number}: " in said.stderr, said
 

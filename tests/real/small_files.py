@@ -24,7 +24,8 @@ MARK = ".there"
 """A file of every directory that somebody works in."""
 LOST = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOENT}
 """What programs are told whose mount has died, and until it serves again."""
-
+PAUSE_S = 0.01
+"""Between two steps: at full speed four processes take most of the machine."""
 
 Change = tuple[dict[str, bytes | None], Callable[[], object]]
 
@@ -150,6 +151,7 @@ class Files:
                     raise
                 self.lost_count += 1
                 self._wait()
+            time.sleep(PAUSE_S)
 
     def _wait(self) -> None:
         """Wait until the mount serves again; a directory that is bare for a moment is none."""

@@ -30,6 +30,8 @@ FOUND_S_MAX = 60.0
 BACK_S_MAX = 300.0
 WATCH_S = 12.0
 FILE_COUNT = 24
+PAUSE_S = 0.1
+"""Between two files: at full speed they take most of the machine."""
 LEFT_ALONE = "it is left as it is"
 
 
@@ -58,6 +60,7 @@ class Load:
                 self.errors.append(f"{path}: {error}")
             self.longest_s = max(self.longest_s, time.monotonic() - began)
             self.count += 1
+            self._is_over.wait(PAUSE_S)
 
     def _write(self, path: Path, data: bytes) -> None:
         with path.open("wb") as file:
