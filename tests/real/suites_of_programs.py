@@ -117,7 +117,7 @@ for i in 1 2 3; do seq 2000 >> d/a.log; echo $i >> d/copied; logrotate -s state 
 """
 """Logs that are renamed, packed, or copied and cut."""
 RSYNC = """
-mkdir s; cp -a /usr/share/perl5/Debconf/Element s/; cd s
+mkdir -p s/Element; cp -a /usr/share/perl5/Debconf/Element/Noninteractive s/Element/; cd s
 truncate -s 20M sparse; head -c 300000 /usr/bin/git | dd of=sparse bs=64k seek=200 conv=notrunc
 ln sparse hard; ln -s nowhere l; mkfifo p; setfacl -m u:65534:r sparse; setfattr -n user.x -v y Element; chown 12:13 hard; chmod 4755 hard
 find . -exec touch -hd '2024-05-06 07:08:09.123456789' {} +

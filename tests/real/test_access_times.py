@@ -76,7 +76,7 @@ def test_a_time_that_another_mount_sets_stays(second_mount, place):
 
 
 def test_many_small_files(second_mount, place):
-    count = scaled(2000, 10_000)
+    count = scaled(1200, 10_000)
     for number in range(count):
         (place / f"{number}").write_bytes(b"sample")
     other = second_mount / place.name

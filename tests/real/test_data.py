@@ -28,7 +28,7 @@ def test_tree_and_big_file_survive_a_restart(own_cluster, library_tree):
     digest = hashlib.sha256()
     generator = random.Random(7)
     with (own_cluster.mount / "big").open("wb") as big:
-        for _ in range(scaled(192, 2048)):
+        for _ in range(scaled(64, 2048)):
             block = generator.randbytes(MIB)
             digest.update(block)
             big.write(block)
@@ -49,13 +49,13 @@ def test_random_overwrites_match_a_twin(place):
     """
     generator = random.Random(int(os.environ.get("EMBER_TEST_SEED", "11")))
     file = Fsx(place / "file", generator, 6 * MIB)
-    for _ in range(scaled(3000, 10_000)):
+    for _ in range(scaled(1500, 10_000)):
         file.step()
     file.finish()
 
 
 def test_a_directory_of_many_entries(place):
-    count = scaled(5_000, 100_000)
+    count = scaled(2_500, 100_000)
     for index in range(count):
         os.close(os.open(place / f"{index:06d}", os.O_CREAT | os.O_WRONLY))
     seen = [entry.name for entry in os.scandir(place)]
