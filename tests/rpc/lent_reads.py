@@ -1,6 +1,7 @@
 """Reads as storage processes answer them, for tests of lent replies."""
 
 import random
+from functools import cache
 
 import trio
 from xxhash import xxh3_64_intdigest
@@ -17,7 +18,9 @@ KIB = 1024
 SIZE = 300 * KIB
 
 
+@cache
 def noise(size, seed=1):
+    """Return bytes, made once for all tests: drawing them takes as long as some of those."""
     return random.Random(seed).randbytes(size)
 
 
