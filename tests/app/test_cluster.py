@@ -448,6 +448,7 @@ def test_up_after_a_reboot(ember):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_foreground_ends_with_its_cluster(ember, number):
     options = ("--mount", ember.mount, "--nodes", 1, "--foreground", "--dir", ember.directory)
+    options += ("--until", os.getpid())
     with subprocess.Popen(
         ember.command("up", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -463,7 +464,7 @@ def test_foreground_ends_with_its_cluster(ember, number):
 
 def test_an_interrupted_start_leaves_nothing(ember):
     with subprocess.Popen(
-        ember.command("up", "--no-mount", "--dir", ember.directory),
+        ember.command("up", "--no-mount", "--dir", ember.directory, "--until", os.getpid()),
         stderr=subprocess.PIPE,
         text=True,
     ) as child:
