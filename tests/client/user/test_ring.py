@@ -20,6 +20,7 @@ import pytest
 import trio
 from emberfs.batch import Transfer
 from emberfs.lanes import STAGE_BYTES
+from emberfs.posix import PosixClient
 from emberfs.protocol import Call, Op
 from emberfs.ring import RingClient
 
@@ -465,6 +466,27 @@ def test_an_unmount_ends_what_programs_have(tmp_path):
         with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
             client.close()
         assert failed.value.errno == errno.ENOTCONN
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("kind", [RingClient, PosixClient])
+def test_a_mount_that_has_gone_takes_nothing_from_who_has_only_read(tmp_path, kind):
+    """A program that had read all it wanted ended with an error."""
+    server = Server(tmp_path / "mnt")
+    try:
+        path = str(server.mount_point / "file")
+        client = kind(server.mount_point) if kind is RingClient else kind()
+        with client.open(path, "w") as file:
+            client.write([Transfer(file, 0, memoryview(b"kept"))])
+        reader, writer = client.open(path), client.open(path, "r+")
+        assert client.read([Transfer(reader, 0, memoryview(bytearray(4)))]) == [4]
+        server.close()
+        reader.close()
+        with pytest.raises(OSError) as failed:  # noqa: PT011 - the number is looked at
+            writer.close()
+        assert failed.value.errno == errno.ENOTCONN
+        client.close()
     finally:
         server.close()
 

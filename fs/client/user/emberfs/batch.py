@@ -137,7 +137,8 @@ class BatchFile(Protocol):
         """Make what was written durable and visible to others; twice is harmless.
 
         Raises:
-            OSError: a write could not be completed (ENOSPC, EDQUOT, EIO).
+            OSError: a write could not be completed (ENOSPC, EDQUOT, EIO); ENOTCONN: the mount has
+                gone, and with it perhaps what was written.
         """
         ...
 

@@ -74,6 +74,13 @@ def close_descriptor(descriptor: int, path: str) -> None:
         raise OSError(error.errno, error.strerror, path) from None
 
 
+def loses_nothing(error: OSError, *, can_write: bool) -> bool:
+    """Tell whether a failed close means nothing: the mount has gone,
+    and by this file nothing could have been written.
+    """
+    return error.errno == errno.ENOTCONN and not can_write
+
+
 class PosixFile(OfOneProcess):
     """An open descriptor; see `batch.BatchFile`."""
 
@@ -84,6 +91,7 @@ class PosixFile(OfOneProcess):
         self._descriptor = os.open(path, open_flags(mode), NEW_FILE_MODE)
         if mode == "r" and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._can_write = mode != "r"
         self._is_unsynced = mode in {"w", "x"}
 
     def __del__(self) -> None:
@@ -130,7 +138,11 @@ class PosixFile(OfOneProcess):
                 self.fsync()
         finally:
             descriptor, self._descriptor = self._descriptor, -1
-            close_descriptor(descriptor, self.path)
+            try:
+                close_descriptor(descriptor, self.path)
+            except OSError as error:
+                if not loses_nothing(error, can_write=self._can_write):
+                    raise
 
 
 class PosixIov(Memory):

@@ -20,7 +20,7 @@ from .batch import (
 from .closing import OfOneProcess, shown
 from .connection import Connection
 from .daemon import Daemon
-from .posix import close_descriptor
+from .posix import close_descriptor, loses_nothing
 from .protocol import IOCTL_TICKET, TICKET, Call, Op
 
 
@@ -142,6 +142,20 @@ class RingFile(OfOneProcess):
         """See `BatchFile`."""
         if self._fd < 0:
             return
+        can_write = self._can_write()
+        try:
+            self._end()
+        except OSError as error:
+            if not loses_nothing(error, can_write=can_write):
+                raise
+
+    def _can_write(self) -> bool:
+        try:
+            return fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        except OSError:  # somebody has closed it: that is told when it is closed
+            return True
+
+    def _end(self) -> None:
         try:
             if self._connection is not None:
                 self._drop(self._connection)
