@@ -108,8 +108,11 @@ SPACE_AGE_S_MAX: Final = 10.0
 """Of what storage says about it."""
 
 
-WAITING_COUNT: Final = 4096
-"""Removals that are counted in each interval, round and round."""
+WAITING_COUNT: Final = 512
+"""Removals that are counted at once, for which requests wait some 2 ms."""
+
+WAITING_PAGES_MAX: Final = 8
+"""So often in each interval, round and round."""
 
 KINDS: Final = {records.GC_DIRECTORY: "directory", records.GC_FILE: "file"}
 
@@ -151,8 +154,10 @@ class WaitingCount:
         """Return where to look next."""
         return self._begin, prefix_end(self._prefixes[0])
 
-    def take(self, pairs: Sequence[KeyValue]) -> None:
-        """Add the first records that were found there, WAITING_COUNT at most."""
+    def take(self, pairs: Sequence[KeyValue]) -> bool:
+        """Add the first records that were found there, WAITING_COUNT at most;
+        return whether that was the end of a round.
+        """
         prefix = self._prefixes[0]
         for key, value in pairs:
             if records.is_gc_key(key):
@@ -161,12 +166,14 @@ class WaitingCount:
                 waiting.byte_count += _byte_count(key, value)
         if len(pairs) == WAITING_COUNT:
             self._begin = pairs[-1][0] + b"\x00"
-            return
+            return False
         del self._prefixes[0]
-        if not self._prefixes:
+        is_end = not self._prefixes
+        if is_end:
             self.known, self._found = self._found, self._nothing()
             self._prefixes = list(KINDS)
         self._begin = self._prefixes[0]
+        return is_end
 
 
 class Lane:
@@ -572,8 +579,11 @@ class GarbageCollector:
 
     async def _count_waiting(self) -> None:
         """Count some more of what waits to be collected, whether it is due or not."""
-        begin, end = self._waiting.next_range()
-        self._waiting.take(await self._range(begin, end, WAITING_COUNT))
+        for _ in range(WAITING_PAGES_MAX):
+            begin, end = self._waiting.next_range()
+            if self._waiting.take(await self._range(begin, end, WAITING_COUNT)):
+                return
+            await trio.lowlevel.checkpoint()
 
     async def _finish_truncations(self) -> None:
         """Look at the next marks, round and round: some may not be done with for long."""
