@@ -11,8 +11,9 @@ Invariants:
     - A session is ended when the kernel forgets its file, when that gets a name, and with the
       mount.
 
-Does not: keep what another mount removed.  While its name may be cached the kernel forgets nothing,
-whether anybody holds it or not, and the space of the file would not come back.
+Does not: keep what another mount removed, or what went with its directory.  While its name may be
+cached the kernel forgets nothing, whether anybody holds it or not, and the space of the file would
+not come back.
 """
 
 import logging
