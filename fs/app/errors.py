@@ -48,8 +48,13 @@ def error_line(error: FsError | OSError) -> str:
 
 
 @contextmanager
-def named(path: str) -> Iterator[None]:
-    """Say of an error which of the paths that were given it is about."""
+def named(path: str, *, is_inside: bool = False) -> Iterator[None]:
+    """Say of an error which of the paths that were given it is about.
+
+    Args:
+        path: as it was given.
+        is_inside: it is one within the file system, whatever this machine has by it.
+    """
     try:
         yield
     except FsError as error:
@@ -60,7 +65,11 @@ def named(path: str) -> Iterator[None]:
             detail = path
             # On a mount it would have been found; on none it is looked for in the file system.
             if os.path.lexists(path):
-                detail += ": what this machine has by this path is on no mount of EmberFS"
+                detail += (
+                    ": this is no path of this machine, it begins at the root of the file system"
+                    if is_inside
+                    else ": what this machine has by this path is on no mount of EmberFS"
+                )
         told = FsError(error.status, detail)
         for note in getattr(error, "__notes__", ()):  # the trace
             told.add_note(note)

@@ -259,7 +259,12 @@ def path(
     from .meant_cluster import connected  # noqa: PLC0415
 
     with connected(directory) as fs:
-        found = fs.paths_of(inode)
+        try:
+            found = fs.paths_of(inode)
+        except FsError as error:
+            if error.status is not Status.STALE:
+                raise
+            raise FsError(Status.NOT_FOUND, f"inode {inode}: removed, or never made") from error
     for line in [json.dumps(found)] if as_json else found:
         say_name(line)
 

@@ -64,7 +64,9 @@ def _removed(path: str) -> str:
     if os.path.basename(path.rstrip("/")) in {".", ".."}:  # noqa: PTH119 - not of this machine
         raise FsError(Status.INVALID_ARGUMENT, "name it without `.` or `..` at its end")
     inside = path_inside(path)
-    return f"{inside}/" if path.endswith("/") and inside != "/" else inside
+    if inside == "/":
+        raise FsError(Status.INVALID_ARGUMENT, "the root of the file system is not removed")
+    return f"{inside}/" if path.endswith("/") else inside
 
 
 @rm.command()

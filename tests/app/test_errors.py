@@ -184,6 +184,13 @@ def test_an_error_is_about_a_path_and_keeps_its_trace(status, detail, told):
     assert error_line(caught.value).endswith(f" {told} (trace 17)")
 
 
+def test_a_path_within_the_file_system_is_none_of_this_machine(tmp_path):
+    """`ember admin file stat /mnt/ember/run` said that the path is on no mount."""
+    with pytest.raises(FsError) as caught, named(str(tmp_path), is_inside=True):
+        raise FsError(Status.NOT_FOUND, "'f' in directory 0x1")
+    assert caught.value.detail.startswith(f"{tmp_path}: this is no path of this machine")
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_this_machine_has_but_no_mount_is_told(tmp_path, is_there):
     """`ember warmup data/set` from a folder of the machine's own said only that there is none."""

@@ -5,15 +5,18 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import typer
 
 from fs.app.groups import GROUPS
-from fs.app.main import app
+from fs.app.main import app, path
 from fs.app.release import RELEASE
 from fs.app.sections import SECTIONS
 from fs.kernels.in_use import kernels_in_use
+from fs.schema.status import FsError, Status
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"]])
@@ -92,6 +95,19 @@ def test_a_number_that_no_inode_has_is_refused(number, capsys):
         app(["path", number])
     assert ended.value.code == 2
     assert "18446744073709551615" in capsys.readouterr().err
+
+
+def test_an_inode_that_is_not_there_is_said_as_it_was_asked_for(monkeypatch):
+    """The number was told in hexadecimal, and that the inode was removed meanwhile."""
+
+    def paths_of(_inode_id):
+        raise FsError(Status.STALE, "inode 0x3b9ac9ff")
+
+    client = nullcontext(SimpleNamespace(paths_of=paths_of))
+    monkeypatch.setattr("fs.app.meant_cluster.connected", lambda _: client)
+    with pytest.raises(FsError, match="inode 999999999: removed, or never made") as caught:
+        path(999999999)
+    assert caught.value.status is Status.NOT_FOUND
 
 
 @pytest.mark.parametrize("words", [["umount"], ["mount"], ["stat"], ["profile"], ["up", "--mount"]])

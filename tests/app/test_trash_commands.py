@@ -59,4 +59,9 @@ def test_a_slash_at_the_end_is_told_to_who_judges_it(tmp_path):
     """`ember rm FILE/` removed a file."""
     assert trash_commands._removed(f"{tmp_path}/file/") == f"{tmp_path}/file/"
     assert trash_commands._removed(f"{tmp_path}/file") == f"{tmp_path}/file"
-    assert trash_commands._removed("/") == "/"
+
+
+def test_the_root_is_not_removed():
+    """It was said that '/' has no last component."""
+    with pytest.raises(FsError, match="root of the file system is not removed"):
+        trash_commands._removed("/")

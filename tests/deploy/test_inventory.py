@@ -245,3 +245,6 @@ def test_of_a_wheel_the_packages_are_shipped(tmp_path):
     (tmp_path / name).write_bytes(b"no zip")
     with pytest.raises(FsError, match="is not a zip file"):
         make_release(read_inventory(tmp_path / EXAMPLE.name))
+    (tmp_path / name).unlink()
+    with pytest.raises(FsError, match=f"{name}: it is not there"):
+        make_release(read_inventory(tmp_path / EXAMPLE.name))

@@ -23,6 +23,7 @@ from ...client.native_file import EmberFile
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
 from ..amounts import bytes_text, parse_number
+from ..errors import named
 from ..listing import JsonOption, print_rows, progress_bar
 from ..where import ConfigOption, DirOption
 from .fs_names import PathArgument
@@ -111,7 +112,8 @@ def check(path: str, offset: int, got: bytes, length: int) -> None:
 async def _folder(fs: EmberFs, path: str) -> AsyncIterator[str]:
     """Make a directory for a run below `path`; remove it with all that is in it."""
     made = f"{path.rstrip('/')}/ember-bench-{random.SystemRandom().getrandbits(48):012x}"
-    await fs.mkdir(made)
+    with named(path, is_inside=True):
+        await fs.mkdir(made)
     try:
         yield made
     finally:

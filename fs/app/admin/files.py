@@ -58,7 +58,7 @@ def find_inode(where: Where, path: str, inode_id: int) -> common_pb2.InodePb:
         if not path:
             return where.read_store(lambda engine: stored_inode(engine, b"", inode_id))
         name = os.fsencode(absolute(path))
-        with named(shown(absolute(path))):
+        with named(shown(absolute(path)), is_inside=True):
             return where.read_store(lambda engine: stored_inode(engine, name))
 
     async def use(mgmtd: MgmtdLink, channels: ChannelPool) -> common_pb2.InodePb:

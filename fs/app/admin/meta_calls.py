@@ -65,5 +65,5 @@ async def inode_of(
         by_id = meta_pb2.GetAttrReq(caller=asking, inode_id=inode_id)
         return (await ask_meta(channels, info, services.META_GET_ATTR, by_id)).inode
     by_path = meta_pb2.ResolvePathReq(caller=asking, path=os.fsencode(absolute(path)))
-    with named(shown(absolute(path))):
+    with named(shown(absolute(path)), is_inside=True):
         return (await ask_meta(channels, info, services.META_RESOLVE_PATH, by_path)).inode

@@ -129,7 +129,7 @@ def run_fs_at(use: Callable[[EmberFs], Awaitable[T]], where: Where, *, path: str
             with begin_command(runtime):
                 return await use(fs)
 
-    with named(shown(absolute(path))) if path else nullcontext(), unwrapped():
+    with named(shown(absolute(path)), is_inside=True) if path else nullcontext(), unwrapped():
         return trio.run(run)
 
 

@@ -54,6 +54,8 @@ def make_release(inventory: Inventory) -> Release:
     """
     code = inventory.code
     source = inventory.local(code.source)
+    if not source.exists():
+        raise _bad(f"code.source {source}: it is not there: a wheel, or a checkout of EmberFS")
     if source.suffix == ".whl" and source.is_file():
         found, files = _of_wheel(source)
         lock = inventory.local(code.lock) if code.lock else source.parent / "requirements.lock"
