@@ -181,7 +181,8 @@ class Process:
 
     def ready(self) -> None:
         """Tell whoever started this process that it serves, and where its metrics are."""
-        log.info("node %d serves", self.identity.node_id)
+        node_id = self.identity.node_id
+        log.info("serving%s", f" as node {node_id}" if node_id else "")  # a mount is no node
         self.has_served = True
         self.systemd.say("READY=1\nSTATUS=serving")
         tell_ready(self.metrics_address)

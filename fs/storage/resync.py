@@ -240,7 +240,7 @@ class Resync:
             "target %d: successor %d is resynced: %s",
             target.target_id,
             successor.target_id,
-            progress,
+            progress.summary(),
         )
 
     async def _resync_window(self, place: Place, after: bytes) -> bytes | None:

@@ -47,6 +47,15 @@ class ResyncProgress:
     damaged_count: int = 0
     """Handed over without bytes, since nobody has them."""
 
+    def summary(self) -> str:
+        """Return for people what was done."""
+        told = (
+            f"{self.transferred_count} chunks transferred ({self.transferred_bytes} bytes), "
+            f"{self.removed_count} removed, {self.skipped_count} as they were"
+        )
+        rest = (self.failed_count, "failed"), (self.damaged_count, "handed over as damaged")
+        return ", ".join([told, *(f"{count} {words}" for count, words in rest if count)])
+
     def report(self, total_bytes: int, now_s: float) -> common_pb2.ResyncProgressPb:
         """Return what the heartbeat says of it; how long it takes is guessed from the bytes
         of our own target.

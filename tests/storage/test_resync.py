@@ -13,6 +13,7 @@ from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage import resync
 from fs.storage.resync_groups import GROUP_BYTES_MAX
+from fs.storage.target import ResyncProgress
 
 from .cluster import INODE, content, open_caller, open_cluster
 from .test_update_group import send, writes
@@ -92,6 +93,14 @@ async def test_writes_go_on_during_resync(mock_clock, monkeypatch):
             found = content(cluster, 1, index)
             assert (found[2] if found else None) == data
         assert not cluster.nodes[3].target.progress.suspect_count
+
+
+def test_what_a_resync_has_done_is_said_in_words():
+    """The log had all its fields, with names of variables."""
+    done = ResyncProgress(transferred_count=3, transferred_bytes=9000, skipped_count=7)
+    assert done.summary() == "3 chunks transferred (9000 bytes), 0 removed, 7 as they were"
+    done.failed_count = 2
+    assert done.summary().endswith(" as they were, 2 failed")
 
 
 async def test_a_syncing_replica_is_not_read(mock_clock):
