@@ -22,6 +22,20 @@ def tree_of_another():
         Path(name).chmod(0o755)
 
 
+def test_an_interpreter_that_was_asked_for_and_is_none_is_told(tmp_path):
+    """Another one was taken without a word."""
+    shutil.copy(SCRIPT, tmp_path)
+    done = subprocess.run(
+        [tmp_path / "ember", "version"],
+        capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | {"EMBER_PYTHON": "/nope/python3"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ember: EMBER_PYTHON=/nope/python3: no Python 3.11")
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_a_tree_of_another_user_is_told_with_the_remedy(tree_of_another):
     """Was a line of bash's, and a hint at a log that could not be made."""
     user = NOBODY if os.geteuid() == 0 else None
