@@ -6,7 +6,8 @@ to it and wait for the answer.
 Invariants:
     - After `close` (or leaving the `with` block) no thread of ours is left.
     - What moves bytes into or out of the caller's memory ends with the call, also where an
-      interrupt ends that.  All else goes on then, as a close that is half done had better.
+      interrupt ends that: reads are cut off, writes end.  All else goes on without the caller, as
+      a close that is half done had better.
     - An object made before a fork must not be used in the child: it has no
       event loop there, and says so.
 """
@@ -98,7 +99,9 @@ class BlockingFile:
 
     def read_into(self, offset: int, buffer: Buffer) -> int:
         """See `EmberFile.read_into`."""
-        return self._owner.run(lambda: self._file.read_into(offset, buffer), borrows=True)
+        return self._owner.run(
+            lambda: self._file.read_into(offset, buffer), borrows=True, is_cut_off=True
+        )
 
     def write(self, offset: int, data: Buffer) -> None:
         """See `EmberFile.write`."""
@@ -200,18 +203,26 @@ class BlockingFs:
         """False when it is closed, its event loop has failed, or this is the child of a fork."""
         return self._token is not None and os.getpid() == self._pid and self._thread.is_alive()
 
-    def run(self, function: Callable[[], Awaitable[T]], *, borrows: bool = False) -> T:
+    def run(
+        self,
+        function: Callable[[], Awaitable[T]],
+        *,
+        borrows: bool = False,
+        is_cut_off: bool = False,
+    ) -> T:
         """Run an async function of the client on its event loop and return its result.
 
         Args:
             function: goes on by itself where an interrupt ends the wait for it.
             borrows: it uses memory of the caller; then it ends before an interrupt goes on.
+            is_cut_off: it is cancelled then; otherwise it ends as it would have.
         """
         if self._token is None or os.getpid() != self._pid:
             raise FsError(Status.NOT_RUNNING, self._why_not_usable())
         try:
             if borrows:
-                return InterruptibleCall(function).make(self._token, self._thread)
+                call = InterruptibleCall(function, is_cut_off=is_cut_off)
+                return call.make(self._token, self._thread)
             return trio.from_thread.run(function, trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
             raise FsError(
@@ -411,12 +422,12 @@ class BlockingFs:
     def read_batch(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int]:
         """See `EmberFs.read_batch`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_batch(unwrapped), borrows=True)
+        return self.run(lambda: self._native.read_batch(unwrapped), borrows=True, is_cut_off=True)
 
     def read_each(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int | FsError]:
         """See `EmberFs.read_each`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_each(unwrapped), borrows=True)
+        return self.run(lambda: self._native.read_each(unwrapped), borrows=True, is_cut_off=True)
 
     def write_each(
         self, writes: Sequence[tuple[BlockingFile, int, Buffer]]

@@ -63,22 +63,32 @@ def test_who_is_interrupted_has_his_memory_back(fs, interrupt, monkeypatch, way)
     """Bytes of the read before came into the buffer of the next one."""
     owner, act = WAYS[way]
     buffer, ends = memoryview(bytearray(7)), []
+    is_read = way.startswith("read")
+    given_up, give_up = trio.Event(), InterruptibleCall._give_up
 
-    async def endless(*_):
+    def watched(call):
+        give_up(call)
+        given_up.set()
+
+    async def long(*_):
         interrupt()
         try:
-            await trio.sleep_forever()
-        finally:
+            await given_up.wait()
+            await trio.lowlevel.checkpoint()
+            ends.append("finished")
+        except trio.Cancelled:
             await trio.lowlevel.cancel_shielded_checkpoint()
-            ends.append(way)
+            ends.append("cut off")
+            raise
 
     with fs.create("/f") as file:
         file.write(0, b"content")
         with monkeypatch.context() as patched:
-            patched.setattr(owner, way, endless)
+            patched.setattr(owner, way, long)
+            patched.setattr(InterruptibleCall, "_give_up", watched)
             with pytest.raises(Interrupted):
                 act(fs, file, buffer)
-        assert ends == [way], "and it has ended"
+        assert ends == ["cut off" if is_read else "finished"]
         assert file.read_into(0, buffer) == 7
     assert buffer == b"content"
 
