@@ -2,18 +2,13 @@
 see specs/decisions/0149-inline-files.md.  No I/O.
 
 Its bytes are to take effect once: metadata keeps them, or they go to a chunk.  Metadata
-remembers which, but not for ever.
+remembers which, but not for ever: who asks OUTCOMES_KEPT_S after it was sent first is not to take
+it for not taken because nothing is known of it.
 """
 
-from typing import Final
-
+from ..schema.config import OUTCOMES_KEPT_S
 from ..schema.proto import meta_pb2
 from ..schema.status import FsError, Status
-
-OUTCOMES_KEPT_S: Final = 600.0
-"""The least of meta.idempotency_expiry_s: so long after it was sent first a report
-that metadata does not know of was not taken.
-"""
 
 
 class InlineReport:

@@ -31,7 +31,7 @@ from ..node.api import RoutingView
 from ..rpc.api import Channels, Into, Lending, Received, UnderWay
 from ..runtime.ports import Runtime
 from ..runtime.recycled import RecycledMemory
-from ..schema.config import ClientSection
+from ..schema.config import OUTCOMES_KEPT_S, ClientSection
 from ..schema.ids import ClientId, NodeId
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.common_pb2 import CallerPb
@@ -39,7 +39,6 @@ from ..schema.proto.meta_pb2 import CloseReq
 from ..schema.routing import Node, NodeState, Role, RoutingInfo
 from ..schema.status import FsError, Retry, Status
 from .api import OnMetaReply
-from .inline_report import OUTCOMES_KEPT_S
 from .patience import Patience, SlowPeerError
 from .retry import RetryBudget
 

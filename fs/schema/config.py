@@ -24,6 +24,9 @@ Seconds = Annotated[float, Meta(ge=0.001, le=86_400.0)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 ChunkSize = Annotated[int, Meta(ge=CHUNK_SIZE_BYTES_MIN, le=CHUNK_SIZE_BYTES_MAX)]
 
+OUTCOMES_KEPT_S: Final = 600.0
+"""For so long at the least metadata remembers what became of a request."""
+
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of all sections."""
@@ -225,7 +228,7 @@ class MetaSection(Section, frozen=True):
     """How often a service looks for file sessions whose clients are gone."""
     session_grace_s: Seconds = 60.0
     """A file session younger than this is never pruned."""
-    idempotency_expiry_s: Annotated[float, Meta(ge=600.0, le=86_400.0)] = 1800.0
+    idempotency_expiry_s: Annotated[float, Meta(ge=OUTCOMES_KEPT_S, le=86_400.0)] = 1800.0
     """How long outcomes are remembered for who asks again: longer than any client does."""
     trash_expiry_s: Annotated[float, Meta(ge=1.0, le=30 * 86_400.0)] = 3 * 86_400.0
     """How long the trash keeps what was moved there without saying for how long."""

@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 import trio
 
-from fs.client.inline_report import OUTCOMES_KEPT_S
 from fs.client.meta_client import _HARMLESS, SILENT_S, MetaClient
 from fs.rpc.api import Lending, Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
 from fs.schema import services
-from fs.schema.config import ClientSection
+from fs.schema.config import OUTCOMES_KEPT_S, ClientSection
 from fs.schema.ids import ClientId, NodeId
 from fs.schema.method import Method
 from fs.schema.proto import meta_pb2

@@ -6,7 +6,8 @@ while others change the file: its bytes take effect once.
 import pytest
 import trio
 
-from fs.client.inline_report import OUTCOMES_KEPT_S, InlineReport
+from fs.client.inline_report import InlineReport
+from fs.schema.config import OUTCOMES_KEPT_S
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import FsError, Status
 

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 import trio
 
-from fs.client.inline_report import OUTCOMES_KEPT_S
 from fs.client.patience import ASK_S, PATIENT_S, Patience, SlowPeerError, same_error
 from fs.client.retry import WORKED_ON_S_MAX, RetryBudget, longest_s
 from fs.rpc.api import Received
 from fs.rpc.call_under_way import CallUnderWay, TimeUpError
 from fs.runtime.ports import Runtime
 from fs.schema import services
-from fs.schema.config import ClientSection, MetaSection
+from fs.schema.config import OUTCOMES_KEPT_S, ClientSection, MetaSection
 from fs.schema.ids import NodeId
 from fs.schema.proto.core_pb2 import GetInfoRsp
 from fs.schema.routing import Node, NodeState, Role

@@ -8,7 +8,8 @@ Only the superuser and the user of the mount daemon may look: command names and 
 are none of anybody's business.
 
 Bounds: PROCESS_COUNT_MAX processes and FILE_COUNT_MAX files are kept, those that were active last;
-what is told is cut to VALUE_BYTES_MAX, the busiest first.
+of THREAD_COUNT_MAX threads it is remembered whose they are; what is told is cut to VALUE_BYTES_MAX,
+the busiest first.
 
 Concurrency: event loop only.
 """
@@ -29,6 +30,7 @@ from .ports import Caller
 PROFILE_ATTRIBUTE: Final = b"ember.profile"
 KEPT_S: Final = 15.0
 PROCESS_COUNT_MAX: Final = 512
+THREAD_COUNT_MAX: Final = 4096
 FILE_COUNT_MAX: Final = 4096
 VALUE_BYTES_MAX: Final = 60_000
 """The kernel takes values of 64 KiB."""
@@ -126,7 +128,7 @@ class Profile:
             oldest = next(iter(self._processes))
             del self._processes[oldest]
             self._process_ids = {t: p for t, p in self._process_ids.items() if p != oldest}
-        if len(self._process_ids) >= FILE_COUNT_MAX:  # threads that come and go
+        if len(self._process_ids) >= THREAD_COUNT_MAX:  # they come and go
             self._process_ids.clear()
         self._process_ids[thread_id] = process_id
         self._processes.setdefault(process_id, _Process(command))

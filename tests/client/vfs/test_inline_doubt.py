@@ -6,7 +6,7 @@ its bytes take effect once.
 import pytest
 import trio
 
-from fs.client import inline_report
+from fs.schema.config import OUTCOMES_KEPT_S
 from fs.schema.status import FsError, Status
 from tests.client.fake_inline import Refusing, change
 
@@ -70,7 +70,7 @@ async def test_who_cannot_find_out_is_told_once(autojump_clock, mounts, cluster,
     async def come_between():
         await change(cluster, "in a chunk", b"THEIRS")
         if why == "away for long":
-            await trio.sleep(inline_report.OUTCOMES_KEPT_S)
+            await trio.sleep(OUTCOMES_KEPT_S)
 
     async with mounts() as m:
         h = await m.create(b"f", RW)

@@ -13,6 +13,7 @@ from fs.client.vfs.profile import (
     FILE_COUNT_MAX,
     KEPT_S,
     PROCESS_COUNT_MAX,
+    THREAD_COUNT_MAX,
     VALUE_BYTES_MAX,
     Profile,
     process_of,
@@ -92,7 +93,7 @@ async def test_what_is_kept_and_told_is_bounded():
     assert found["left_out"] == PROCESS_COUNT_MAX - len(found["processes"]) > 0
     assert len(profile._processes) == PROCESS_COUNT_MAX
     assert len(profile._files) == FILE_COUNT_MAX
-    assert len(profile._process_ids) <= FILE_COUNT_MAX
+    assert len(profile._process_ids) <= THREAD_COUNT_MAX
 
 
 async def test_threads_are_found_by_the_kernel():
