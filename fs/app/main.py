@@ -182,7 +182,7 @@ def down(
 def status(
     directory: DirOption = None,
     config: ClusterFileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show processes, chains, mounts and space; of a deployed cluster what its manager knows."""
     from .configured import configured_file  # noqa: PLC0415
@@ -290,7 +290,7 @@ def warmup(
 def top(
     directory: DirOption = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two readings.")] = 1.0,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many readings.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a list per line.")] = False,
 ) -> None:
@@ -318,7 +318,7 @@ def profile(
     interval: Annotated[
         float, typer.Option(min=0.1, max=10, help="Seconds between two readings.")
     ] = 1.0,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many readings.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="For programs: an object per line.")
     ] = False,

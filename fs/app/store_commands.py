@@ -33,7 +33,7 @@ def backup(  # noqa: PLR0917 - options, never passed by position
     force: Annotated[
         bool, typer.Option("--force", help="Replace FILE where it is there already.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write all metadata into a new file, at one state, while the cluster works."""
     from .backup import backup as run  # noqa: PLC0415
@@ -86,7 +86,7 @@ def fsck(  # noqa: PLR0917 - options, never passed by position
     fast: Annotated[
         bool, typer.Option("--fast", help="Do not leave half of the time to others.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Check the namespace, usage and chunks of a cluster, while it works."""
     from .fsck import fsck as run  # noqa: PLC0415
@@ -112,7 +112,7 @@ def fsck_disk(
         bool,
         typer.Option("--repair", help="Put right what can be; mark chunks with bad bytes."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     no_data: Annotated[
         bool, typer.Option("--no-data", help="Compare the records only, read no data.")
     ] = False,
