@@ -31,6 +31,13 @@ def age_text(seconds: float) -> str:
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"  # noqa: PLR2004
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration of a request as people say it: 250us, 1.2ms, 3.40s."""
+    if seconds < 0.001:  # noqa: PLR2004
+        return f"{seconds * 1e6:.0f}us"
+    return f"{seconds * 1e3:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
+
+
 def bytes_text(count: float) -> str:
     """Return a number of bytes as people say it."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

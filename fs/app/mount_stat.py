@@ -11,11 +11,11 @@ import typer
 from ..runtime.mount_table import is_same_place
 from ..schema.status import FsError, Status
 from . import supervisor_link
-from .amounts import bytes_text
+from .amounts import bytes_text, duration_text
 from .cluster_dir import ClusterDir
 from .running import mount_daemon_at, refuse_others_mount
 from .scraped import Reading, Span, fetch, parse
-from .top import KERNEL, duration_text
+from .top import KERNEL
 
 HEAD: Final = (
     "ops/s",

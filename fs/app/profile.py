@@ -23,10 +23,10 @@ from rich.table import Table
 from ..client.vfs.profile import PROFILE_ATTRIBUTE
 from ..runtime.figures import BOUNDS_S
 from ..schema.status import FsError, Status
-from .amounts import bytes_text
+from .amounts import bytes_text, duration_text
 from .cells import cell
 from .scraped import quantile
-from .top import FILE_WIDTH, duration_text
+from .top import FILE_WIDTH
 
 ROW_COUNT: Final = 30
 FILE_COUNT: Final = 10

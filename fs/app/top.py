@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ..rpc.observer import WAITING
 from ..schema.status import FsError
-from .amounts import bytes_text
+from .amounts import bytes_text, duration_text
 from .cluster_dir import ClusterDir
 from .metrics_commands import shown
 from .scraped import Reading, Span, fetch, parse
@@ -95,13 +95,6 @@ def _busiest(span: Span, times: str, label: str) -> str:
     }
     names = sorted((n for n in took if took[n] > 0), key=lambda n: (-took[n], n))
     return " ".join(name.rpartition(".")[2] for name in names[:BUSIEST_COUNT])
-
-
-def duration_text(seconds: float) -> str:
-    """Return a duration of a request as people say it: 250us, 1.2ms, 3.40s."""
-    if seconds < 0.001:  # noqa: PLR2004
-        return f"{seconds * 1e6:.0f}us"
-    return f"{seconds * 1e3:.1f}ms" if seconds < 1 else f"{seconds:.2f}s"
 
 
 def table_of(rows: list[Row]) -> Table:

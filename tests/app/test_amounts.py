@@ -2,7 +2,14 @@
 
 import pytest
 
-from fs.app.amounts import age_text, bytes_text, count_text, ids_text, parse_number
+from fs.app.amounts import (
+    age_text,
+    bytes_text,
+    count_text,
+    duration_text,
+    ids_text,
+    parse_number,
+)
 from fs.schema.status import FsError, Status
 
 
@@ -45,3 +52,10 @@ def test_a_limit_that_no_message_can_carry_is_refused(text):
     with pytest.raises(FsError) as caught:
         parse_number(text)
     assert caught.value.status is Status.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0us"), (0.00025, "250us"), (0.0012, "1.2ms"), (3.4, "3.40s")]
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text

@@ -10,7 +10,7 @@ from rich.console import Console
 from fs.app.exposition import families
 from fs.app.mount_stat import HEAD, cells
 from fs.app.scraped import Reading, Span, parse, quantile
-from fs.app.top import FILE_WIDTH, duration_text, row_of, rows_between, table_of
+from fs.app.top import FILE_WIDTH, row_of, rows_between, table_of
 from fs.runtime.figures import BOUNDS_S, Figures, Histogram
 from fs.schema import metrics
 
@@ -130,10 +130,3 @@ def test_a_quantile_is_an_upper_bound_by_one_bucket(durations, share):
 def test_nothing_is_no_time():
     assert quantile({}, 0.5) == quantile({0.1: 0.0, float("inf"): 0.0}, 0.5) == 0.0
     assert Span(Reading(0.0, {}), Reading(0.0, {})).rate("x") == 0.0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0us"), (0.00025, "250us"), (0.0012, "1.2ms"), (3.4, "3.40s")]
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text
