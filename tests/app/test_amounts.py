@@ -57,5 +57,5 @@ def test_a_limit_that_no_message_can_carry_is_refused(text):
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0, "0us"), (0.00025, "250us"), (0.0012, "1.2ms"), (3.4, "3.40s")]
 )
-def test_durations(seconds, text):
+def test_durations_of_requests(seconds, text):
     assert duration_text(seconds) == text
