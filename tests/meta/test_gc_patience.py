@@ -180,7 +180,8 @@ async def test_each_batch_is_looked_for_behind_the_one_before_and_what_comes_lat
     begins, look = [], gc._range
 
     async def looked(begin, end, limit):
-        if begin.startswith(records.GC_FILE) and begin < due_keys[-1] + b"\xff":
+        is_batch = limit == 2  # what waits is counted besides
+        if is_batch and begin.startswith(records.GC_FILE) and begin < due_keys[-1] + b"\xff":
             begins.append(begin)
         return await look(begin, end, limit)
 
