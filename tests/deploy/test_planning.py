@@ -298,7 +298,7 @@ def test_a_clock_is_off_by_what_the_round_trip_does_not_explain():
 
 def test_an_upgrade_is_refused_when_a_process_more_away_could_hurt():
     assert not unsafe(view())
-    assert "chains [4] have fewer" in unsafe(view(incomplete=[4]))[0]
+    assert "chains 4 have fewer" in unsafe(view(incomplete=[4]))[0]
     assert "2 targets are being moved" in unsafe(view(move_count=2))[0]
     away = [structs.replace(n, state="failed") if n.node_id == 10_002 else n for n in view().nodes]
     assert "nodes [10002] are not connected" in unsafe(view(nodes=away))[0]
