@@ -103,7 +103,9 @@ class Rows:
             return None
         try:
             record = books.ledger.cached(key)
-            if record is None or record.is_damaged or books.failure or books.is_closed:
+            if record is None or record.is_damaged or not record.length:
+                return None
+            if books.failure or books.is_closed:
                 return None
             file_id, start = place_of(record.position)
             file = self._files.lend(file_id, may_wait=False)
@@ -242,7 +244,8 @@ class _Borrowed:
         chunks: list[Chunk | None] = [None] * count
         lent = self._lent
         for number, record in zip(numbers, records, strict=True):
-            if record is None or record.is_damaged:
+            # An empty version lies in no file.
+            if record is None or record.is_damaged or not record.length:
                 continue
             file_id, start = place_of(record.position)
             file = lent[file_id] if file_id in lent else self._lend(file_id)

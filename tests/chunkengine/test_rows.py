@@ -88,6 +88,18 @@ def test_rows_are_what_single_reads_return(lab, contents, may_wait) -> None:
     assert not done.is_cold  # nothing of it is on the disk alone
 
 
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_an_empty_version_is_left_to_the_ordinary_way(lab, contents, may_wait) -> None:
+    """It has no block, and so no file to look for."""
+    put(lab.engine, CHUNKS[3], 1, b"")
+    done, pieces = read(lab.engine, [(3, 8192, 4096), (1, 0, 4096)], may_wait=may_wait)
+    assert (done.versions, done.left, pieces[1]) == ([0, 1], [0], contents[1])
+    (single,) = lab.engine.read_batch([ReadIo(*CHUNKS[3], 8192, 10, memoryview(bytearray(10)))])
+    assert (single.status, single.length, single.commit_ver) == (Status.OK, 0, 1)
+    key, view = chunk_key(*CHUNKS[3]), memoryview(bytearray(10))
+    assert lab.engine.read_cached_row(key, 0, view) is None
+
+
 def test_checksums_are_not_made_for_nobody(lab, contents) -> None:
     done, pieces = read(lab.engine, [(1, 0, 4096)], want_checksums=False)
     assert (done.versions, done.checksums, done.left) == ([1], [], [])
