@@ -110,11 +110,14 @@ def _set_iflags(ctx: OpContext, inode: pb.InodePb, request: meta.SetAttrReq) -> 
 
 def _only_adds(request: meta.SetAttrReq) -> bool:
     """Return whether a change is one that append-only objects allow:
-    times that become now, and a length that only grows, as by fallocate.
+    times that become now, both, and a length that only grows, as by fallocate.
     """
     if any(field.name in _OF_UNFLAGGED for field, _ in request.ListFields()):
         return False
-    return not request.HasField("length") or (request.only_lengthens and request.has_open_file)
+    if not request.HasField("length"):
+        # To Linux one of them alone is a time that was chosen.
+        return request.atime_now == request.mtime_now
+    return request.only_lengthens and request.has_open_file
 
 
 async def _set_length(
