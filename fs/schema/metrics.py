@@ -550,8 +550,8 @@ MOUNT_CACHE_HITS: Final = counter(
     _MOUNT,
     "Answered from what the mount has: attributes that a reply had told of, bytes read ahead, or "
     "what a name leads to, or that it is absent, in a directory of which it has the lease "
-    "(present names: those that a removal was expected to follow). What the kernel has in its "
-    "caches it does not ask for.",
+    "(present names: those that a removal was expected to follow), or opens for reading that meta "
+    "had answered with the look-up. What the kernel has in its caches it does not ask for.",
     "cache",
 )
 MOUNT_CACHE_MISSES: Final = counter(

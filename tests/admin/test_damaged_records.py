@@ -470,6 +470,9 @@ async def test_a_file_whose_bytes_are_nowhere_is_damaged(figure, caplog):
     for deed in deeds:
         with pytest.raises(FsError, match=r"METADATA_DAMAGED.*or nowhere"):
             await deed
+    opens = meta.LookupReq(parent_inode_id=place.deep, name=b"file", opens=True)
+    found = await root.call("lookup", opens)
+    assert found.inode.inode_id == place.file and not found.is_opened
     own = world.meta.service.own_context
     world.meta.gc._make_context = lambda: own()._replace(now_ns=own().now_ns + 10**12)
     await world.meta.gc.step()

@@ -100,7 +100,13 @@ class FakeMeta:
     async def lookup(self, r):
         if r.tells_removed and r.parent_inode_id not in self.cluster.inodes:
             raise FsError(Status.DIRECTORY_REMOVED, f"{r.parent_inode_id}")
-        return self.cluster.child(r.parent_inode_id, r.name)
+        found = self.cluster.child(r.parent_inode_id, r.name)
+        if not r.opens or found.file is None or not self.cluster.opens_ahead:
+            return found
+        reply = meta_pb2.InodeRsp(inode=inode_to_pb(found), is_opened=True)
+        opened = meta_pb2.OpenReq(caller=r.caller, wants_read=True, takes_inline=True)
+        self.cluster.inline.bring(opened, "Open", reply)
+        return reply
 
     def _require_readable(self, inode_ids):
         for inode_id in self.cluster.damaged.intersection(inode_ids):

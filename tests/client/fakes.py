@@ -86,6 +86,7 @@ class FakeCluster:
         """Of directories: which client alone adds names to each, and is told so."""
         self.xattrs: dict[tuple[int, bytes], bytes] = {}
         self.knows_bare = True
+        self.opens_ahead = True
         self.knows_owners = True
         """Attributes tell that there are no extended ones; services of earlier releases do not."""
         self.locks: dict[int, list] = {}

@@ -34,7 +34,7 @@ from tests.client.vfs.unreliable import BeginningMeta, Service, UnreliableMeta
 from .coherence_cluster import run_over_cluster
 from .coherence_programs import Programs, count_look_ups
 from .determinism import run_deterministic
-from .kernel_calls import ModelKernel
+from .kernel_calls import ModelKernel, have_opens_ahead
 from .page_cache import ModelDevice
 
 MOUNT_COUNT: Final = 2
@@ -100,7 +100,9 @@ async def run(
                 kernel = ModelKernel(device, source, nursery, LATE_S)
                 vfs.connect_kernel(kernel)
                 await nursery.start(vfs.run)
-                nursery.start_soon(Server(device, vfs, runtime).run)  # type: ignore[arg-type]
+                server = Server(device, vfs, runtime)  # type: ignore[arg-type]
+                have_opens_ahead(server, kernel)
+                nursery.start_soon(server.run)
                 kernels.append(kernel)
                 callers.append(caller)
                 mounts.append(vfs)
@@ -141,7 +143,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="kinds of fault, default: drawn")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log.upper(), format="%(name)s: %(message)s")
-    failed, checked, absent, ahead, known = list[int](), 0, 0, 0, 0
+    failed, checked, absent, ahead, known, opened = list[int](), 0, 0, 0, 0, 0
     run_one: Any = (
         partial(run_over_cluster, only=arguments.only, inline_bytes_max=arguments.inline)
         if arguments.faults
@@ -163,6 +165,7 @@ def main() -> int:
             checked += programs.checked_count
             absent += programs.absent_count
             ahead += programs.ahead_count
+            opened += programs.opened_ahead_count
             known += programs.directories.known_count if programs.directories else 0
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -177,7 +180,7 @@ def main() -> int:
                 if told:
                     print("\n".join(told[0].story[-4000:]))
                 raise
-    answered = f", {ahead} look-ups answered ahead"
+    answered = f", {ahead} look-ups answered and {opened} files opened ahead"
     if arguments.names:
         answered += f", {absent} names told absent by mounts, {known} to lead to files"
     print(

@@ -30,7 +30,7 @@ from .cluster import SimCluster
 from .coherence_power import LastingPrograms
 from .coherence_programs import Programs, count_look_ups
 from .faults import Faults
-from .kernel_calls import ModelKernel
+from .kernel_calls import ModelKernel, have_opens_ahead
 from .page_cache import ModelDevice
 from .shape import Shape
 from .workload import Memory
@@ -163,6 +163,7 @@ class _Run:
             vfs.connect_kernel(kernel)
             self.mounts.append(vfs)
             server: Any = Server(device, vfs, runtime)  # type: ignore[arg-type]
+            have_opens_ahead(server, kernel)
             async with trio.open_nursery() as serving:
                 await serving.start(vfs.run)
                 task_status.started(kernel)

@@ -70,6 +70,8 @@ class Programs:
         self.absent_count = 0
         self.ahead_count = 0
         """Look-ups that the mounts have answered by themselves, once all is over."""
+        self.opened_ahead_count = 0
+        """Opens that were done with their look-up."""
         self.contents: dict[bytes, bytes | None] = dict.fromkeys(self.names)
         self.mtimes: dict[bytes, int] = {}
         """As whoever looked first after a change saw them, or as they were set."""
@@ -166,14 +168,14 @@ class Programs:
         if there:
             acts += [self._write_parts, self._write_parts, self._append, self._cut, self._remove]
             acts += [self._cut_and_lengthen, self._use_two, self._write_both, self._use_other_name]
-            acts += [self._cut_elsewhere, self._set_times]
+            acts += [self._cut_elsewhere, self._set_times, self._open_held]
             if self.makes_holes:
                 acts += [self._unpack, self._make_hole] * 3
         act = self.random.choice(acts)
         self.say(number, self.kernels.index(kernel), act.__name__, name)
         self.mtimes.pop(name, None)
         await act(kernel, name)
-        by_both = (self._write_both, self._use_other_name, self._cut_elsewhere)
+        by_both = (self._write_both, self._use_other_name, self._cut_elsewhere, self._open_held)
         return None if act in by_both else kernel
 
     def _some(self, size: int) -> bytes:
@@ -293,6 +295,18 @@ class Programs:
             await last.rename(other, name)
         del self.contents[other]
         self.mtimes.pop(other, None)
+
+    async def _open_held(self, kernel: ModelKernel, name: bytes) -> None:
+        """What is held leads to the file without a look-up: also after one of a call that failed
+        it is as the last one left it who closed it.
+        """
+        held, other = await kernel.hold(name), self.random.choice(self.kernels)
+        await kernel.fail_to_open(held)
+        await self._write_parts(other, name)
+        file = await kernel.open_held(held)
+        await self._check_open(kernel, file, name, self.contents[name] or b"")
+        await kernel.close(file)
+        kernel.let_go(held)
 
     async def _append(self, kernel: ModelKernel, name: bytes) -> None:
         file = await kernel.open(name, os.O_WRONLY | os.O_APPEND)
@@ -570,8 +584,9 @@ class Programs:
 
 def count_look_ups(programs: Programs, mounts: list[Vfs]) -> None:
     """Note how many look-ups mounts have answered by themselves: of absent names,
-    and of what they were told ahead.
+    and of what they were told ahead; and how many opens they have done with the look-up.
     """
+    programs.opened_ahead_count = sum(vfs._core.opened_ahead_count for vfs in mounts)
     programs.absent_count = sum(vfs._core.leased.hit_count for vfs in mounts)
     programs.ahead_count = sum(vfs.namespace.ahead.hit_count for vfs in mounts)
 

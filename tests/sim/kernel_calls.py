@@ -4,14 +4,17 @@ of it (`page_cache`).
 
 import errno
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from fs.client.fuse.direct import protocol as p
 from fs.client.fuse.direct.protocol import Opcode, OpenFlag, SetattrField
+from fs.client.fuse.direct.server import Server
+from fs.client.fuse.system_calls import OTHERWISE
 
 from .page_cache import (
     PAGE_BYTES,
@@ -30,8 +33,20 @@ LISTING_BYTES: Final = 4096
 DIRECT_BYTES: Final = (16 * 1024, 64 * 1024, 1 << 20)
 """Of one request of O_DIRECT, at most: the kernel takes as many pages as it gets hold of."""
 _STALE_TRIES: Final = 2
+_FIRST_OPENER: Final = 1000
+"""Threads in open(2) have numbers from here on."""
+_FIRST_HOLDER: Final = 1_000_000
+"""Those that hold files, too."""
 _HOLE_KEEPS_SIZE: Final = 3
 """FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE."""
+
+
+class Held(NamedTuple):
+    """A file that a thread has opened with O_PATH."""
+
+    node: Node
+    name: bytes
+    thread_id: int
 
 
 class ModelKernel(Caches):
@@ -40,6 +55,9 @@ class ModelKernel(Caches):
     def __init__(self, *args: Any) -> None:
         """See Caches."""
         super().__init__(*args)
+        self._calls: dict[int, bool] = {}
+        """By thread that is in open(2), whether it does nothing but open for reading."""
+        self._holders = count(_FIRST_HOLDER)
         self.open_files: dict[OpenFile, None] = {}
         """What is to be closed."""
 
@@ -165,15 +183,55 @@ class ModelKernel(Caches):
 
     async def open(self, name: bytes, flags: int) -> OpenFile:
         """open(2); O_CREAT is done as the kernel does it that looks up first."""
-        file = await self._opened(name, flags)
+        with self._in_call(flags) as thread_id:
+            file = await self._opened(name, flags, thread_id)
         file.name = name
         self.open_files[file] = None
         return file
 
-    async def _opened(self, name: bytes, flags: int) -> OpenFile:
+    @contextmanager
+    def _in_call(self, flags: int, thread_id: int = 0) -> Iterator[int]:
+        """Have a thread be in open(2) meanwhile; 0: the first one that is in no call."""
+        if not thread_id:
+            thread_id = next(number for number in count(_FIRST_OPENER) if number not in self._calls)
+        self._calls[thread_id] = not flags & OTHERWISE
+        try:
+            yield thread_id
+        finally:
+            del self._calls[thread_id]
+
+    async def hold(self, name: bytes) -> Held:
+        """open(2) with O_PATH, by a thread that does nothing else; `let_go` ends it."""
+        node = await self._look_up(name, must_ask=True)
+        node.open_count += 1
+        return Held(node, name, next(self._holders))
+
+    def let_go(self, held: Held) -> None:
+        """close(2) of what was opened with O_PATH."""
+        held.node.open_count -= 1
+
+    async def fail_to_open(self, held: Held) -> None:
+        """open(2) of a path in which its name is followed by more: it is looked up, no more."""
+        with self._in_call(os.O_RDONLY, held.thread_id):
+            await self._look_up(held.name, must_ask=True, thread_id=held.thread_id)
+
+    async def open_held(self, held: Held) -> OpenFile:
+        """open(2) of the descriptor in /proc: without a look-up."""
+        with self._in_call(os.O_RDONLY, held.thread_id):
+            held.node.open_count += 1
+            file = await self._open(held.node, os.O_RDONLY, held.thread_id)
+        file.name = held.name
+        self.open_files[file] = None
+        return file
+
+    def is_opening(self, thread_id: int) -> bool:
+        """See SystemCalls."""
+        return self._calls.get(thread_id, False)
+
+    async def _opened(self, name: bytes, flags: int, thread_id: int) -> OpenFile:
         for tries_left in reversed(range(_STALE_TRIES)):
             try:
-                node = await self._look_up(name, must_ask=not tries_left)
+                node = await self._look_up(name, must_ask=not tries_left, thread_id=thread_id)
             except FileNotFoundError:
                 if not flags & os.O_CREAT:
                     raise
@@ -183,15 +241,15 @@ class ModelKernel(Caches):
                     continue
             node.open_count += 1
             try:
-                return await self._open(node, flags & ~os.O_CREAT)
+                return await self._open(node, flags & ~os.O_CREAT, thread_id)
             except OSError as error:
                 node.open_count -= 1
                 if error.errno != errno.ESTALE or not tries_left:
                     raise
         raise OSError(errno.ESTALE, "opened in vain")
 
-    async def _open(self, node: Node, flags: int) -> OpenFile:
-        reply = await self._ask(Opcode.OPEN, node.node_id, p.OPEN_IN.pack(flags, 0))
+    async def _open(self, node: Node, flags: int, thread_id: int) -> OpenFile:
+        reply = await self._ask(Opcode.OPEN, node.node_id, p.OPEN_IN.pack(flags, 0), thread_id)
         handle_id, told, _ = p.OPEN_OUT.unpack_from(reply)
         file = OpenFile(node, handle_id, flags, bool(told & OpenFlag.DIRECT_IO))
         if flags & os.O_TRUNC:
@@ -450,3 +508,19 @@ class ModelKernel(Caches):
         for at in range(0, len(data), step):
             await self._send_write(file, offset + at, data[at : at + step])
         self._note_written(node, offset + len(data))
+
+
+class _Calls:
+    """Of one kernel; see SystemCalls."""
+
+    def __init__(self, kernel: ModelKernel) -> None:
+        self.is_opening = kernel.is_opening
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def have_opens_ahead(server: Server, kernel: ModelKernel) -> None:
+    """Have every open for reading done with its look-up, where that can be."""
+    ahead = server._operations.opens_ahead
+    ahead.calls, ahead.weight_expected = _Calls(kernel), 0

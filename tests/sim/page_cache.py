@@ -73,15 +73,20 @@ class ModelDevice:
         self._is_gone = False
 
     def send(
-        self, opcode: int, node_id: int, body: bytes, on_end: Callable[[int, bytes], None] | None
+        self,
+        opcode: int,
+        node_id: int,
+        body: bytes,
+        on_end: Callable[[int, bytes], None] | None,
+        thread_id: int = 0,
     ) -> None:
         """Queue a request; `on_end` is called with errno and reply, in whatever task answers it."""
         self._unique_last += 2
         if on_end is not None:
             self._ends[self._unique_last] = on_end
         # Who lists by which thread decides what is shown with attributes.
-        lists = opcode == Opcode.READDIRPLUS
-        thread_id = self._unique_last // 2 % _THREAD_COUNT + 1 if lists else 0
+        if opcode == Opcode.READDIRPLUS:
+            thread_id = self._unique_last // 2 % _THREAD_COUNT + 1
         request = Request(self._unique_last, opcode, node_id, 0, 0, thread_id, body)
         self._requests.append(request)
         self._arrived.set()
@@ -247,7 +252,12 @@ class Caches:
             await trio.lowlevel.checkpoint()
 
     def _send(
-        self, opcode: int, node_id: int, body: bytes, on_end: Callable[[int, bytes], None] | None
+        self,
+        opcode: int,
+        node_id: int,
+        body: bytes,
+        on_end: Callable[[int, bytes], None] | None,
+        thread_id: int = 0,
     ) -> None:
         self.say(Opcode(opcode).name, f"{node_id:x}", f"version {self._version}")
         if on_end is None:
@@ -262,16 +272,16 @@ class Caches:
             self.say("    ends", Opcode(opcode).name, f"{node_id:x}", error_number, len(reply))
             on_end(error_number, reply)
 
-        self._device.send(opcode, node_id, body, end)
+        self._device.send(opcode, node_id, body, end, thread_id)
 
-    async def _ask(self, opcode: int, node_id: int, body: bytes = b"") -> bytes:
+    async def _ask(self, opcode: int, node_id: int, body: bytes = b"", thread_id: int = 0) -> bytes:
         ended, told = trio.Event(), list[tuple[int, bytes]]()
 
         def end(error_number: int, reply: bytes) -> None:
             told.append((error_number, reply))
             ended.set()
 
-        self._send(opcode, node_id, body, end)
+        self._send(opcode, node_id, body, end, thread_id)
         await ended.wait()
         await self._pause()
         ((error_number, reply),) = told
@@ -332,14 +342,14 @@ class Caches:
         node.open_count -= 1
         return node
 
-    async def _look_up(self, name: bytes, *, must_ask: bool = False) -> Node:
+    async def _look_up(self, name: bytes, *, must_ask: bool = False, thread_id: int = 0) -> Node:
         place = ROOT, name
         node_id, until_s = self._names.get(place, (0, 0.0))
         if node_id and not must_ask and trio.current_time() < until_s:
             return self.nodes[node_id]
         version = self._version
         try:
-            reply = await self._ask(Opcode.LOOKUP, ROOT, name + b"\0")
+            reply = await self._ask(Opcode.LOOKUP, ROOT, name + b"\0", thread_id)
         except OSError:
             self._names.pop(place, None)
             raise

@@ -90,6 +90,11 @@ def call_of(thread_id: int) -> str:
     except OSError as error:
         _log.debug("system call of thread %d: %s", thread_id, error)
         return ""
+    return call_in(text)
+
+
+def call_in(text: str) -> str:
+    """Return the system call of which /proc has told so, as `call_of`."""
     # Threads of the kernel's own, which work for rings of programs, have no place in a program.
     return "" if text.startswith("-1") or text.endswith(" 0x0\n") else text.strip()
 

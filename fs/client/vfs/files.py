@@ -18,6 +18,7 @@ from ...schema.status import FsError, Status
 from .closing import Closing
 from .creating import FMODE_EXEC, Creating, OnOpened, Opened
 from .handles import TakesTaskError
+from .looking_up import Moment
 from .open_file import FileHandle, InodeState
 from .ports import Caller
 from .reading import Reading
@@ -124,36 +125,68 @@ class Files(Creating, Reading, Writing, Closing):
         TakesTaskError asks for `open`.
         """
         core = self._core
-        state, known = core.states.get(inode_id), core.known.get(inode_id)
-        if core.begins is None or flags & (os.O_ACCMODE | os.O_TRUNC):
-            return None
-        is_listed = known is not None and known.listed_as is not None
-        if is_listed or (state is not None and not state.inode.nlink):
-            return None
-        if state is not None and state.set_owner is not None:
+        if core.begins is None or not self._is_plain(inode_id, flags):
             return None
         request = meta_pb2.OpenReq()
         caller.put(request.caller)
         request.inode_id = inode_id
         request.wants_read = not flags & FMODE_EXEC
         request.takes_inline = True
-        mark, asked_s = core.changes.mark(), core.now_s()
+        asked = Moment(core.changes.mark(), core.now_s())
 
         def end(reply: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if reply is None:
                 on_end(None, error)
                 return
             try:
-                inode = inode_from_pb(reply.inode)
-                opened = self._opened_from(inode, mark, flags, caller)
-                state = core.states[inode.inode_id]
-                core.note_opened(state, inode, reply, asked_s, can_write=False)
+                opened = self._opened_to_read(reply, asked, flags, caller)
             except Exception as failure:  # noqa: BLE001 - who answers the kernel judges it
                 on_end(None, failure)
             else:
                 on_end(opened, None)
 
-        return core.begins.begin(services.META_OPEN, request, end)
+        under_way = core.begins.begin(services.META_OPEN, request, end)
+        core.opened_alone_count += under_way is not None
+        return under_way
+
+    def open_ahead(
+        self,
+        inode_id: InodeId,
+        flags: int,
+        caller: Caller,
+        reply: meta_pb2.InodeRsp,
+        asked: Moment,
+    ) -> Opened | None:
+        """Do what `open` does for reading with what meta has said of that to `caller`, who was
+        about to open the file, since `asked`; None: `open` has to do it.
+        """
+        if not self._is_plain(inode_id, flags):
+            return None
+        try:
+            opened = self._opened_to_read(reply, asked, flags, caller)
+        except TakesTaskError:
+            return None
+        self._core.opened_ahead_count += 1
+        return opened
+
+    def _is_plain(self, inode_id: InodeId, flags: int) -> bool:
+        """Return whether an open is for reading, with nothing to be settled or told besides."""
+        state, known = self._core.states.get(inode_id), self._core.known.get(inode_id)
+        if flags & (os.O_ACCMODE | os.O_TRUNC):
+            return False
+        if known is not None and known.listed_as is not None:
+            return False
+        return state is None or bool(state.inode.nlink and state.set_owner is None)
+
+    def _opened_to_read(
+        self, reply: meta_pb2.InodeRsp, asked: Moment, flags: int, caller: Caller
+    ) -> Opened:
+        """Make a handle of what meta has replied to an open; raises as `_opened_from`."""
+        core, inode = self._core, inode_from_pb(reply.inode)
+        opened = self._opened_from(inode, asked.mark, flags, caller)
+        state = core.states[inode.inode_id]
+        core.note_opened(state, inode, reply, asked.at_s, can_write=False)
+        return opened
 
     def _opened_from(self, inode: Inode, mark: int, flags: int, caller: Caller) -> Opened:
         """Make a handle for reading, of an open that was begun at `mark`.

@@ -344,10 +344,13 @@ class LookingUp(ExtendedAttributes):
         name: bytes,
         caller: Caller,
         on_end: OnMetaReply[meta_pb2.InodeRsp],
+        *,
+        opens: bool = False,
     ) -> UnderWay | None:
         """Begin what `lookup` does; `on_end` hands the reply to `looked_up`,
         with `mark_now` from before.
 
+        With `opens` the reply is that to an open for reading, too, if it says so.
         None: not begun, so `lookup` has to do it.
         It is tried once: an error that another try may cure is no answer.
         """
@@ -359,7 +362,20 @@ class LookingUp(ExtendedAttributes):
         request.parent_inode_id = parent
         request.name = name
         request.tells_removed = True
+        if opens:
+            request.opens = True
         return begins.begin(services.META_LOOKUP, request, on_end)
+
+    def may_be_new(self, parent: InodeId, name: bytes) -> bool:
+        """Return whether a name may lead to what the kernel does not know yet; a guess."""
+        return self._dentries.get((parent, name)) not in self._core.known
+
+    def told_once_at(self, inode_id: InodeId) -> int | None:
+        """Return, of an inode that the kernel has been told of by one look-up alone, what changes
+        whenever it is told of it again; None: by others, too.
+        """
+        known = self._core.known.get(inode_id)
+        return known.touched_at if known is not None and known.lookup_count == 1 else None
 
     def _note_directory(self, message: common_pb2.InodePb, asked_s: float) -> None:
         if message.type == common_pb2.DIRECTORY:

@@ -146,6 +146,10 @@ class Shared:
         self.reads = self._noted_reads(section)
         self.told = ToldDirectories(section.attr_timeout_s, self.now_s)
         self.given = GivenAttributes(self.now_s)
+        self.opened_ahead_count = 0
+        """Opens for reading that meta had answered with the look-up."""
+        self.opened_alone_count = 0
+        """Those that meta was asked for once more."""
         self.listings = Listings()
         self.changes = Changes(self._note_changed)
         self.leased = LeasedNames(meta.client_id, section.leased_names_max, self.now_s)

@@ -191,6 +191,7 @@ class Vfs:
             ("absent names", core.leased.hit_count, core.leased.miss_count),
             ("present names", core.leased.at_hand_count, core.leased.not_at_hand_count),
             ("names ahead", self.namespace.ahead.hit_count, self.namespace.ahead.miss_count),
+            ("opens", core.opened_ahead_count, core.opened_alone_count),
             ("readahead", core.ahead_hit_count, core.ahead_miss_count),
         ):
             figures.note(metrics.MOUNT_CACHE_HITS, hits, cache)

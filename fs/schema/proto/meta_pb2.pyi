@@ -117,6 +117,7 @@ class InodeRsp(_message.Message):
     INLINE_OUTCOME_FIELD_NUMBER: _builtins.int
     IS_IN_PAYLOAD_FIELD_NUMBER: _builtins.int
     OWNER_OUTCOME_FIELD_NUMBER: _builtins.int
+    IS_OPENED_FIELD_NUMBER: _builtins.int
     is_metered: _builtins.bool
     """in replies about open files: below a quota of bytes, so ReserveSpace comes before growth
     beyond inode.file.charged_length
@@ -140,6 +141,8 @@ class InodeRsp(_message.Message):
     """
     owner_outcome: Global___OwnerOutcomePb.ValueType
     """of Sync with owner"""
+    is_opened: _builtins.bool
+    """of Lookup with opens: it is the reply to Open, too"""
     @_builtins.property
     def inode(self) -> _common_pb2.InodePb: ...
     @_builtins.property
@@ -161,10 +164,11 @@ class InodeRsp(_message.Message):
         inline_outcome: Global___InlineOutcomePb.ValueType = ...,
         is_in_payload: _builtins.bool = ...,
         owner_outcome: Global___OwnerOutcomePb.ValueType = ...,
+        is_opened: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "inode", b"inode", "is_metered", b"is_metered"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_in_payload", b"is_in_payload", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_over_quota", b"is_over_quota", "may_read", b"may_read", "owner_outcome", b"owner_outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered", "directories", b"directories", "inline_bytes_max", b"inline_bytes_max", "inline_checksum", b"inline_checksum", "inline_data", b"inline_data", "inline_outcome", b"inline_outcome", "inode", b"inode", "is_in_payload", b"is_in_payload", "is_inline_refused", b"is_inline_refused", "is_metered", b"is_metered", "is_opened", b"is_opened", "is_over_quota", b"is_over_quota", "may_read", b"may_read", "owner_outcome", b"owner_outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_metered: _TypeAlias = _typing.Literal["is_metered"]  # noqa: Y015
     _WhichOneofArgType__is_metered: _TypeAlias = _typing.Literal["_is_metered", b"_is_metered"]  # noqa: Y015
@@ -272,10 +276,13 @@ class LookupReq(_message.Message):
     PARENT_INODE_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     TELLS_REMOVED_FIELD_NUMBER: _builtins.int
+    OPENS_FIELD_NUMBER: _builtins.int
     parent_inode_id: _builtins.int
     name: _builtins.bytes
     tells_removed: _builtins.bool
     """of a directory that was removed: DIRECTORY_REMOVED"""
+    opens: _builtins.bool
+    """of a file that the caller may read: what Open for reading, with takes_inline, would say, too"""
     @_builtins.property
     def caller(self) -> _common_pb2.CallerPb: ...
     def __init__(
@@ -285,10 +292,11 @@ class LookupReq(_message.Message):
         parent_inode_id: _builtins.int = ...,
         name: _builtins.bytes = ...,
         tells_removed: _builtins.bool = ...,
+        opens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "parent_inode_id", b"parent_inode_id", "tells_removed", b"tells_removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "name", b"name", "opens", b"opens", "parent_inode_id", b"parent_inode_id", "tells_removed", b"tells_removed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -527,3 +527,48 @@ async def test_how_many_bytes_are_inline_is_told(world, root, file, autojump_clo
         world.meta.say(figures)
         assert figures.numbers[metrics.INLINE_BYTES] == {(): len(DATA)}
         nursery.cancel_scope.cancel()
+
+
+async def test_a_look_up_that_opens_brings_the_bytes_to_who_may_read_them(world, root, alice, file):
+    await make_inline(root, file)
+    name = b"f"
+    for user, mode, is_opened in ((root, 0o600, True), (alice, 0o644, True), (alice, 0o600, False)):
+        await root.set_attr(file, mode=mode)
+        asked = meta.LookupReq(parent_inode_id=ROOT, name=name, opens=True)
+        reply = await user.call("lookup", asked)
+        opened = meta.OpenReq(inode_id=file, wants_read=True, takes_inline=True)
+        assert reply.is_opened is is_opened
+        if is_opened:
+            reply.is_opened = False
+            assert reply == await user.call("open", opened)
+        else:
+            assert not reply.inline_data
+    plain = await root.call("lookup", meta.LookupReq(parent_inode_id=ROOT, name=name))
+    assert not plain.is_opened and not plain.inline_data
+
+
+async def test_a_look_up_finds_a_file_whose_bytes_are_lost_and_does_not_open_it(world, root, file):
+    await make_inline(root, file)
+
+    async def lose(tr):
+        tr.clear(records.inline_key(file))
+
+    await transact(world.engine, lose, runtime=world.runtime)
+    reply = await root.call("lookup", meta.LookupReq(parent_inode_id=ROOT, name=b"f", opens=True))
+    assert reply.inode.inode_id == file and not reply.is_opened
+    with refused(Status.METADATA_DAMAGED):
+        await root.open(file, takes_inline=True)
+
+    async def repair(tr):
+        data = InlineRecordPb(data=DATA, checksum=xxh3_64_intdigest(DATA))
+        tr.set(records.inline_key(file), data.SerializeToString())
+
+    await transact(world.engine, repair, runtime=world.runtime)
+
+
+async def test_a_look_up_opens_nothing_but_files(root):
+    d = (await root.mkdir(ROOT, b"d")).inode_id
+    for name in (b".", b"..", b"d"):
+        asked = meta.LookupReq(parent_inode_id=ROOT, name=name, opens=True)
+        assert not (await root.call("lookup", asked)).is_opened
+    assert d

@@ -23,6 +23,7 @@ from . import protocol as p
 from . import records
 from .begun import NO_WAY
 from .device import Request
+from .opens_ahead import Answer, OpensAhead
 from .protocol import Opcode
 from .purposes import Purposes
 
@@ -115,6 +116,8 @@ class NameRequests:
         self._callers = Callers(runtime.clock.monotonic_s)
         self._caller = self._callers.of
         self._purposes = Purposes()
+        self.opens_ahead = OpensAhead()
+        self._keeps_names = vfs.section.entry_timeout_s > 0.0
         self.sent_back = SentBack(self._names)
         self._noted_unique = 0
         """Of the last request that `note_second_walk` saw."""
@@ -224,6 +227,9 @@ class NameRequests:
         """
         (name,) = names_in(request.body, 0, 1)
         parent, asked = InodeId(request.node_id), self._names.mark_now()
+        thread_id, caller, ahead = request.pid, self._caller(request), self.opens_ahead
+        may_open = not self._keeps_names and self._names.may_be_new(parent, name)
+        opens = may_open and ahead.is_expected(thread_id)
 
         def end(found: meta_pb2.InodeRsp | None, error: FsError | None) -> None:
             if found is None:
@@ -241,8 +247,17 @@ class NameRequests:
                 on_end((reply,), None)
                 # The program goes on meanwhile, and what it asks next is looked at after this.
                 self._names.note_entry(parent, name, inode, asked)
+                if not may_open or inode.file is None or not thread_id:
+                    return
+                told_at = self._names.told_once_at(inode.inode_id)
+                if told_at is None:
+                    ahead.note_vain(thread_id)
+                    return
+                ahead.note_found(thread_id, inode.inode_id)
+                if opens and found.is_opened:
+                    ahead.keep(thread_id, Answer(found, asked, caller, told_at))
 
-        return self._names.begin_lookup(parent, name, self._caller(request), end)
+        return self._names.begin_lookup(parent, name, caller, end, opens=opens)
 
     def _getattr_now(self, request: Request) -> Reply | None:
         told = self._names.told(InodeId(request.node_id))

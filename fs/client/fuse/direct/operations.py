@@ -73,6 +73,7 @@ class Operations(DirectoryRequests):
                 Opcode.WRITE: self._write_now,
                 Opcode.GETXATTR: self._getxattr_now,
                 Opcode.LISTXATTR: self._listxattr_now,
+                Opcode.OPEN: self._open_now,
                 Opcode.FLUSH: self._flush_now,
                 Opcode.RELEASE: self._release_now,
                 Opcode.OPENDIR: self._opendir_now,
@@ -174,6 +175,15 @@ class Operations(DirectoryRequests):
         flags, _ = p.OPEN_IN.unpack_from(request.body)
         inode_id, caller = InodeId(request.node_id), self._caller(request)
         return (_open_out(await self._files.open(inode_id, flags, caller)),)
+
+    def _open_now(self, request: Request) -> Reply | None:
+        flags, _ = p.OPEN_IN.unpack_from(request.body)
+        inode_id, caller = InodeId(request.node_id), self._caller(request)
+        answer = self.opens_ahead.take(request.pid, inode_id, flags, caller)
+        if answer is None or answer.told_at != self._names.told_once_at(inode_id):
+            return None
+        opened = self._files.open_ahead(inode_id, flags, caller, answer.reply, answer.asked)
+        return None if opened is None else (_open_out(opened),)
 
     def _begin_open(self, request: Request, on_end: OnReply) -> UnderWay | None:
         def end(opened: Opened | None, error: Exception | None) -> None:

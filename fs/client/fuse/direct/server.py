@@ -131,6 +131,7 @@ class Server:
                     self._reads.is_over = True
         finally:
             self._late.abandon()
+            self._operations.opens_ahead.close()
             for begun in list(self._begun.values()):
                 begun.abandon()
             self._reads.abandon()
