@@ -449,15 +449,20 @@ def test_up_after_a_reboot(ember):
 def test_foreground_ends_with_its_cluster(ember, number):
     options = ("--mount", ember.mount, "--nodes", 1, "--foreground", "--dir", ember.directory)
     options += ("--until", os.getpid())
+    # Tests may run under nohup, which has all that they start ignore SIGHUP.
+    command = ["env", "--default-signal=HUP", *ember.command("up", *options)]
     with subprocess.Popen(
-        ember.command("up", *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        for line in child.stdout:
-            if line.startswith("stop:"):
-                break
-        assert os.path.ismount(ember.mount)
-        child.send_signal(number)
-        assert child.wait(60) == 0, child.stderr.read()
+        try:
+            for line in child.stdout:
+                if line.startswith("stop:"):
+                    break
+            assert os.path.ismount(ember.mount)
+            child.send_signal(number)
+            assert child.wait(60) == 0, child.stderr.read()
+        finally:
+            child.kill()  # else a failure would wait for its end
     assert not os.path.ismount(ember.mount)
     assert processes_of(ember.directory) == []
 

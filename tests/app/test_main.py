@@ -144,6 +144,7 @@ def test_a_terminal_that_is_closed_does_not_end_what_nohup_began():
         ([], ["SIGINT", "SIGTERM", "SIGHUP"]),
         (["nohup"], ["SIGINT", "SIGTERM"]),
     ):
-        command = [*words, sys.executable, "-c", NOHUP]
+        # Tests may run under nohup themselves.
+        command = ["env", "--default-signal=HUP", *words, sys.executable, "-c", NOHUP]
         said = subprocess.run(command, capture_output=True, text=True, check=True)
         assert said.stdout == f"{heard}\n"
