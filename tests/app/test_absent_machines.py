@@ -37,12 +37,15 @@ def start_all(by_hand):
 
 
 def serving(by_hand):
-    """Return how many targets serve; -1: no manager says."""
-    words = ["admin", "chain", "list", "--json", "--config", by_hand.file("mgmtd")]
+    """Return how many targets serve, by their own word, too: a new chain begins as if all did;
+    -1: no manager says.
+    """
+    words = ["admin", "target", "list", "--json", "--config", by_hand.file("mgmtd")]
     done = run_ember(*words, timeout=TIMEOUT_S)
     if done.returncode:
         return -1
-    return sum(t["state"] == "serving" for c in json.loads(done.stdout) for t in c["targets"])
+    both = "serving", "uptodate"
+    return sum((t["state"], t["local_state"]) == both for t in json.loads(done.stdout))
 
 
 def until(is_met, by_hand):

@@ -249,7 +249,8 @@ except BaseException as error:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_asks_it_to_end_while_it_waits_is_told_how_to_go_on(number):
     """Also `timeout`, a batch system's limit of time, and a terminal that is closed."""
-    command = [sys.executable, "-c", ASKED_TO_END]
+    # Tests may run under nohup.
+    command = ["env", "--default-signal=HUP", sys.executable, "-c", ASKED_TO_END]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as warming:
         try:
             assert warming.stdout.readline() == "waiting\n"
