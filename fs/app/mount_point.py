@@ -4,12 +4,11 @@ and what is left of a dead mount.
 Does not mount anything (fs/client/fuse/mount.py does).
 """
 
-import errno
 import os
 from pathlib import Path
 from typing import Final
 
-from ..client.fuse.mount_point import detach
+from ..client.fuse.mount_point import detach, is_disconnected
 from ..client.vfs.mounted_tree import (
     TREE_ATTRIBUTE,
     MountedTree,
@@ -30,11 +29,7 @@ def is_dead(path: Path) -> bool:
     """
     if is_mounted(path):
         free_all(path)  # else nobody would ever answer
-    try:
-        os.statvfs(path)
-    except OSError as error:
-        return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
-    return False
+    return is_disconnected(path)
 
 
 def mounted_type(path: Path) -> str:

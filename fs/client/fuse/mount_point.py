@@ -74,10 +74,15 @@ def is_dead_mount(mount_point: Path) -> bool:
     one that lives is asked, which takes as long as it needs.
     """
     mounted = mount_at(mount_point)
-    if mounted is None or mounted.kind != "fuse.ember":
-        return False
+    return mounted is not None and mounted.kind == "fuse.ember" and is_disconnected(mount_point)
+
+
+def is_disconnected(place: Path) -> bool:
+    """True if nobody answers for the file system of a place any more: that of a mount whose daemon
+    has died.  One that lives is asked, which takes as long as it needs.
+    """
     try:
-        os.statvfs(mount_point)
+        os.statvfs(place)
     except OSError as error:
         return error.errno in {errno.ENOTCONN, errno.ECONNABORTED}
     return False
