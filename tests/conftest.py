@@ -43,6 +43,9 @@ MARKS_OF_FILE = re.compile(r"^pytestmark = (.*?)(?=^[^\s\])}])", re.MULTILINE | 
 GARBAGE_THRESHOLDS = (20_000, 10, 10)
 """Of objects, and of collections of younger ones: Python's own are 700, 10, 10."""
 
+QUICK_S = 0.005
+"""Of the parts of a test, `--durations` names none that took less."""
+
 BUSY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 """A machine that others use, too, is slow at drawing examples, and that is no fault of the test."""
 settings.register_profile("same", derandomize=True, **BUSY)
@@ -57,6 +60,45 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in what a shell begins in the background; programs that tests begin,
     # and interrupt, would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session):
+    """Have workers send what somebody reads, and no more:
+    six messages about each test took a twentieth of all time.
+
+    A report in a file (`--junitxml`) is made of all of them, and so is what `-v` shows.
+    """
+    option = session.config.option
+    if option.verbose > 0 or option.xmlpath:
+        return
+    for plugin in session.config.pluginmanager.get_plugins():
+        if hasattr(plugin, "sendevent"):
+            plugin.sendevent = needed_only(plugin.sendevent)
+
+
+def needed_only(send):
+    """Return what sends the same, but not that a test begins or has ended,
+    nor that its surroundings were quickly made or removed.
+    """
+
+    def send_needed(name, **parts):
+        match name:
+            case "logstart" | "logfinish":
+                return
+            case "testreport" if _is_unread(parts["data"]):
+                return
+        send(name, **parts)
+
+    return send_needed
+
+
+def _is_unread(report):
+    return (
+        report["when"] != "call"
+        and report["outcome"] == "passed"
+        and report["duration"] < QUICK_S
+        and not report["sections"]
+    )
 
 
 @pytest.hookimpl(wrapper=True)
