@@ -33,7 +33,6 @@ class Bytes(bytearray):
 
 @pytest.fixture
 def no_collector():
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

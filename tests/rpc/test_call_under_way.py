@@ -70,7 +70,6 @@ async def test_what_a_failed_call_knew_goes_with_it(autojump_clock, way):  # noq
             pytest.fail("it has not failed")
         return weakref.ref(data)
 
-    gc.collect()
     gc.disable()
     try:
         found = await fail_to_make()
