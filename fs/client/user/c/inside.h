@@ -1,7 +1,7 @@
 /* What the files of libhf3fs_api_shared have of each other; not for programs.
  *
- *     hf3fs_*  ->  ior.c, iov.c, files.c, mounts.c  ->  registry.c (what is known where)  ->
- * connection.c (the daemon)
+ *     hf3fs_*, forks.c  ->  ior.c, iov.c, files.c, mounts.c  ->  registry.c (what is known where)
+ *     ->  connection.c (the daemon)
  *
  * Functions that can fail return 0 or a negative errno.
  *
@@ -106,14 +106,11 @@ struct hf3fs_iov;
 int file_id(struct connection *connection, int fd, bool is_read, uint32_t *id);
 int memory_id(struct connection *connection, const struct hf3fs_iov *iov, uint32_t *id);
 
-/* ---- ior.c ---- */
+/* ---- ior.c, connection.c, for forks.c ---- */
 
-/* In the child of a fork, `registry` held: gives up the copies of the parent's rings. */
+/* In the child of a fork, `registry` held: give up the copies of the parent's rings, and of its
+ * connections. */
 void abandon_rings(void);
-
-/* ---- connection.c, for registry.c ---- */
-
-/* The same for connections. */
 void abandon_connections(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is known to daemons by which id, and what a fork does to it. */
+/* What is known to daemons by which id. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -41,22 +41,4 @@ int drop_known(struct known *known, enum ember_call drop) {
     free(known->at);
     *known = (struct known){0};
     return first_error;
-}
-
-/* ---- forks: the child must drop its copies, or daemons could take the parent for alive ---- */
-
-static void before_fork(void) { pthread_mutex_lock(&registry); }
-
-static void in_parent(void) { pthread_mutex_unlock(&registry); }
-
-static void in_child(void) {
-    fork_count++;
-    pthread_mutex_init(&one_at_a_time, NULL); /* another thread of the parent may have held it */
-    abandon_rings();
-    abandon_connections();
-    pthread_mutex_unlock(&registry);
-}
-
-__attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(before_fork, in_parent, in_child);
 }
