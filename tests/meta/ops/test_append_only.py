@@ -163,29 +163,21 @@ async def test_names_stay_in_a_directory_and_more_are_added(root, owner, place):
     assert await root.names(d) == [b"1", b"2", b"3", b"4", b"5", b"old", b"sub"]
 
 
-async def test_a_tree_with_one_is_removed_by_root_alone(root, owner, place):
-    """As one with what is immutable."""
+@pytest.mark.parametrize("flag", [APPEND_ONLY, IMMUTABLE])
+async def test_a_tree_with_one_is_removed_by_nobody(root, owner, place, flag):
+    """As by `rm -r`, also of root: who wants to remove it takes the flag away first."""
     for name in (b"one", b"two"):
         tree = (await owner.mkdir(place, name)).inode_id
         below = (await owner.mkdir(tree, b"below")).inode_id
         await owner.create(below, b"f")
         flagged = below if name == b"one" else (await owner.lookup(below, b"f")).inode_id
-        await root.set_attr(flagged, iflags=APPEND_ONLY)
-        with refused(*EPERM):
-            await owner.remove_tree(place, name)
-        with refused(*EPERM):
-            await owner.call("move_to_trash", meta.MoveToTrashReq(parent_inode_id=place, name=name))
+        await root.set_attr(flagged, iflags=flag)
+        for user in (owner, root):
+            with refused(*EPERM):
+                await user.remove_tree(place, name)
+            with refused(*EPERM):
+                await user.call(
+                    "move_to_trash", meta.MoveToTrashReq(parent_inode_id=place, name=name)
+                )
+        await root.set_attr(flagged, iflags=0)
         await root.remove_tree(place, name)
-
-
-async def test_a_report_sets_no_mode_of_it(root, owner, place):
-    """What was set before it became append-only, and comes with a later report, does not count."""
-    f = await owner.create(place, b"g", 0o644, **opening())
-    await root.set_attr(f.inode_id, iflags=APPEND_ONLY)
-    report = meta.OwnerReportPb(
-        mode=0o600, mode_seen=f.mode, uid_seen=7, gid_seen=7, set_ns=f.ctime_ns
-    )
-    request = meta.SyncReq(inode_id=f.inode_id, owner=report)
-    reply = await owner.call("sync", request)
-    assert reply.owner_outcome == meta.OWNER_NOT_SET
-    assert (await owner.attr(f.inode_id)).mode == f.mode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fs.meta import permissions
+from fs.meta import permissions, records
 from fs.meta.ops import tree_rights
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.status import Status
@@ -143,6 +143,31 @@ async def test_a_tree_that_holds_what_its_owner_may_not_remove_stays(root, alice
     await root.set_attr(g.inode_id, iflags=0)
     await alice.set_attr(sub, mode=0o500)  # hers: she could change it
     await alice.remove_tree(home, b"t")
+
+
+async def test_what_cannot_be_read_keeps_a_tree_from_all_but_root(world, root, alice):
+    home = (await root.mkdir(ROOT, b"home", 0o777)).inode_id
+    top = (await alice.mkdir(home, b"t")).inode_id
+    for name in (b"f", b"g"):
+        await alice.create(top, name)
+    sound = await world.dump()
+    harmed = (
+        records.inode_key((await alice.lookup(top, b"g")).inode_id),
+        records.dentry_key(top, b"f"),
+    )
+    for key in harmed:
+        await put(world, key, b"\xff")
+        with refused(Status.METADATA_DAMAGED):
+            await alice.remove_tree(home, b"t")
+    await root.remove_tree(home, b"t")
+    for key in harmed:
+        await put(world, key, sound[key])
+
+
+async def put(world, key, value):
+    tr = world.engine.transaction()
+    tr.set(key, value)
+    await tr.commit()
 
 
 async def test_as_much_of_a_tree_is_asked_about_as_takes_little_time(root, alice, bob, monkeypatch):
