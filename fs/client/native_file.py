@@ -110,6 +110,8 @@ class EmberFile(FileContent):
         """Write bytes; replicated when it returns, durable after `fsync`.
 
         With `is_last` an `fsync` or `close` follows at once, which this makes cheaper.
+        Should it be cancelled, what of it is on its way is made first, which takes no longer than
+        client.call_timeout_s, and whether all of it is there stays open.
 
         Raises:
             FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may
@@ -384,6 +386,9 @@ class EmberFile(FileContent):
     async def close(self) -> None:
         """Make a written file durable and visible, and end its session; repeating does nothing.
 
+        Should it be cancelled, the session is ended a moment later as one of a client that is gone:
+        meta asks the chains how far the file reaches.  Nothing is made durable then.
+
         Of a file to which nothing was written since it was opened, or since the last
         `fsync`, nothing is made durable, not even its name; its session ends a moment
         later, together with others.
@@ -411,8 +416,9 @@ class EmberFile(FileContent):
         call = self._meta.call(services.META_CLOSE, request)
         try:
             await (self._durable(call) if has_new_data else call)
-        except FsError as error:
-            if self._ending is not None and not is_final(error):
+        except BaseException as error:
+            is_refused = isinstance(error, FsError) and is_final(error)
+            if self._ending is not None and not is_refused:
                 self._ending.end(self._inode.inode_id, session_id, is_reported=False)
             raise
         if has_new_data and self._may_become_inline:

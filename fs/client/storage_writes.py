@@ -4,6 +4,8 @@ Invariants:
     - Every try of one update carries the same (channel, sequence, request
       id): the chain executes it once.
     - A channel carries one update at a time; its sequence grows with every use.
+    - A write whose caller is cancelled has ended when the caller goes on, if that takes no
+      longer than one try: nothing of it arrives later.
     - `data` of a write is sent straight from the caller's memory (that of several ranges is
       copied), and no longer referred to once that has ended: so an error that is kept while the
       write goes on is a fresh one, since those that were raised know the calls they came
@@ -14,6 +16,7 @@ channels for exactly-once updates).
 """
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -417,10 +420,46 @@ class StorageWrites:
         async with self._channels.use() as taken:
             request.tag.CopyFrom(self._tag(*taken))
             try:
-                return await self._try(request, payload, is_wanted)
+                return await self._tries(name, request, payload, budget, is_wanted)
+            except FsError:
+                raise
+            except BaseException:
+                # Who cuts and fills has others that go on with it.
+                if is_wanted is None and trio.current_effective_deadline() == -math.inf:
+                    await self._finish(name, request, payload)
+                raise
+
+    async def _finish(self, name: str, request: pb.UpdateReq, payload: Sequence[Buffer]) -> None:
+        """See to it that an update whose caller is cancelled does not arrive later.
+
+        What of it is on its way would come after all that the caller does next, such as a close,
+        which asks the chains how far the file reaches.  So it is made, as the same update, if that
+        takes no longer than one try may.  Until then the caller's memory is read.
+        """
+        limit_s = self._section.call_timeout_s
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limit_s) as scope:
+            budget = RetryBudget(self._section, self._runtime)
+            try:
+                self._noted(request, await self._tries(name, request, payload, budget))
             except FsError as error:
-                failure = same_error(error)
-            return await self._again(name, request, payload, budget, failure, is_wanted)
+                log.info("%s: cut off, and not made: %s", name, error)
+        if scope.cancelled_caught:
+            log.warning("%s: cut off, and not made within %g s: it may be yet", name, limit_s)
+
+    async def _tries(
+        self,
+        name: str,
+        request: pb.UpdateReq,
+        payload: Sequence[Buffer],
+        budget: RetryBudget,
+        is_wanted: Callable[[], Awaitable[bool]] | None = None,
+    ) -> _Acked:
+        """As `_repeat`, with a tag."""
+        try:
+            return await self._try(request, payload, is_wanted)
+        except FsError as error:
+            failure = same_error(error)
+        return await self._again(name, request, payload, budget, failure, is_wanted)
 
     def _tag(self, channel_id: int, sequence: int) -> pb.TagPb:
         return pb.TagPb(

@@ -547,6 +547,22 @@ async def test_a_session_whose_report_was_not_taken_is_ended_later(
     assert await fs.read_file("/f") == b"data"
 
 
+async def test_a_session_whose_close_is_cut_off_is_ended_later(
+    autojump_clock, client, cluster, ending
+):
+    """It stayed open for as long as the client lived, and with it what a removed file takes."""
+    fs = client(ending=ending)
+    with trio.CancelScope() as scope:
+        async with await fs.create("/f") as file:
+            await file.write(0, b"data")
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert any(cluster.sessions.values())
+    await trio.sleep(2 * PAUSE_S)
+    assert not any(cluster.sessions.values())
+    assert await fs.read_file("/f") == b"data"
+
+
 @pytest.mark.parametrize("way", ["synced", "write failed", "append failed", "append cut off"])
 async def test_what_a_file_takes_is_counted_when_it_is_closed(
     autojump_clock, client, cluster, ending, way

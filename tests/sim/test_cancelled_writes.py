@@ -1,13 +1,16 @@
-"""Writes that go together have one task send them.
+"""Writes that are cancelled.
 
-Should it be cancelled, the others repeat theirs, and each is still done exactly once.
+Those that go together have one task send them: should it be cancelled, the others repeat theirs,
+and each is still done exactly once.  Nothing of a cancelled write arrives after it has ended.
 """
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import trio
 
+from fs.chunkengine.api import ChunkState
 from fs.client.native import EmberFs
 from tests.examples import some_of
 
@@ -55,13 +58,18 @@ class Cancelled:
             self.done[index] += 1
 
 
+def states_on_disks(cluster: SimCluster, inode_id: int) -> Iterator[ChunkState]:
+    """Return the chunks of a file on all targets."""
+    for name in cluster.storages:
+        for target in cluster.processes[name].services["Storage"]._context.targets.targets.values():
+            yield from target.disk.engine.list_file(target.target_id, inode_id)
+
+
 def versions_on_disks(cluster: SimCluster, inode_id: int) -> dict[int, set[int]]:
     """Return the committed versions of each chunk of a file, on all targets."""
     found: dict[int, set[int]] = {}
-    for name in cluster.storages:
-        for target in cluster.processes[name].services["Storage"]._context.targets.targets.values():
-            for state in target.disk.engine.list_file(target.target_id, inode_id):
-                found.setdefault(state.chunk_id.index, set()).add(state.commit_ver)
+    for state in states_on_disks(cluster, inode_id):
+        found.setdefault(state.chunk_id.index, set()).add(state.commit_ver)
     return found
 
 
@@ -92,3 +100,57 @@ def test_each_write_is_done_once_whoever_of_its_group_is_cancelled(seed):
             index,
             found,
         )
+
+
+class CutOff:
+    """One client that lengthens files by writes that are given up, and closes them at once."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lengths: dict[int, int] = {}
+        """By inode: how far the file reached after its close."""
+        self.given_up = 0
+
+    async def use(self, fs: EmberFs) -> None:
+        """Write."""
+        for number in range(ROUND_COUNT):
+            path = f"/f{number}"
+            async with await fs.create(path) as file:
+                await file.write(0, bytes(CHUNK_BYTES))
+                with trio.CancelScope() as scope:
+                    scope.deadline = trio.current_time() + self.random.random() ** 2 * 0.01
+                    await file.write(CHUNK_BYTES, bytes(3 * CHUNK_BYTES))
+                self.given_up += scope.cancelled_caught
+            found = await fs.stat(path)
+            self.lengths[found.inode_id] = found.length
+
+
+def reach_on_disks(cluster: SimCluster, inode_id: int) -> int:
+    """Return how far the chunks of a file reach, on any target."""
+    return max(
+        state.chunk_id.index * CHUNK_BYTES + state.length
+        for state in states_on_disks(cluster, inode_id)
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", some_of(range(4), 2))
+def test_what_is_given_up_does_not_arrive_after_the_close(seed):
+    """It left chunks behind the end of the file, which a later lengthening would have shown."""
+    cut_off, reached = CutOff(seed), {}
+
+    async def main() -> None:
+        shape = Shape.draw(seed)
+        cluster = SimCluster(seed, shape)
+
+        async def scenario() -> None:
+            await cluster.connect_client("client-1.0", cut_off.use)
+            await trio.sleep(10)
+            reached.update({i: reach_on_disks(cluster, i) for i in cut_off.lengths})
+
+        observer = Observer(cluster, Memory.of(shape), lambda _: None)
+        await cluster.run(scenario, observer.run)
+
+    run_deterministic(main, seed)
+    assert cut_off.given_up > ROUND_COUNT // 4
+    assert reached == cut_off.lengths
