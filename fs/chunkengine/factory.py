@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..runtime.durable_file import sync_directory
+from ..runtime.mount_table import awaited_mount
 from ..schema.config import StorageSection
 from ..schema.ids import TargetId
 from ..schema.status import FsError, Status
@@ -49,8 +50,9 @@ def open_engine(
             cannot be told from a new one.
 
     Raises:
-        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, or
-            if `known` expects another disk here; BAD_DISK_FORMAT if its format is newer than this
+        FsError: FOREIGN_DISK if it belongs to another cluster or node, or holds something else, if
+            `known` expects another disk here, or if there is none and /etc/fstab wants a file
+            system here that is not mounted; BAD_DISK_FORMAT if its format is newer than this
             release; ALREADY_RUNNING if a process has it open; NO_SPACE if the metadata store had no
             room, and nothing but that; IO_ERROR.
     """
@@ -78,14 +80,29 @@ def open_engine(
 def _check_directory(directory: Path, known: KnownDisks | None) -> None:
     """Make sure that a disk may be opened or formatted there; makes a missing directory."""
     try:
-        if known is not None and not (directory / META_DIRECTORY).exists():
-            known.check_missing(directory, "the directory is empty or missing")
+        if not (directory / META_DIRECTORY).exists():
+            if known is not None:
+                known.check_missing(directory, "the directory is empty or missing")
+            _check_mounted(directory)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in directory.iterdir()} - {"lost+found"}
     except OSError as error:
         raise FsError(Status.IO_ERROR, f"{directory}: {error.strerror}") from error
     if names and META_DIRECTORY not in names:
         raise FsError(Status.FOREIGN_DISK, f"{directory} is not empty and not a disk of EmberFS")
+
+
+def _check_mounted(directory: Path) -> None:
+    """Refuse to begin anew beneath a mount that is missing: no list knows the disk of a node that
+    starts for the first time, or has lost its own directory.
+    """
+    place = awaited_mount(directory)
+    if place is not None:
+        raise FsError(
+            Status.FOREIGN_DISK,
+            f"{directory}: /etc/fstab wants a file system at {place}, and nothing is mounted there:"
+            " mount it, or take that line out",
+        )
 
 
 def _check_unformatted(directory: Path, known: KnownDisks | None) -> None:

@@ -1,4 +1,5 @@
-"""The kernel's list of mounts, as this process sees it.
+"""The kernel's list of mounts, as this process sees it, and what an administrator wants to be
+mounted.
 
 Others choose the names in it: a user can mount at any directory of his own.  To the kernel they
 are bytes, of which it escapes blanks, tabs, ends of lines and backslashes, and in sources also
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 TABLE: Final = Path("/proc/self/mounts")
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
+PLANNED: Final = Path("/etc/fstab")
 
 AUTOMOUNT: Final = "autofs"
 """The type of a place where the first use has something mounted.  Until that is done all wait who
@@ -52,6 +54,27 @@ def mount_at(place: Path) -> Mounted | None:
     """Return the uppermost mount of a place; None: nothing is mounted there."""
     real = str(real_place(place))
     return next((mounted for mounted in reversed(read_mounts()) if mounted.place == real), None)
+
+
+def awaited_mount(directory: Path) -> str | None:
+    """Return the place, of those that /etc/fstab names, whose file system a directory is to be in
+    although nothing is mounted there; None: there is no such place.
+    """
+    real = real_place(directory)
+    above = {str(place) for place in (real, *real.parents)} - {"/"}
+    try:
+        lines = PLANNED.read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    fields = [line.split() for line in lines if not line.lstrip().startswith(b"#")]
+    planned = above & {unescaped(field[1]).rstrip("/") for field in fields if len(field) > 1}
+    place = max(planned, key=len, default=None)
+    if place is None:
+        return None
+    is_mounted = any(
+        mounted.place in above and len(mounted.place) >= len(place) for mounted in read_mounts()
+    )
+    return None if is_mounted else place
 
 
 def real_place(place: Path) -> Path:

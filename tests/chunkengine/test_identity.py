@@ -15,6 +15,7 @@ from fs.chunkengine import known_disks
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FORMAT_KEY, FORMAT_VERSION
 from fs.chunkengine.known_disks import LIST_NAME, KnownDisks
+from fs.runtime import mount_table
 from fs.schema.config import StorageSection
 from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.status import FsError, Status
@@ -87,6 +88,27 @@ def test_an_unmounted_disk_is_not_formatted(node, is_there) -> None:
     shutil.rmtree(node.disks[0], ignore_errors=True)
     away.rename(node.disks[0])
     check(node, 0, b"0")
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_nothing_begins_anew_beneath_a_mount_that_is_missing(
+    tmp_path, monkeypatch, has_list
+) -> None:
+    """It filled the file system of the mount point, and hid its disk's chunks."""
+    node = Node(tmp_path)
+    planned = tmp_path / "fstab"
+    planned.write_text(f"UUID=1 {tmp_path / 'disk-0'} ext4 defaults,nofail 0 2\n")
+    monkeypatch.setattr(mount_table, "PLANNED", planned)
+    for disk in node.disks:
+        disk.mkdir()
+    detail = node.refused(0, Status.FOREIGN_DISK, has_list=has_list)
+    assert "fstab" in detail
+    assert list(node.disks[0].iterdir()) == []
+    node.open(1).close()
+    planned.unlink()
+    node.open(0).close()
+    planned.write_text(f"UUID=1 {tmp_path / 'disk-0'} ext4 defaults,nofail 0 2\n")
+    node.open(0).close()  # it has been a disk by itself
 
 
 def test_disks_that_changed_places_are_refused(node) -> None:

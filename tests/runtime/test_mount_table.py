@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from fs.runtime import mount_table
-from fs.runtime.mount_table import Mounted, is_same_place, mount_at, read_mounts, real_place
+from fs.runtime.mount_table import (
+    Mounted,
+    awaited_mount,
+    is_same_place,
+    mount_at,
+    read_mounts,
+    real_place,
+)
 
 NAMES = (
     "plain",
@@ -111,3 +118,41 @@ def test_the_kernel_writes_it_so(tmp_path):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("directory", "mounted", "awaited"),
+    [
+        ("/data/disk1", ["/"], "/data/disk1"),
+        ("/data/disk1", ["/", "/data/disk1"], None),
+        ("/data/disk1/ember", ["/"], "/data/disk1"),
+        ("/data/disk1/ember", ["/", "/data/disk1"], None),
+        ("/data/disk1", ["/", "/data"], "/data/disk1"),  # the deepest one counts
+        ("/data/disk1/ember", ["/", "/data/disk1/ember"], None),  # by other means than the table
+        ("/data/a disk", ["/"], "/data/a disk"),
+        ("/data/disk11", ["/"], None),
+        ("/data", ["/"], None),
+        ("/old", ["/"], None),
+        ("/var/lib/emberfs", ["/"], None),
+    ],
+)
+def test_a_file_system_that_is_to_be_there_is_awaited(
+    tmp_path, monkeypatch, directory, mounted, awaited
+):
+    planned, table = tmp_path / "fstab", tmp_path / "mounts"
+    planned.write_text(
+        "# /dev/vdz /old ext4 defaults 0 2\n\n"
+        "UUID=1 / ext4 errors=remount-ro 0 1\n"
+        "UUID=2 none swap sw 0 0\n"
+        "  UUID=3\t/data/disk1/ ext4 defaults,nofail 0 2\n"
+        "UUID=4 /data/a\\040disk xfs noauto 0 2\n"
+    )
+    table.write_text("".join(f"x {place} ext4 rw 0 0\n" for place in mounted))
+    monkeypatch.setattr(mount_table, "PLANNED", planned)
+    monkeypatch.setattr(mount_table, "TABLE", table)
+    assert awaited_mount(Path(directory)) == awaited
+
+
+def test_without_a_table_nothing_is_awaited(tmp_path, monkeypatch):
+    monkeypatch.setattr(mount_table, "PLANNED", tmp_path / "fstab")
+    assert awaited_mount(tmp_path) is None
