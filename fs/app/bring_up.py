@@ -49,9 +49,10 @@ from .cluster_plan import (
 )
 from .foundationdb import StoreReport, ask_store
 from .lost_store import check_chains, check_files, note_made
-from .mgmtd_link import fetch_routing, initialise, local_plan, replace_nodes
+from .mgmtd_link import fetch_routing, initialise
 from .mount_point import check_fuse, check_mount_point
 from .one_start import check_stopped, note_start, only_start
+from .planned_nodes import local_plan, replace_nodes
 from .process_id import ProcessId
 from .progress import Progress
 from .running import left_running
