@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fs.app.mount_stat import metrics_of_mount
-from fs.app.progress import Progress
-from fs.app.scraped import Reading, Span, fetch, parse
-from fs.app.top import KERNEL
+from fs.app.monitoring.mount_stat import metrics_of_mount
+from fs.app.monitoring.scraped import Reading, Span, fetch, parse
+from fs.app.monitoring.top import KERNEL
+from fs.app.terminal.progress import Progress
 
 from .cluster import fresh_cluster
 from .command import bench_command

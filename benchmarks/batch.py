@@ -24,7 +24,7 @@ from emberfs.batch import Transfer
 from emberfs.ring import RingClient
 from emberfs.ring_file import RingFile
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 
 from . import bare
 from .cluster import cluster_beside_file, warm_up

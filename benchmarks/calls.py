@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.rpc.api import Call, Identity, Reply
 from fs.rpc.channel import RpcChannel, open_channels
 from fs.rpc.core_service import CoreService

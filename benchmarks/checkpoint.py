@@ -32,7 +32,7 @@ from emberfs.opening import open_client
 from emberfs.publish import make_partial_folder, publish_folder
 from xxhash import xxh3_64_hexdigest
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 
 from . import bare
 from .cluster import PATIENCE_S, Nodes, ember, fresh_cluster

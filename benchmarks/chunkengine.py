@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.chunkengine.engine import DiskEngine
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.read_values import ReadIo

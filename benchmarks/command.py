@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.kernels.in_use import kernels_in_use
 
 from .cluster import keep_small_files

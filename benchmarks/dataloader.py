@@ -22,7 +22,7 @@ from emberfs.ffrecord import ENTRY_BYTES, FIXED_HEADER_BYTES, RecordReader, Reco
 from emberfs.opening import Connect, open_client
 from emberfs.order import EpochOrder, share
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 
 from .cluster import fresh_cluster
 from .command import bench_command

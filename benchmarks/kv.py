@@ -14,7 +14,7 @@ from typing import Final
 import trio
 from rocksdict import Rdict, WriteBatch
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.kv.api import KvEngine, Transaction
 from fs.kv.memory import MemoryEngine
 from fs.kv.remote import RemoteEngine

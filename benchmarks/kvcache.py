@@ -22,7 +22,7 @@ from typing import Any
 
 from emberfs.kvcache import KVCache
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 
 from .cluster import fresh_cluster
 from .command import bench_command

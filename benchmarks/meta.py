@@ -27,7 +27,7 @@ from pathlib import Path
 
 import trio
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.client.connect import connect
 from fs.client.native import EmberFs
 from fs.rpc.transport import SocketNetwork

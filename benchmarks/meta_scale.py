@@ -23,7 +23,7 @@ from typing import Any
 
 import trio
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.client.vfs.ports import Caller
 from fs.client.vfs.vfs import Vfs
 from fs.kv.api import Transaction

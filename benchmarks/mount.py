@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.client.fuse.mount_point import set_read_ahead
 from fs.schema.config import ClientSection
 

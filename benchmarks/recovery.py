@@ -18,7 +18,7 @@ from typing import Any
 import trio
 from msgspec import structs
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.client.connect import Client
 from fs.runtime.config_file import read_config, write_config
 from fs.schema.routing import PublicState

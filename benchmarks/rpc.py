@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.rpc.api import Identity
 from fs.rpc.channel import RpcChannel, open_channels
 from fs.rpc.core_service import CoreService

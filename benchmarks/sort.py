@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 
 from .cluster import ROOT, fresh_cluster
 from .command import bench_command

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import trio
 
-from fs.app.progress import Progress
+from fs.app.terminal.progress import Progress
 from fs.client.connect import Client, open_client
 from fs.client.file_read import FileRead
 from fs.rpc.api import Identity

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fs.app.entry import NO_ENTRY, set_entry
+from fs.app.reach.entry import NO_ENTRY, set_entry
 
 FIGURE = "figure"
 WORKER_ENDS = pytest.StashKey[dict[str, float]]()

@@ -8,16 +8,13 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from fs.app import (  # noqa: F401 - commands load these when they run
-    bring_down,
-    bring_up,
-    fsck,
-    mgmtd_link,
-    quota_commands,
-    status_view,
-)
-from fs.app.admin import commands  # noqa: F401 - and these
+# Commands load these when they run.
+from fs.app.commands import admin_commands, quota_commands  # noqa: F401
+from fs.app.local import bring_down, bring_up  # noqa: F401
 from fs.app.main import main
+from fs.app.monitoring import status_view  # noqa: F401
+from fs.app.reach import mgmtd_link  # noqa: F401
+from fs.app.upkeep import fsck  # noqa: F401
 
 REQUEST_BYTES_MAX = 1 << 20
 """Arguments, working directory and environment of a call."""

@@ -40,8 +40,8 @@ from benchmarks.relay import wake_ups_us
 from benchmarks.table import Row, print_rows
 from benchmarks.used import Meter, Used
 from benchmarks.workloads import BIG_FILE, MIB, Bound, Sizes
-from fs.app.develop import _is_benchmark, checkout, run_bench
-from fs.app.progress import Progress
+from fs.app.commands.develop import _is_benchmark, checkout, run_bench
+from fs.app.terminal.progress import Progress
 from fs.schema.status import FsError, Status
 
 pytestmark = pytest.mark.timeout(600)  # processes start slowly on a busy machine
@@ -108,7 +108,9 @@ def test_help_without_a_name_lists_what_there_is(capsys):
 )
 def test_options_go_to_each_benchmark_with_their_values(arguments, passed, monkeypatch):
     ran = []
-    monkeypatch.setattr("fs.app.develop.run", lambda command, _root: ran.append(command[2:]) or 0)
+    monkeypatch.setattr(
+        "fs.app.commands.develop.run", lambda command, _root: ran.append(command[2:]) or 0
+    )
     assert run_bench(arguments) == 0
     assert ran == [[f"benchmarks.{name}", *options] for name, *options in passed]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.app.develop import c_files
+from fs.app.commands.develop import c_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent

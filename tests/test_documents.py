@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.app import documents
+from fs.app.documents import generate as documents
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import meta, mount
 from benchmarks.empty_fuse import EmptyFs
 from benchmarks.mount import empty_mount
-from fs.app.develop import checkout
+from fs.app.commands.develop import checkout
 from fs.schema.config import ClientSection
 from tests.client.fuse.test_round_trips import create, open_and_close, stated, write_small
 

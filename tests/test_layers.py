@@ -55,7 +55,7 @@ CORES = [
     "fs/client/user/emberfs/kvcache_format.py",
     "fs/client/user/emberfs/kvcache_index.py",
     "fs/client/user/emberfs/protocol.py",
-    "fs/app/cluster_plan.py",
+    "fs/app/local/cluster_plan.py",
 ]
 OPERATIONS = sorted(p.relative_to(ROOT) for p in (ROOT / "fs/meta/ops").glob("*.py"))
 

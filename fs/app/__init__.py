@@ -1,1 +1,4 @@
-"""Composition roots: build the objects of a process, wire the ports, run."""
+"""Composition roots: build the objects of a process, wire the ports, run.
+
+Folders hold what they share, and the commands.
+"""

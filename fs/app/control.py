@@ -30,13 +30,13 @@ from ..schema.config import is_on_this_machine
 from ..schema.ids import ClientId
 from ..schema.proto.mgmtd_pb2 import ListMovesRsp
 from ..schema.routing import Role
-from .compose import Process, main
-from .kept_settings import begin_from_store
-from .kept_store import check_there, note_there
-from .quiet import hear_of_stop
-from .starting import wait_for_store
-from .status_page import Taken, documents
-from .store import boot_number, open_store
+from .monitoring.status_page import Taken, documents
+from .process.compose import Process, main
+from .process.kept_settings import begin_from_store
+from .process.starting import wait_for_store
+from .stores.kept_store import check_there, note_there
+from .stores.store import boot_number, open_store
+from .supervision.quiet import hear_of_stop
 
 Loop = Callable[..., Awaitable[None]]
 

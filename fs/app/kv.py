@@ -8,9 +8,9 @@ import trio
 
 from ..kv.remote_server import KvService
 from ..schema.config import check_message_size
-from .compose import Process, main
-from .kept_store import check_there, note_there
-from .store import boot_number, open_local_store
+from .process.compose import Process, main
+from .stores.kept_store import check_there, note_there
+from .stores.store import boot_number, open_local_store
 
 
 async def run(process: Process) -> None:

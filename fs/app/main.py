@@ -4,7 +4,7 @@ so that `ember status` is quick.
 An operating error is one line on stderr, "ember: ...", and exit code 1; wrong usage is exit code 2.
 """
 
-from . import early_interrupt  # isort: skip # noqa: F401 - before all others
+from .terminal import early_interrupt  # isort: skip # noqa: F401 - before all others
 import json
 import os
 import signal
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from ..schema.status import FsError, Status
-from . import developer_commands, groups, service_commands, store_commands
-from .cluster_dir import ClusterDir, default_mount_point
-from .errors import check_interpreter, error_line, first_error, make_streams_usable
-from .options import (
+from .commands import developer_commands, groups, service_commands, store_commands
+from .commands.sections import SectionedGroup
+from .machine.cluster_dir import ClusterDir, default_mount_point
+from .machine.process_id import ProcessId, process_id
+from .reach.options import (
     HF3FS_TREE,
     ClusterFileOption,
     ConfigOption,
@@ -28,11 +29,10 @@ from .options import (
     directory_of,
     running_cluster,
 )
-from .process_id import ProcessId, process_id
-from .sections import SectionedGroup
+from .terminal.errors import check_interpreter, error_line, first_error, make_streams_usable
 
 if TYPE_CHECKING:
-    from .bring_up import UpOptions
+    from .local.bring_up import UpOptions
 
 COMPLETE_VARIABLE: Final = "_EMBER_COMPLETE"
 """In the environment when a shell asks what may follow."""
@@ -109,8 +109,8 @@ def up(  # noqa: PLR0917 - options, never passed by position
     ] = None,
 ) -> None:
     """Start a cluster on this machine and mount it."""
-    from .bring_up import UpOptions, bring_up  # noqa: PLC0415
-    from .foundationdb import parse_kv  # noqa: PLC0415
+    from .local.bring_up import UpOptions, bring_up  # noqa: PLC0415
+    from .stores.foundationdb import parse_kv  # noqa: PLC0415
 
     _end_like_ctrl_c()
     options = UpOptions(
@@ -153,9 +153,9 @@ def _end_like_ctrl_c() -> None:
 
 def _run_in_foreground(options: "UpOptions") -> None:
     """Bring a cluster up, wait until asked to end, stop it."""
-    from . import supervisor_link  # noqa: PLC0415
-    from .bring_down import bring_down, wait_end  # noqa: PLC0415
-    from .bring_up import bring_up  # noqa: PLC0415
+    from .local.bring_down import bring_down, wait_end  # noqa: PLC0415
+    from .local.bring_up import bring_up  # noqa: PLC0415
+    from .supervision import supervisor_link  # noqa: PLC0415
 
     directory = ClusterDir(options.directory)
     try:
@@ -173,7 +173,7 @@ def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Also remove the cluster's data.")] = False,
 ) -> None:
     """Stop the cluster; data stays unless --wipe is given."""
-    from .bring_down import bring_down  # noqa: PLC0415
+    from .local.bring_down import bring_down  # noqa: PLC0415
 
     bring_down(directory_of(directory), wipe=wipe)
 
@@ -185,13 +185,13 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show processes, chains, mounts and space; of a deployed cluster what its manager knows."""
-    from .configured import configured_file  # noqa: PLC0415
-    from .status_view import show  # noqa: PLC0415
+    from .monitoring.status_view import show  # noqa: PLC0415
+    from .reach.configured import configured_file  # noqa: PLC0415
 
     if config is None and (directory is not None or configured_file() is None):
         show(running_cluster(directory), as_json=as_json)
         return
-    from .deployed_status import show_deployed  # noqa: PLC0415
+    from .commands.deployed_status import show_deployed  # noqa: PLC0415
 
     show_deployed(config, as_json=as_json)
 
@@ -216,9 +216,9 @@ def mount(
     ] = "",
 ) -> None:
     """Mount a running cluster at one more place."""
-    from .bring_down import mount as mount_at  # noqa: PLC0415
-    from .cluster_plan import MountWishes  # noqa: PLC0415
-    from .mount_source import tidy_subdir  # noqa: PLC0415
+    from .local.bring_down import mount as mount_at  # noqa: PLC0415
+    from .local.cluster_plan import MountWishes  # noqa: PLC0415
+    from .mounts.mount_source import tidy_subdir  # noqa: PLC0415
 
     mount_at(
         running_cluster(directory),
@@ -231,7 +231,7 @@ def mount(
 @app.command()
 def umount(mount_point: MountArgument, directory: DirOption = None) -> None:
     """Flush and end a mount, of whichever cluster is mounted there."""
-    from .bring_down import unmount  # noqa: PLC0415
+    from .local.bring_down import unmount  # noqa: PLC0415
 
     unmount(directory_of(directory) if directory else None, mount_point.absolute())
 
@@ -255,8 +255,8 @@ def path(
     """Print the path of an inode: of a directory at once,
     of a file by listing the directory where it counts.
     """
-    from .cells import say_name  # noqa: PLC0415
-    from .meant_cluster import connected  # noqa: PLC0415
+    from .reach.meant_cluster import connected  # noqa: PLC0415
+    from .terminal.cells import say_name  # noqa: PLC0415
 
     with connected(directory) as fs:
         try:
@@ -280,7 +280,7 @@ def warmup(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Have the storage nodes read files into their page caches, on every replica."""
-    from .warmup_command import warm_up  # noqa: PLC0415
+    from .commands.warmup_command import warm_up  # noqa: PLC0415
 
     _end_like_ctrl_c()  # who bounds its time is told, too, how to go on
     warm_up(paths, directory=directory, after=after, as_json=as_json)
@@ -295,7 +295,7 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: a list per line.")] = False,
 ) -> None:
     """Show what every process of a cluster does, second by second."""
-    from .top import run_top  # noqa: PLC0415
+    from .monitoring.top import run_top  # noqa: PLC0415
 
     run_top(running_cluster(directory), interval_s=interval, count=count, as_json=as_json)
 
@@ -307,7 +307,7 @@ def stat(
     count: Annotated[int | None, typer.Option(min=1, help="End after so many lines.")] = None,
 ) -> None:
     """Print what a mount does, a line per second."""
-    from .mount_stat import run_stat  # noqa: PLC0415
+    from .monitoring.mount_stat import run_stat  # noqa: PLC0415
 
     run_stat(mount, interval_s=interval, count=count)
 
@@ -326,7 +326,7 @@ def profile(
     """Show what the programs on a mount do: calls, bytes and times per process,
     and the files used most.
     """
-    from .profile import run_profile  # noqa: PLC0415
+    from .monitoring.profile import run_profile  # noqa: PLC0415
 
     run_profile(mount, interval_s=interval, count=count, as_json=as_json)
 
@@ -342,7 +342,7 @@ def probe(
     """Ask the process of a configuration file, on its machine, whether it answers;
     exit code 1: no.
     """
-    from .probe import probe as ask  # noqa: PLC0415
+    from .monitoring.probe import probe as ask  # noqa: PLC0415
 
     typer.echo(ask(config, timeout_s=timeout, has_to_serve=serving))
 
@@ -354,7 +354,7 @@ def version(
 ) -> None:
     """Print the release, and which of its kernels are compiled on this machine."""
     from ..kernels.in_use import kernel_facts, kernels_in_use  # noqa: PLC0415
-    from .release import RELEASE  # noqa: PLC0415
+    from .process.release import RELEASE  # noqa: PLC0415
 
     if as_json:
         typer.echo(json.dumps({"release": RELEASE, "kernels": kernel_facts()}))

@@ -1,8 +1,8 @@
 """A process that runs only the metadata service; see control.py."""
 
 from ..schema.routing import Role
-from .compose import Process, main
 from .control import run_roles
+from .process.compose import Process, main
 
 
 async def run(process: Process) -> None:

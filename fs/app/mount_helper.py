@@ -10,7 +10,7 @@ takes the type from statfs, which is plain `fuse`), so a mount also waits for da
 that still write.  Exit codes are those of mount(8).
 """
 
-from . import early_interrupt  # isort: skip # noqa: F401 - before all others
+from .terminal import early_interrupt  # isort: skip # noqa: F401 - before all others
 import os
 import signal
 import sys
@@ -24,22 +24,24 @@ from msgspec import structs
 from ..client.fuse.mount_options import options_of
 from ..runtime.config_file import write_config
 from ..schema.status import FsError, Status
-from . import lone_mount, mount_calls, supervisor_link
-from .bring_down import mount as mount_cluster
-from .bring_down import wait_daemon_end, wait_place_left
-from .cluster_dir import ClusterDir
-from .cluster_plan import MountWishes
-from .errors import check_interpreter, error_line, first_error, make_streams_usable
-from .mount_point import is_automount
-from .mount_source import parse_source
-from .mount_words import (
+from .local import lone_mount
+from .local.bring_down import mount as mount_cluster
+from .local.bring_down import wait_daemon_end, wait_place_left
+from .local.cluster_plan import MountWishes
+from .machine.cluster_dir import ClusterDir
+from .machine.running import Command, mount_daemons_at
+from .mounts import mount_calls
+from .mounts.mount_point import is_automount
+from .mounts.mount_source import parse_source
+from .mounts.mount_words import (
     MountWords,
     UsageError,
     check_settings,
     read_mount_words,
     read_umount_words,
 )
-from .running import Command, mount_daemons_at
+from .supervision import supervisor_link
+from .terminal.errors import check_interpreter, error_line, first_error, make_streams_usable
 
 
 class Exit(IntEnum):

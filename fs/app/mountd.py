@@ -20,12 +20,12 @@ from ..schema.ids import ROOT_INODE_ID, ClientId, InodeId
 from ..schema.inode import inode_from_pb
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
-from .compose import Process, main
-from .kept_settings import begin_by_asking
-from .mount_point import is_mounted
-from .release import RELEASE
-from .starting import wait_for_manager
-from .stuck_daemon import free_all
+from .mounts.mount_point import is_mounted
+from .mounts.stuck_daemon import free_all
+from .process.compose import Process, main
+from .process.kept_settings import begin_by_asking
+from .process.release import RELEASE
+from .process.starting import wait_for_manager
 
 
 async def run(process: Process) -> None:

@@ -23,9 +23,9 @@ from ..schema.routing import STORAGE_LEVEL, Role
 from ..schema.status import FsError, Status
 from ..storage.disk_calls import DiskCalls, watched
 from ..storage.storage import Storage
-from .compose import Process, main
-from .kept_settings import begin_by_asking
-from .starting import tell_until_joined
+from .process.compose import Process, main
+from .process.kept_settings import begin_by_asking
+from .process.starting import tell_until_joined
 
 log = logging.getLogger(__name__)
 

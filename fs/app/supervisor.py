@@ -6,15 +6,16 @@ Answers one JSON line per connection on a Unix socket: status, add, remove, stop
 
 Invariants:
     - At most one supervisor per cluster: it holds a lock on run/supervisor.lock while it lives.
-    - A process is signalled only through a pidfd opened for its verified identity (process_id.py).
+    - A process is signalled only through a pidfd opened for its verified identity
+      (machine/process_id.py).
     - The death of the supervisor stops no service; the next one adopts what still runs: by the
       state file, which is written after every start, else, where that could not be written or was
-      removed, by what /proc shows (running.py).
+      removed, by what /proc shows (machine/running.py).
     - What the machine refuses (a full disk, no more processes or descriptors) ends no
       supervisor: it goes on, and tries again.
     - Nor does any line that comes by the socket, nor one that never ends.
 
-Concurrency: trio; one task per service (supervised.py).
+Concurrency: trio; one task per service (supervision/supervised.py).
 """
 
 import argparse
@@ -35,12 +36,12 @@ import trio
 
 from ..runtime.held_file import take_file
 from ..schema.status import FsError, Status
-from .cluster_dir import ClusterDir
-from .process_end import wait_end
-from .process_id import ProcessId, parse_process_id
-from .quiet import tell_of_stop
-from .running import left_running
-from .supervised import Service, Upkeep
+from .machine.cluster_dir import ClusterDir
+from .machine.process_id import ProcessId, parse_process_id
+from .machine.running import left_running
+from .supervision.process_end import wait_end
+from .supervision.quiet import tell_of_stop
+from .supervision.supervised import Service, Upkeep
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@ takes them over as it hears of them, and remembers them.
 
 Where the newest ones come from before a process begins:
     - managers and metadata services read them from the store, which they need in any
-      case (fs/app/kept_settings.py);
+      case (fs/app/process/kept_settings.py);
     - others ask the managers, and go on with what they remember when none answers: they
       must not wait for each other.
 

@@ -2,7 +2,7 @@
 and one reading of them all.
 
 Parts of a process keep plain numbers and say them to a `Figures` when somebody asks.  Nothing here
-knows who asks, or how it is put to them (fs/app/exposition.py).
+knows who asks, or how it is put to them (fs/app/process/exposition.py).
 
 Concurrency: event loop only; a reading is taken without a checkpoint and
 belongs to its reader afterwards.

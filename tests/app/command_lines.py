@@ -3,7 +3,7 @@
 import typer
 from typer.core import TyperGroup
 
-from fs.app.groups import GROUPS
+from fs.app.commands.groups import GROUPS
 from fs.app.main import app
 
 

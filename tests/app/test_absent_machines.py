@@ -23,7 +23,7 @@ pytestmark = [
 
 OLD = """
 from fs.app import storage
-from fs.app.compose import main
+from fs.app.process.compose import main
 storage.STORAGE_LEVEL = 0
 main(storage.run)
 """

@@ -22,7 +22,7 @@ pytestmark = [
 
 LENIENT = """
 from fs.app import mgmtd
-from fs.app.compose import main
+from fs.app.process.compose import main
 from fs.mgmtd import adoption
 adoption.NAMESPACE_AGE_S_MIN = {age_s}
 main(mgmtd.run)

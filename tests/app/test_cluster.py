@@ -18,10 +18,10 @@ import pytest
 from emberfs.clusters import find_place
 from prometheus_client.parser import text_string_to_metric_families
 
-from fs.app import supervisor_link
-from fs.app.cluster_dir import ClusterDir
-from fs.app.metrics_commands import fetch
-from fs.app.status_view import gather
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.monitoring.metrics_commands import fetch
+from fs.app.monitoring.status_view import gather
+from fs.app.supervision import supervisor_link
 from fs.client.blocking import connect_blocking
 from fs.schema import metrics
 from fs.schema.metric import Shower

@@ -16,7 +16,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from fs.app.compose import _adopt
+from fs.app.process.compose import _adopt
 from fs.client.file_read import FileRead
 from fs.client.meta_client import MetaClient
 from fs.client.retry import longest_s

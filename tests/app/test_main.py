@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from fs.app.groups import GROUPS
+from fs.app.commands.groups import GROUPS
+from fs.app.commands.sections import SECTIONS
 from fs.app.main import app, path
-from fs.app.release import RELEASE
-from fs.app.sections import SECTIONS
+from fs.app.process.release import RELEASE
 from fs.kernels.in_use import kernels_in_use
 from fs.schema.status import FsError, Status
 
@@ -104,7 +104,7 @@ def test_an_inode_that_is_not_there_is_said_as_it_was_asked_for(monkeypatch):
         raise FsError(Status.STALE, "inode 0x3b9ac9ff")
 
     client = nullcontext(SimpleNamespace(paths_of=paths_of))
-    monkeypatch.setattr("fs.app.meant_cluster.connected", lambda _: client)
+    monkeypatch.setattr("fs.app.reach.meant_cluster.connected", lambda _: client)
     with pytest.raises(FsError, match="inode 999999999: removed, or never made") as caught:
         path(999999999)
     assert caught.value.status is Status.NOT_FOUND

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fs.app import mount_helper
-from fs.app.helper_script import helper_text
-from fs.app.process_id import ProcessId
-from fs.app.running import Command
+from fs.app.machine.process_id import ProcessId
+from fs.app.machine.running import Command
+from fs.app.mounts.helper_script import helper_text
 from fs.runtime.config_file import read_config, write_config
 from fs.schema.config import ClientSection, ProcessConfig
 
@@ -91,7 +91,8 @@ def test_who_is_told_to_end_leaves_no_daemon(tmp_path, number, at_once):
     place.mkdir()
     config.write_text(f'[process]\nmgmtd_addresses = ["unix:{tmp_path}/none"]\n')
     script = (
-        "import sys; from pathlib import Path; from fs.app import lone_mount, mount_helper\n"
+        "import sys; from pathlib import Path\n"
+        "from fs.app import mount_helper; from fs.app.local import lone_mount\n"
         "lone_mount.runtime_folder = lambda: Path(sys.argv[1])\n"
         f"{TOLD_AT_ONCE.format(number=int(number)) if at_once else ''}"
         "sys.exit(mount_helper.main(sys.argv[2:]))"

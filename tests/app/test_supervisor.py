@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from fs.app import process_end, stuck_daemon
-from fs.app import supervised as module
-from fs.app.cluster_dir import ClusterDir
-from fs.app.process_end import LEFT_BEHIND
-from fs.app.process_id import ProcessId, is_alive, process_id
-from fs.app.running import read_state
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.machine.process_id import ProcessId, is_alive, process_id
+from fs.app.machine.running import read_state
+from fs.app.mounts import stuck_daemon
+from fs.app.supervision import process_end
+from fs.app.supervision import supervised as module
+from fs.app.supervision.process_end import LEFT_BEHIND
+from fs.app.supervision.supervisor_link import has_orphans
 from fs.app.supervisor import Supervisor, serve, take_lock
-from fs.app.supervisor_link import has_orphans
 from fs.schema.status import FsError, Status
 
 SYS_EXIT = {"x86_64": "60", "aarch64": "93"}

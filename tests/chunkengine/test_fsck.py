@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fs.app.fsck_disk import fsck_disk
+from fs.app.upkeep.fsck_disk import fsck_disk
 from fs.chunkengine import format as f
 from fs.chunkengine.factory import memory_engine, open_engine
 from fs.chunkengine.findings import Kind

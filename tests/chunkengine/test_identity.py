@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fs.app.waits import DISK_STATUSES
+from fs.app.local.waits import DISK_STATUSES
 from fs.chunkengine import known_disks
 from fs.chunkengine.factory import open_engine
 from fs.chunkengine.format import FORMAT_KEY, FORMAT_VERSION

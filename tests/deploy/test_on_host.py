@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.app import readiness
 from fs.app.deploy import keeper, on_host
 from fs.app.deploy.reach import BOOT
+from fs.app.process import readiness
 from fs.runtime import log
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fs.app.placement_commands import placement
+from fs.app.commands.placement_commands import placement
 from tests.app.by_hand import EMBER, SERVERS, ByHand
 from tests.app.command_lines import parsed
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from fs.app import supervisor_link
-from fs.app.cluster_dir import ClusterDir
-from fs.app.status_view import gather
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.monitoring.status_view import gather
+from fs.app.supervision import supervisor_link
 from tests.commands import run_ember
 from tests.examples import IS_FULL
 

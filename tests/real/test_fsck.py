@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from fs.app.cluster_dir import ClusterDir
-from fs.app.store_access import open_chosen, store_of_cluster
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.stores.store_access import open_chosen, store_of_cluster
 from fs.kv.api import KeyValue, prefix_end
 from fs.kv.transact import transact
 from fs.meta import records

@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from fs.app.cluster_dir import ClusterDir, need_record
+from fs.app.machine.cluster_dir import ClusterDir, need_record
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.connect import connect as connect_here
 from fs.rpc.transport import SocketNetwork

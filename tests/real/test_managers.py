@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from fs.app.cluster_dir import ClusterDir
-from fs.app.status_view import gather
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.monitoring.status_view import gather
 
 from .conftest import IS_FULL, Cluster
 from .watching import Watch, watch_managers

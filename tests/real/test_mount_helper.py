@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fs.app.helper_script import DEEDS, FOLDER, helper_path
+from fs.app.mounts.helper_script import DEEDS, FOLDER, helper_path
 from fs.client.vfs.mounted_tree import TREE_ATTRIBUTE
 from fs.runtime.config_file import read_config, write_config
 

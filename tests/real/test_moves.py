@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fs.app.cluster_dir import ClusterDir, need_record
-from fs.app.mgmtd_link import mgmtd_addresses, run_with_mgmtd
+from fs.app.machine.cluster_dir import ClusterDir, need_record
+from fs.app.reach.mgmtd_link import mgmtd_addresses, run_with_mgmtd
 from fs.schema import services
 from fs.schema.proto import mgmtd_pb2 as pb
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fs.app.metrics_commands import fetch
+from fs.app.monitoring.metrics_commands import fetch
 
 from .conftest import scaled
 

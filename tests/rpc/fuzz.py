@@ -31,7 +31,7 @@ from typing import NamedTuple
 import trio
 from google.protobuf.descriptor import FieldDescriptor
 
-from fs.app.scraped import fetch
+from fs.app.monitoring.scraped import fetch
 from fs.rpc.api import Identity
 from fs.rpc.frame import TRACE_BYTES, Kind, encode_header
 from fs.rpc.handshake import encode_hello

@@ -16,9 +16,9 @@ import trio
 
 import fs.mgmtd.election as election_module
 import fs.mgmtd.primary as primary_module
-from fs.app.compose import Process, new_identity
 from fs.app.control import serve_control
-from fs.app.kept_settings import begin_by_asking, begin_from_store
+from fs.app.process.compose import Process, new_identity
+from fs.app.process.kept_settings import begin_by_asking, begin_from_store
 from fs.app.storage import make_calls, serve_storage
 from fs.chunkengine.api import ChunkEngine
 from fs.chunkengine.factory import memory_engine

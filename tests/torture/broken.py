@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from fs.app.compose import main
+from fs.app.process.compose import main
 from tests.sim.mutants import MUTANTS
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 import trio
 
 from fs.admin.chunks import ChainComparison, Facts, compare
-from fs.app.mgmtd_link import newest_routing, run_with_mgmtd
+from fs.app.reach.mgmtd_link import newest_routing, run_with_mgmtd
 from fs.rpc.credential_files import KEY_FILE_VARIABLE, write_new_key
 from fs.schema.ids import TargetId
 from fs.schema.routing import PublicState, RoutingInfo

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Final
 
-from fs.app.compose import main
+from fs.app.process.compose import main
 from fs.storage import failed_disks
 
 MODULE: Final = "tests.torture.sooner"

@@ -1,1 +1,1 @@
-"""`ember admin`: one file per group of commands; `commands.py` puts them together."""
+"""`ember admin`: one file per group of commands; commands/admin_commands.py puts them together."""

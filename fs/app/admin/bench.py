@@ -22,10 +22,10 @@ from ...client.native import EmberFs
 from ...client.native_file import EmberFile
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text, parse_number
-from ..errors import named
-from ..listing import JsonOption, print_rows, progress_bar
-from ..where import ConfigOption, DirOption
+from ..reach.where import ConfigOption, DirOption
+from ..terminal.amounts import bytes_text, parse_number
+from ..terminal.errors import named
+from ..terminal.listing import JsonOption, print_rows, progress_bar
 from .fs_names import PathArgument
 from .standing import absolute, run_fs
 

@@ -15,8 +15,10 @@ from ...schema.ids import TargetId
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto.mgmtd_pb2 import ADD_MEMBER, REMOVE_MEMBER, ChainUpdatePb
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text
-from ..listing import (
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.amounts import bytes_text
+from ..terminal.listing import (
     DryRunOption,
     JsonOption,
     YesOption,
@@ -25,8 +27,6 @@ from ..listing import (
     print_rows,
     time_text,
 )
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .completion import ChainArgument, TargetArgument
 from .meta_calls import inode_of
 

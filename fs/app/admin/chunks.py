@@ -21,11 +21,11 @@ from ...schema.layout import CHUNK_SIZE_BYTES_MAX, FileRef
 from ...schema.proto import storage_pb2
 from ...schema.routing import Chain, RoutingInfo
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text, count_text
-from ..cells import print_table, table
-from ..listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.amounts import bytes_text, count_text
+from ..terminal.cells import print_table, table
+from ..terminal.listing import EXIT_FOUND, JsonOption, print_rows, progress_bar
 from .completion import complete_chain
 from .files import print_replicas, say_inline
 from .meta_calls import inode_of

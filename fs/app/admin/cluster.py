@@ -14,10 +14,10 @@ from ...runtime.config_file import read_config
 from ...schema import services
 from ...schema.proto import common_pb2, mgmtd_pb2
 from ...schema.status import FsError, Status
-from ..amounts import age_text, bytes_text
-from ..listing import JsonOption, print_facts, print_rows, time_text
-from ..mgmtd_link import initialise
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import initialise
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.amounts import age_text, bytes_text
+from ..terminal.listing import JsonOption, print_facts, print_rows, time_text
 from .tags import tags_text
 
 cluster = typer.Typer(help="The cluster as a whole.", no_args_is_help=True)

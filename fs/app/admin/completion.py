@@ -11,9 +11,9 @@ import typer
 
 from ...schema.routing import RoutingInfo
 from ...schema.status import FsError
-from ..cluster_dir import need_record
-from ..mgmtd_link import fetch_routing
-from ..which_cluster import chosen_directory
+from ..machine.cluster_dir import need_record
+from ..reach.mgmtd_link import fetch_routing
+from ..reach.which_cluster import chosen_directory
 
 TIMEOUT_S: Final = 1.0
 

@@ -17,10 +17,10 @@ from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.proto import storage_pb2
 from ...schema.routing import Role, RoutingInfo
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text, ids_text
-from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.amounts import bytes_text, ids_text
+from ..terminal.listing import DryRunOption, JsonOption, YesOption, confirm, print_rows
 from .completion import DiskArgument, NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain
 from .settings import configs_of

@@ -20,9 +20,9 @@ from ...schema.ids import NodeId
 from ...schema.proto import common_pb2, core_pb2, meta_pb2, mgmtd_pb2
 from ...schema.routing import NodeState, RoutingInfo
 from ...schema.status import FsError
-from ..listing import EXIT_FOUND, JsonOption
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.listing import EXIT_FOUND, JsonOption
 from .disks import spaces_of
 from .meta_calls import ask_meta
 from .settings import configs_of, kept_settings

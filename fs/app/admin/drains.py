@@ -10,9 +10,9 @@ import typer
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
-from ..amounts import count_text
-from ..listing import confirm
-from ..where import Where
+from ..reach.where import Where
+from ..terminal.amounts import count_text
+from ..terminal.listing import confirm
 from .moves import wait_drained
 
 WaitOption = Annotated[

@@ -22,9 +22,9 @@ from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...schema.ids import TargetId
 from ...schema.status import FsError, Status
-from ..listing import progress_bar
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.listing import progress_bar
 from .completion import complete_target
 
 dump = typer.Typer(help="Metadata in tables: Parquet or JSON lines.", no_args_is_help=True)

@@ -20,11 +20,18 @@ from ...schema.inode import Inode, InodeType, inode_from_pb
 from ...schema.layout import FileRef, chunk_count
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text, count_text
-from ..errors import named
-from ..listing import EXIT_FOUND, JsonOption, print_facts, print_rows, progress_bar, time_text
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.amounts import bytes_text, count_text
+from ..terminal.errors import named
+from ..terminal.listing import (
+    EXIT_FOUND,
+    JsonOption,
+    print_facts,
+    print_rows,
+    progress_bar,
+    time_text,
+)
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .meta_calls import ask_meta, caller, inode_of
 from .standing import absolute, shown

@@ -12,9 +12,9 @@ import typer
 from ...client.native import EmberFs
 from ...schema.layout import MIB
 from ...schema.status import FsError, Status
-from ..amounts import parse_number
-from ..listing import JsonOption, print_facts, progress_bar
-from ..where import ConfigOption, DirOption
+from ..reach.where import ConfigOption, DirOption
+from ..terminal.amounts import parse_number
+from ..terminal.listing import JsonOption, print_facts, progress_bar
 from .fs_names import PathArgument
 from .standing import absolute, run_fs, shown
 

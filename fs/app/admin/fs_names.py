@@ -21,9 +21,11 @@ from ...schema.inode import Inode, InodeType, inode_to_pb
 from ...schema.layout import FileRef
 from ...schema.proto import meta_pb2
 from ...schema.status import FsError, Status
-from ..amounts import bytes_text
-from ..cells import printable
-from ..listing import (
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.amounts import bytes_text
+from ..terminal.cells import printable
+from ..terminal.listing import (
     DryRunOption,
     JsonOption,
     YesOption,
@@ -33,8 +35,6 @@ from ..listing import (
     progress_bar,
     time_text,
 )
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
 from .layouts import ChunkSizeOption, StripeOption, TableOption, chosen_layout, inherited
 from .meta_calls import ask_meta, caller, inode_of
 from .standing import (

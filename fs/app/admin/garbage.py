@@ -14,9 +14,9 @@ import typer
 from ...admin.gc_pause import pause_until, paused_until_ns
 from ...admin.stored import garbage, truncation_count
 from ...kv.api import KvEngine
-from ..amounts import age_text, bytes_text, parse_time_s
-from ..listing import JsonOption, print_facts, print_rows, time_text
-from ..where import ConfigOption, DirOption, find
+from ..reach.where import ConfigOption, DirOption, find
+from ..terminal.amounts import age_text, bytes_text, parse_time_s
+from ..terminal.listing import JsonOption, print_facts, print_rows, time_text
 
 PAUSE_DAYS_MAX: Final = 7
 """Who forgets it is not to find the disks full; whoever needs longer says it again."""

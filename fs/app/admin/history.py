@@ -11,8 +11,8 @@ from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
-from ..listing import JsonOption, time_text
-from ..where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, Where, find
+from ..terminal.listing import JsonOption, time_text
 from .completion import complete_chain, complete_node
 
 

@@ -7,8 +7,8 @@ import typer
 from ...rpc.channel import ChannelPool
 from ...schema.proto import common_pb2
 from ...schema.routing import RoutingInfo
-from ..amounts import parse_number
-from ..where import Where
+from ..reach.where import Where
+from ..terminal.amounts import parse_number
 from .meta_calls import inode_of
 
 ChunkSizeOption = Annotated[

@@ -10,8 +10,8 @@ from ...schema.method import Method, ReqT, RspT
 from ...schema.proto import common_pb2, meta_pb2
 from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
-from ..errors import named
-from ..where import TIMEOUT_S, Where
+from ..reach.where import TIMEOUT_S, Where
+from ..terminal.errors import named
 from .standing import absolute, shown, standing
 
 NOWHERE = {Status.RPC_CONNECT_FAILED, Status.RPC_TIMEOUT, Status.NOT_PRIMARY}

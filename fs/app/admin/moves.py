@@ -17,9 +17,9 @@ from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
-from ..listing import DryRunOption, JsonOption, YesOption, confirm
-from ..status_view import move_row, move_text
-from ..where import ConfigOption, DirOption, Where, find
+from ..monitoring.status_view import move_row, move_text
+from ..reach.where import ConfigOption, DirOption, Where, find
+from ..terminal.listing import DryRunOption, JsonOption, YesOption, confirm
 
 move = typer.Typer(help="Targets that are being moved, and why.", no_args_is_help=True)
 rebalance = typer.Typer(help="Spread chains evenly over all disks.", no_args_is_help=True)

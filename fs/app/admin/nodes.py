@@ -13,9 +13,9 @@ from ...schema import services
 from ...schema.proto import common_pb2
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.routing import NodeState, Role, RoutingInfo
-from ..amounts import ids_text, parse_time_s
-from ..listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
-from ..where import ConfigOption, DirOption, Where, find
+from ..reach.where import ConfigOption, DirOption, Where, find
+from ..terminal.amounts import ids_text, parse_time_s
+from ..terminal.listing import DryRunOption, JsonOption, YesOption, confirm, print_rows, time_text
 from .cluster import ControlOption, MetaOption, MgmtdOption, StorageOption, read_servers
 from .completion import NodeArgument
 from .drains import CancelOption, WaitOption, chains_of, drain, drain_plan, start_drain

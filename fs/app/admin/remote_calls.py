@@ -14,8 +14,8 @@ from ...rpc.channel import ChannelPool
 from ...schema import services
 from ...schema.method import Method
 from ...schema.status import FsError, Status
-from ..listing import JsonOption, print_rows
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.listing import JsonOption, print_rows
 
 rpc = typer.Typer(help="Remote methods, by name.", no_args_is_help=True)
 

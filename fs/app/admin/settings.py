@@ -24,9 +24,9 @@ from ...schema.proto.common_pb2 import NodeRole, StoredSettingsPb
 from ...schema.routing import NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
 from ...schema.stored_settings import ROLE_NAMES, ROLES
-from ..listing import EXIT_FOUND, JsonOption, print_rows, time_text
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.listing import EXIT_FOUND, JsonOption, print_rows, time_text
 
 config_group = typer.Typer(
     help="Settings of running processes, and those that the managers keep.", no_args_is_help=True

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ...schema.status import FsError
-from ..errors import error_line, first_error
+from ..terminal.errors import error_line, first_error
 from .standing import standing
 
 

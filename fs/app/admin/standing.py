@@ -25,9 +25,9 @@ from ...runtime.real import real_runtime
 from ...schema.config import AuthSection, ProcessConfig
 from ...schema.status import FsError, Status
 from ...schema.user import ID_MAX
-from ..command_trace import begin_command
-from ..errors import named, unwrapped
-from ..where import Where, find
+from ..reach.where import Where, find
+from ..terminal.command_trace import begin_command
+from ..terminal.errors import named, unwrapped
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from ...schema.proto.common_pb2 import NodeRole, SettingsChangePb
 from ...schema.routing import Node, NodeState, Role
 from ...schema.status import FsError, Status
 from ...schema.stored_settings import ROLE_NAMES
-from ..amounts import ids_text
-from ..listing import EXIT_FOUND, JsonOption, print_rows, time_text
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.amounts import ids_text
+from ..terminal.listing import EXIT_FOUND, JsonOption, print_rows, time_text
 from .settings import ASK_TIMEOUT_S, RoleArgument, WhoArgument, config_group, role_named, stored_of
 
 settings_commands = config_group

@@ -8,8 +8,8 @@ import typer
 from ...schema import services
 from ...schema.proto import mgmtd_pb2 as pb
 from ...schema.status import FsError, Status
-from ..listing import JsonOption, print_rows
-from ..where import ConfigOption, DirOption, Where, find
+from ..reach.where import ConfigOption, DirOption, Where, find
+from ..terminal.listing import JsonOption, print_rows
 
 tag = typer.Typer(
     help="Tags of nodes (zone, rack and host are where they stand), and of the hosts of mounts.",

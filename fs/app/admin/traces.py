@@ -28,10 +28,10 @@ from ...schema import services
 from ...schema.proto import core_pb2
 from ...schema.routing import Node, NodeState, Role, RoutingInfo
 from ...schema.status import FsError, Status
-from ..amounts import count_text
-from ..listing import JsonOption, print_rows
-from ..mgmtd_link import newest_routing
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.mgmtd_link import newest_routing
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.amounts import count_text
+from ..terminal.listing import JsonOption, print_rows
 from .settings import configs_of
 
 ASK_TIMEOUT_S: Final = 10.0

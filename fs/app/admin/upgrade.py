@@ -11,8 +11,8 @@ from ...node.mgmtd_link import MgmtdLink
 from ...rpc.channel import ChannelPool
 from ...schema import services
 from ...schema.proto import mgmtd_pb2
-from ..listing import EXIT_FOUND, JsonOption, print_rows
-from ..where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..reach.where import TIMEOUT_S, ConfigOption, DirOption, find
+from ..terminal.listing import EXIT_FOUND, JsonOption, print_rows
 from .doctor import look, print_findings
 
 upgrade = typer.Typer(help="Before and during a rolling upgrade.", no_args_is_help=True)

@@ -39,10 +39,10 @@ from ...schema.proto import common_pb2, core_pb2, mgmtd_pb2
 from ...schema.routing import RoutingInfo
 from ...schema.status import FsError, Status
 from ..admin.doctor import look
-from ..errors import unwrapped
-from ..mgmtd_link import newest_routing, run_with_mgmtd
-from ..release import RELEASE
-from ..where import Where, find
+from ..process.release import RELEASE
+from ..reach.mgmtd_link import newest_routing, run_with_mgmtd
+from ..reach.where import Where, find
+from ..terminal.errors import unwrapped
 
 POLL_S: Final = 0.5
 CALL_TIMEOUT_S: Final = 20.0

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..listing import DryRunOption, YesOption
+from ..terminal.listing import DryRunOption, YesOption
 from .installer import Options, run_deploy
 from .inventory import read_inventory
 from .key_change import run_key_change

@@ -23,9 +23,9 @@ from ...rpc.credential_files import read_keys, write_new_key
 from ...runtime.durable_file import write_durable
 from ...runtime.held_file import held_file
 from ...schema.status import FsError, Status
-from ..errors import unwrapped
-from ..listing import EXIT_FOUND, confirm
-from ..progress import Progress
+from ..terminal.errors import unwrapped
+from ..terminal.listing import EXIT_FOUND, confirm
+from ..terminal.progress import Progress
 from .code_archive import Release, make_release
 from .inventory import FIRST_NODE_IDS, HostPart, Inventory
 from .layout import CURRENT, ETC, VAR, VERSIONS, client_config, command, service_of, version_of

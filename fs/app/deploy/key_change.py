@@ -28,7 +28,7 @@ from typing import Final
 from ...rpc.credential_files import key_text, new_key, read_keys
 from ...runtime.secret_file import read_secret_lines, replace_secret_file
 from ...schema.status import FsError, Status
-from ..listing import confirm
+from ..terminal.listing import confirm
 from .installer import Options, on_hosts
 from .inventory import ROLES, HostPart, Inventory
 from .layout import ETC, service_of, version_of

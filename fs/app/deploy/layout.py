@@ -23,8 +23,8 @@ from placement.quotas import quotas
 from ...runtime.config_file import format_config
 from ...schema.config import AuthSection, ProcessConfig, StorageSection
 from ...schema.status import FsError, Status
-from ..cluster_plan import CHAIN_COUNT_MAX, default_chain_count
-from ..helper_script import DEEDS, helper_path, helper_text
+from ..local.cluster_plan import CHAIN_COUNT_MAX, default_chain_count
+from ..mounts.helper_script import DEEDS, helper_path, helper_text
 from .inventory import ROLES, HostPart, Inventory
 
 ETC: Final = "/etc/emberfs"

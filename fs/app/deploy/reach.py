@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from ...schema.status import FsError, Status
-from ..progress import Progress
+from ..terminal.progress import Progress
 from . import on_host
 from .inventory import ROLES, HostPart, Inventory
 from .layout import (

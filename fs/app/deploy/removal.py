@@ -22,7 +22,7 @@ import typer
 from msgspec import structs
 
 from ...schema.status import FsError, Status
-from ..listing import confirm
+from ..terminal.listing import confirm
 from .installer import EXIT_FAILED, Options, chosen, on_hosts
 from .inventory import FIRST_NODE_IDS, ROLES, HostPart, Inventory, problems
 from .layout import ETC, HELPERS, UNIT, UNITS, service_of, version_of

@@ -20,8 +20,8 @@ from msgspec import structs
 
 from ...admin.upgrade import RESTART_ORDER
 from ...schema.status import FsError, Status
-from ..amounts import ids_text
-from ..listing import confirm
+from ..terminal.amounts import ids_text
+from ..terminal.listing import confirm
 from .installer import (
     CHAIN_TIMEOUT_S,
     EXIT_FAILED,

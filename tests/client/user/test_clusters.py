@@ -11,8 +11,8 @@ from emberfs import clusters
 from emberfs.clusters import disconnect, find_place, split_short_url, split_url
 from emberfs.fsspec import EmberFileSystem
 
-from fs.app import which_cluster
-from fs.app.cluster_dir import ClusterDir, ClusterRecord, save_record
+from fs.app.machine.cluster_dir import ClusterDir, ClusterRecord, save_record
+from fs.app.reach import which_cluster
 from fs.client.entries import Identity
 from fs.rpc.credentials import Token
 

@@ -8,10 +8,10 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from unittest.mock import patch
 
-from fs.app.admin.commands import admin
 from fs.app.admin.shell import Shell
 from fs.app.admin.standing import AT_THE_ROOT, set_standing
-from fs.app.entry import NO_ENTRY, set_entry
+from fs.app.commands.admin_commands import admin
+from fs.app.reach.entry import NO_ENTRY, set_entry
 
 FOUND, DECLINED = 3, 4
 FILE = "/admin-example"

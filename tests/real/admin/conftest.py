@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fs.app.meant_cluster import connected
+from fs.app.reach.meant_cluster import connected
 from tests.real.conftest import Cluster
 
 from .commands import CONTENT, FILE

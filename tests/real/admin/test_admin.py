@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from fs.app.admin.commands import ALSO, admin
 from fs.app.admin.shell import statements
-from fs.app.cluster_dir import ClusterDir
-from fs.app.command_page import examples_of, leaves
-from fs.app.metrics_commands import shown
-from fs.app.status_page import PAGE_PATH
-from fs.app.store_access import store_of_cluster
+from fs.app.commands.admin_commands import ALSO, admin
+from fs.app.documents.command_page import examples_of, leaves
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.monitoring.metrics_commands import shown
+from fs.app.monitoring.status_page import PAGE_PATH
+from fs.app.stores.store_access import store_of_cluster
 from tests.real.conftest import EMBER
 
 from .commands import (
@@ -181,7 +181,7 @@ def test_many_commands_come_from_a_file(cluster, tmp_path):
 
 
 LESS_PATIENT = """
-from fs.app import where
+from fs.app.reach import where
 where.TIMEOUT_S = 3.0
 from fs.app.main import main
 main()

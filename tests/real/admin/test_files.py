@@ -10,9 +10,9 @@ import time
 import pytest
 import trio
 
-from fs.app.cluster_dir import ClusterDir
-from fs.app.meant_cluster import connected
-from fs.app.store_access import open_chosen, store_of_cluster
+from fs.app.machine.cluster_dir import ClusterDir
+from fs.app.reach.meant_cluster import connected
+from fs.app.stores.store_access import open_chosen, store_of_cluster
 from fs.kv.transact import transact
 from fs.meta.records import inode_key
 

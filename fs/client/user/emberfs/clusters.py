@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from fs.app.cluster_dir import ClusterDir, mgmtd_addresses, need_record, usual_key_file
-from fs.app.which_cluster import chosen_directory, directory_of_cluster
+from fs.app.machine.cluster_dir import ClusterDir, mgmtd_addresses, need_record, usual_key_file
+from fs.app.reach.which_cluster import chosen_directory, directory_of_cluster
 from fs.client.blocking import BlockingFs, connect_blocking
 from fs.client.entries import Identity
 from fs.rpc.credential_files import TOKEN_FILE_VARIABLE, read_token

@@ -1,0 +1,1 @@
+"""The commands of `ember`, but for those of `ember admin` and `ember cluster`, and their list."""

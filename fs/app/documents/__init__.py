@@ -1,0 +1,1 @@
+"""The documents in specs/ that are derived from the code."""

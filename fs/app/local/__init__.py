@@ -1,0 +1,1 @@
+"""A cluster on one machine: planned, started, waited for, mounted, stopped."""

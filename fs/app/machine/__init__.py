@@ -1,0 +1,1 @@
+"""Clusters of this machine: their directories, and which processes of theirs run."""

@@ -1,0 +1,1 @@
+"""What a cluster, its processes and its mounts are doing: status, metrics, profiles."""

@@ -1,0 +1,1 @@
+"""Which cluster a command means, and how the command talks to it."""

@@ -1,0 +1,1 @@
+"""How processes of this machine are started, watched, asked and ended."""

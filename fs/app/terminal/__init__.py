@@ -1,0 +1,1 @@
+"""What commands say to people and take from them: amounts, tables, progress, errors."""
