@@ -14,13 +14,17 @@ import trio
 from ..client.connect import Client, open_client
 from ..client.fuse.mount import run_mount
 from ..client.fuse.mount_point import is_dead_mount
+from ..client.gone_clients import GoneClients
 from ..client.vfs.vfs import Vfs
+from ..runtime.background import open_background
 from ..schema import services
 from ..schema.ids import ROOT_INODE_ID, ClientId, InodeId
 from ..schema.inode import inode_from_pb
 from ..schema.proto import common_pb2, meta_pb2
 from ..schema.status import FsError, Status
 from .mounts.mount_point import is_mounted
+from .mounts.mount_record import MountRecord
+from .mounts.run_folder import runtime_folder
 from .mounts.stuck_daemon import free_all
 from .process.compose import Process, main
 from .process.kept_settings import begin_by_asking
@@ -36,21 +40,55 @@ async def run(process: Process) -> None:
     config = process.config
     if not config.client.mount_point:
         raise FsError(Status.BAD_CONFIG, "client.mount_point: where shall this daemon mount?")
-    async with open_client(
-        process.runtime,
-        config,
-        process.channels,
-        client_id=ClientId(process.identity.client_id),
-        mount_point=config.client.mount_point,
-        release=RELEASE,
-        settings=process.kept,
-    ) as client:
+    record = _record(process)
+    await trio.to_thread.run_sync(partial(record.take, waits=False))
+    async with (
+        open_client(
+            process.runtime,
+            config,
+            process.channels,
+            client_id=ClientId(process.identity.client_id),
+            mount_point=config.client.mount_point,
+            release=RELEASE,
+            settings=process.kept,
+        ) as client,
+        open_background() as nursery,
+    ):
+        nursery.start_soon(_free_gone, process, client, record)
         vfs = Vfs(client.meta, client.chunks, process.runtime, config.client, tracer=process.tracer)
         process.follow(lambda new: client.adopt(new.client))
         process.follow(lambda new: vfs.adopt(new.client))
         vfs.tell_settings(partial(_settings, process))
         process.sources.append(client.chunks.say)
         await _serve(process, vfs, await _root(client, config.client.subdir))
+    record.remove()
+
+
+def _record(process: Process) -> MountRecord:
+    """Return the file that says which client serves the mount point."""
+    return MountRecord(
+        runtime_folder(),
+        process.config.process.cluster_id,
+        Path(process.config.client.mount_point),
+        boot_id=process.runtime.boot_id,
+        client_id=process.identity.client_id,
+    )
+
+
+async def _free_gone(process: Process, client: Client, record: MountRecord) -> None:
+    """Have the cluster let go of the daemons before this one that are gone; one that
+    has not ended is waited for.
+    """
+    if not record.is_held:
+        take = partial(record.take, waits=True)
+        if not await trio.to_thread.run_sync(take, abandon_on_cancel=True):
+            return
+    clients = GoneClients(
+        channels=process.channels, routing=client.routing, mgmtd=client.mgmtd, meta=client.meta
+    )
+    for client_id in [*record.gone]:
+        await clients.free(client_id)
+        record.forget(client_id)
 
 
 def _settings(process: Process) -> bytes:

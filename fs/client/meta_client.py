@@ -77,6 +77,7 @@ _HARMLESS: Final = frozenset(
         "SyncMeta",
         "Close",
         "ExtendStripe",
+        "FreeClient",
         "NoteReads",
         "PruneSessions",
         "ReserveSpace",

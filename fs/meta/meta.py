@@ -78,6 +78,7 @@ class Meta:
             now_ns=self.service.now_ns,
         )
 
+        self.service.free_all_of = self.sessions.free_all_of
         self.trash = TrashCleaner(
             engine,
             config.meta,

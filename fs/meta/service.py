@@ -7,7 +7,7 @@ which states what they mean; what they raise is what their operation raises, and
 How an operation is run stands in fs/meta/runner.py, with its invariants.  Concurrency: as there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -108,6 +108,8 @@ class MetaService(RequestRunner):
     ) -> None:
         super().__init__(engine, runtime, config, layouts=layouts, chunks=chunks)
         self._chunks = chunks
+        self.free_all_of: Callable[[str], Awaitable[None]]
+        """Ends the file sessions of a client, and frees its locks; set by who looks after those."""
         self._lock_waits = LockWaits()
         self._space = (0, 0)
         self._space_until_s = -1.0
@@ -379,6 +381,16 @@ class MetaService(RequestRunner):
             runtime=self._runtime,
             retry_time_s_max=self._retry_time_s_max,
         )
+
+    async def free_client(self, call: Call, request: meta.FreeClientReq) -> meta.FreeClientRsp:
+        """Serve FreeClient: what one client held that is gone, and not the caller."""
+        caller_id = self._caller(request).client_id
+        if request.client_id in {"", caller_id, call.peer.client_id}:
+            detail = f"{request.client_id!r} is no client that is gone"
+            raise FsError(Status.RPC_BAD_REQUEST, detail)
+        await in_task()
+        await self.free_all_of(request.client_id)
+        return meta.FreeClientRsp()
 
     async def lock_directory(self, _call: Call, request: meta.LockDirectoryReq) -> meta.InodeRsp:
         """Serve LockDirectory."""

@@ -1,9 +1,9 @@
 """File sessions and locks of dead clients: found by comparing with the manager's list, and ended.
 
-Invariant: no session is ended unless the manager says its list of clients is complete and the
-session is older than session_grace_s, so a client that just appeared, or a manager that just
-started, costs nobody an open file.  The age of one that a clock wrote which has been set back since
-is counted from when it was first seen here.
+Invariant: no session is ended unless somebody has proof that its client is gone, or the manager
+says its list of clients is complete and the session is older than session_grace_s, so a client that
+just appeared, or a manager that just started, costs nobody an open file.  The age of one that a
+clock wrote which has been set back since is counted from when it was first seen here.
 
 Concurrency: one task runs `run`; tests call `step`.
 """
@@ -105,6 +105,33 @@ class SessionPruner:
         ended_count = await self._each(records.FILE_SESSION, end_if_dead)
         self.seen_count = seen_count - ended_count
         return ended_count
+
+    async def free_all_of(self, client_id: str) -> None:
+        """End all file sessions of a client that is gone, then free its locks, however young:
+        somebody has proof.
+
+        In this order, so that who gets a lock sees what was written under it.
+
+        Raises:
+            FsError: something stays: the key-value layer, or a chain that has to tell a length,
+                does not answer.
+        """
+        log.info("client %s is gone: what it held is freed", client_id)
+
+        async def end_own(key: bytes, value: bytes) -> bool:
+            record = FileSessionRecordPb.FromString(value)
+            if record.client_id != client_id:
+                return False
+            inode_id = records.file_session_inode(key)
+            return await self._end_session(inode_id, record.session_id, client_id)
+
+        async def free(key: bytes, _value: bytes) -> bool:
+            await self._free_by_prefix[key[:4]](records.client_locks_parts(key)[1], client_id)
+            return True
+
+        await self._each(records.FILE_SESSION, end_own)
+        for prefix in self._free_by_prefix:
+            await self._each(prefix + client_id.encode() + b"\x00", free)
 
     def _judge_ages(self) -> Callable[[bytes, int], bool]:
         """Return who says whether a dead client's record is older than the grace, from now on:

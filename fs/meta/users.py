@@ -3,14 +3,14 @@
 Invariants:
     - Who does not hold the root flag acts as itself: its uid, and of groups no other than its own.
     - A client speaks for itself: no token reaches the sessions, locks or remembered
-      replies of another one's clients.
+      replies of another one's clients.  Of its own token's it may free what one held that is gone.
 """
 
 from google.protobuf.message import Message
 
-from ..rpc.api import Identity, check_client_id
+from ..rpc.api import Identity, check_client_id, check_owner
 from ..schema.proto.common_pb2 import CallerPb
-from ..schema.proto.meta_pb2 import CloseReq
+from ..schema.proto.meta_pb2 import CloseReq, FreeClientReq
 from ..schema.status import FsError, Status
 from ..schema.user import User
 
@@ -29,6 +29,8 @@ def admit(user: User, peer: Identity, request: Message) -> None:
         return
     caller: CallerPb = request.caller  # type: ignore[attr-defined]
     check_client_id(caller.client_id, peer)
+    if isinstance(request, FreeClientReq):
+        check_owner(request.client_id, peer)
     if user.is_root:
         return
     if caller.uid != user.uid:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ..rpc.api import Call, Identity, check_client_id
+from ..rpc.api import Call, Identity, check_client_id, check_owner
 from ..schema.proto import mgmtd_pb2 as pb
 from ..schema.proto.common_pb2 import NodeRole
 from ..schema.status import FsError, Status
@@ -70,8 +70,8 @@ class MgmtdService:
         self._election = election
 
     def admit(self, user: User, peer: Identity, request: Message) -> None:
-        """Let a user's client begin, extend and end no session but its own,
-        and see the settings of mounts only.
+        """Let a user's client begin and extend no session but its own, end none but those
+        of its token, and see the settings of mounts only.
 
         Raises:
             FsError: RPC_NOT_ALLOWED.
@@ -79,8 +79,10 @@ class MgmtdService:
         is_of_server = isinstance(request, pb.GetSettingsReq) and request.role != NodeRole.CLIENT
         if is_of_server and not user.is_admin:
             raise FsError(Status.RPC_NOT_ALLOWED, "settings of servers are for administrators")
-        if isinstance(request, pb.ExtendClientSessionReq | pb.CloseClientSessionReq):
+        if isinstance(request, pb.ExtendClientSessionReq):
             check_client_id(request.client_id, peer)
+        elif isinstance(request, pb.CloseClientSessionReq):
+            check_owner(request.client_id, peer)
 
     async def _run(
         self, operation: Callable[[Primary, ReqT], Awaitable[RspT]], request: ReqT

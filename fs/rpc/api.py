@@ -318,6 +318,16 @@ put the user's groups into the request.
 """
 
 
+def check_owner(named: str, peer: Identity) -> None:
+    """Raise FsError(RPC_NOT_ALLOWED) unless a client belongs to the token of the peer, itself a
+    client of a user: what the id of such a client begins with (`client_prefix`) is proved.
+    """
+    if named.rpartition("-")[0] != peer.client_id.rpartition("-")[0]:
+        raise FsError(
+            Status.RPC_NOT_ALLOWED, f"client {named!r} is not of the token of {peer.client_id!r}"
+        )
+
+
 def check_client_id(named: str, peer: Identity) -> None:
     """Raise FsError(RPC_NOT_ALLOWED) when a request of a user's client speaks of another client."""
     if named != peer.client_id:

@@ -1,10 +1,11 @@
 """Core service: what every process answers, whatever else it does."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
+from google.protobuf.message import Message
 
 from ..runtime.ports import Clock
 from ..runtime.settings import Settings
@@ -13,7 +14,8 @@ from ..schema.config import ProcessConfig
 from ..schema.proto import core_pb2 as core
 from ..schema.proto.common_pb2 import SettingsChangePb
 from ..schema.status import FsError, Status
-from .api import Call, Identity, Reply
+from ..schema.user import User
+from .api import Call, Identity, Reply, check_owner
 
 ECHO_BYTES_MAX = 256 * 1024 * 1024
 SPANS_BYTES_MAX = 1024 * 1024
@@ -47,6 +49,7 @@ class CoreService:
         margins_s: Sequence[Callable[[], float]] = (),
         relayed_links: Sequence[RelayedLinks] = (),
         spans: SpanKeeper | None = None,
+        end_client: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Answer for the process `identity`, which offers `service_names` besides Core.
 
@@ -59,7 +62,10 @@ class CoreService:
             margins_s: tell the seconds left of its leases; more may be added meanwhile.
             relayed_links: tell for whom it passes requests on; more may be added meanwhile.
             spans: keeps those of its tracer.
+            end_client: serves nothing of a client any more, and returns when nothing of it
+                is under way.
         """
+        self._end_client = end_client
         self._spans = spans
         self._relayed_links = relayed_links
         self._margins_s = margins_s
@@ -100,6 +106,26 @@ class CoreService:
             lease_s=self._settings.config.mgmtd.node_lease_s if self._margins_s else 0.0,
             relayed_links=[link for tell in self._relayed_links for link in tell()],
         )
+
+    def admit(self, _user: User, peer: Identity, request: Message) -> None:
+        """Let a user's client end those of its own token only; raises FsError(RPC_NOT_ALLOWED)."""
+        if isinstance(request, core.EndClientReq):
+            check_owner(request.client_id, peer)
+
+    async def end_client(self, call: Call, request: core.EndClientReq) -> core.EndClientRsp:
+        """Have nothing of a client carried out any more.
+
+        Raises:
+            FsError: RPC_BAD_REQUEST: the caller means itself, or nobody; NOT_SUPPORTED; or what is
+                under way of it does not end.
+        """
+        if request.client_id in {"", call.peer.client_id}:
+            detail = f"{request.client_id!r} is no client that is gone"
+            raise FsError(Status.RPC_BAD_REQUEST, detail)
+        if self._end_client is None:
+            raise FsError(Status.NOT_SUPPORTED, "this process serves no clients")
+        await self._end_client(request.client_id)
+        return core.EndClientRsp()
 
     async def get_spans(self, _call: Call, request: core.GetSpansReq) -> core.GetSpansRsp:
         """Keep spans for whoever watches, and tell those that are kept."""

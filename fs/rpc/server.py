@@ -52,6 +52,9 @@ or up to twice, is given up.
 
 AWAKE_S: Final = 1.0
 
+ENDED_CLIENT_COUNT_MAX: Final = 4096
+"""As many that are gone are refused; what the first of them sent has been lost long before."""
+
 
 def snake_name(name: str) -> str:
     """Return get_info for GetInfo."""
@@ -145,6 +148,19 @@ class Server(ServerParts):
         async with open_background() as nursery:
             nursery.start_soon(self._end_stuck)
             await network.serve(address, self._serve_stream, task_status=task_status)
+
+    async def end_client(self, client_id: str) -> None:
+        """Serve nothing of a client any more whose process is gone.
+
+        Returns when none of its requests is under way in a task.  What a method has begun that
+        answers later (`Call.answer`, `Begin`) goes on: who binds such methods waits for that.
+        """
+        ended = self.ended_clients
+        ended[client_id] = None
+        if len(ended) > ENDED_CLIENT_COUNT_MAX:
+            del ended[next(iter(ended))]
+        for connection in [c for c in self._connections if c.client_id == client_id]:
+            await connection.end()
 
     async def _end_stuck(self) -> None:
         """Bound how long a peer that neither sends nor reads on, but is there, holds buffers."""

@@ -94,6 +94,7 @@ class ServerConnection:
         self._nursery: trio.Nursery
         self._served_in_a_row = 0
         self._has_ended = trio.Event()
+        self._is_closed = trio.Event()
         self._failure: Exception | None = None
 
     async def run(self, *, is_full: bool) -> None:
@@ -141,6 +142,7 @@ class ServerConnection:
             self._lender.end()
             if self._is_accepted and self._server.on_disconnect is not None:
                 self._server.on_disconnect(self._runs.peer)
+            self._is_closed.set()
             await self._framed.aclose()
 
     async def end_if_stuck(self) -> None:
@@ -158,6 +160,16 @@ class ServerConnection:
             log.warning("connection from %s %s", self._stream.peer_name, what)
             await framed.aclose()
         self._progress_seen = framed.progress
+
+    @property
+    def client_id(self) -> str:
+        """Of the peer, as soon as it has said who it is."""
+        return self._runs.peer.client_id
+
+    async def end(self) -> None:
+        """End the connection, and what it asked for; return when all its tasks have ended."""
+        self._end_at_once()
+        await self._is_closed.wait()
 
     def _end_at_once(self) -> None:
         """End the connection, outside of any task, too;
@@ -195,6 +207,9 @@ class ServerConnection:
             if welcomed is None:
                 return False
             self._runs.peer, self._runs.grant, framed.version = welcomed
+            if self.client_id in server.ended_clients:
+                detail = f"client {self.client_id}: its process is gone"
+                raise FsError(Status.RPC_NOT_ALLOWED, detail)
             framed.serve_whole = self._serve_whole
             return True
         raise FsError(Status.RPC_TIMEOUT, "no hello, or no proof, in time")

@@ -53,6 +53,8 @@ class ServerParts:
     """Called with what the peer said of itself when a connection that served has ended;
     must not raise.
     """
+    ended_clients: dict[str, None] = field(default_factory=dict, init=False)
+    """Clients whose processes are gone: nothing of them is served any more."""
     refusals: RefusalLog = field(default_factory=RefusalLog, init=False)
     frame_limits: FrameLimits = field(init=False)
     pool: BufferPool = field(init=False)

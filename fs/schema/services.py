@@ -16,6 +16,9 @@ CORE_ECHO: Final[Method[core.EchoReq, core.EchoRsp]] = method(
 CORE_GET_INFO: Final[Method[core.GetInfoReq, core.GetInfoRsp]] = method(
     _CORE, "GetInfo", core.GetInfoReq, core.GetInfoRsp
 )
+CORE_END_CLIENT: Final[Method[core.EndClientReq, core.EndClientRsp]] = method(
+    _CORE, "EndClient", core.EndClientReq, core.EndClientRsp
+)
 CORE_GET_SPANS: Final[Method[core.GetSpansReq, core.GetSpansRsp]] = method(
     _CORE, "GetSpans", core.GetSpansReq, core.GetSpansRsp
 )
@@ -340,6 +343,9 @@ META_END_LOCK_WAIT: Final[Method[meta.EndLockWaitReq, meta.EndLockWaitRsp]] = me
 )
 META_NOTE_READS: Final[Method[meta.NoteReadsReq, meta.NoteReadsRsp]] = method(
     _META, "NoteReads", meta.NoteReadsReq, meta.NoteReadsRsp
+)
+META_FREE_CLIENT: Final[Method[meta.FreeClientReq, meta.FreeClientRsp]] = method(
+    _META, "FreeClient", meta.FreeClientReq, meta.FreeClientRsp
 )
 META_MAKE_DIRECTORIES: Final[Method[meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp]] = method(
     _META, "MakeDirectories", meta.MakeDirectoriesReq, meta.MakeDirectoriesRsp

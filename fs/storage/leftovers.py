@@ -9,7 +9,7 @@ Invariants:
     - Only under the chunk's lock, at a chain version under which our target
       serves, and with a valid lease.
     - Only what was unsettled at two looks in a row: a repeat of a client
-      that lives is usually quicker.
+      that lives is usually quicker.  All at once where somebody has proof that a client is gone.
 """
 
 import logging
@@ -44,21 +44,41 @@ class Leftovers:
             await trio.sleep(LOOK_INTERVAL_S)
             await self._look()
 
+    async def complete_all(self) -> None:
+        """Complete all there is now, and wait for every update inside: what a client sent whose
+        process is gone must not come true later, when others write under the locks that it held.
+
+        Raises:
+            FsError: one stays.
+        """
+        for place in self._places():
+            for chunk_id in list(place.target.unsettled):
+                await self._complete(place, chunk_id)
+
+    def _places(self) -> list[Place]:
+        places = self._context.targets.places()
+        return [p for p in places if p.public_state is PublicState.SERVING and p.can_write]
+
     async def _look(self) -> None:
         before, self._seen = self._seen, set()
-        for place in self._context.targets.places():
-            if place.public_state is not PublicState.SERVING or not place.can_write:
-                continue
+        for place in self._places():
             for chunk_id in list(place.target.unsettled):
                 if (place.target, chunk_id) in before:
-                    await self._complete(place, chunk_id)
+                    await self._try(place, chunk_id)
                 else:
                     self._seen.add((place.target, chunk_id))
 
-    async def _complete(self, place: Place, chunk_id: ChunkId) -> None:
+    async def _try(self, place: Place, chunk_id: ChunkId) -> None:
         """Complete what is left over of one chunk;
         what fails is tried again after the next two looks.
         """
+        try:
+            await self._complete(place, chunk_id)
+        except FsError as error:
+            target_id = place.target.target_id
+            log.info("target %d chunk %s: leftover stays: %s", target_id, chunk_id, error)
+
+    async def _complete(self, place: Place, chunk_id: ChunkId) -> None:
         context, target, chain = self._context, place.target, place.chain
         target.inflight.enter(chain.chain_version)
         try:
@@ -67,7 +87,5 @@ class Leftovers:
                 context.place_now(chain.chain_id, chain.chain_version)
                 deadline_s = trio.current_time() + SETTLE_TIMEOUT_S
                 await settle_if_left(context, target, chain, chunk_id, deadline_s)
-        except FsError as error:
-            log.info("target %d chunk %s: leftover stays: %s", target.target_id, chunk_id, error)
         finally:
             target.inflight.leave(chain.chain_version)

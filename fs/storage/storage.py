@@ -151,6 +151,7 @@ class Storage:
         self._changes = TargetChanges(self._context)
         self._failed_disks = FailedDisks(self._context, self._changes, reopen)
         self._lone = LoneUpdates(self._context)
+        self.leftovers = Leftovers(self._context)
         self.service = StorageService(self._context, self._changes, self._lone)
 
     def adopt(self, section: StorageSection) -> None:
@@ -210,7 +211,7 @@ class Storage:
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(self._changes.run)
             nursery.start_soon(self._failed_disks.run)
-            nursery.start_soon(Leftovers(self._context).run)
+            nursery.start_soon(self.leftovers.run)
             nursery.start_soon(Links(self._context).run)
             task_status.started()
 

@@ -2,6 +2,7 @@
 and every replica is equal afterwards.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ EXTRA_STARTS_MAX = 2
 """On a machine that has no time for it a start may fail, and is done again."""
 PAUSE_S_MAX = 60
 """A few seconds on an idle machine."""
+FREED_S_MAX = 60
+"""A second or two on an idle machine; two minutes where nobody knows that it was killed."""
 EXPOSED_S_MAX = 0.5
 """Two calls of the kernel, on a machine that has time for them."""
 
@@ -36,6 +39,29 @@ while not os.path.exists(path + ".stop"):
     index += 1
     time.sleep(0.05)  # at full speed it takes most of the machine
 print(longest, index)
+"""
+
+
+HOLDER = """
+import fcntl, os, sys, time
+for kind, path in (("flock", sys.argv[1]), ("lockf", sys.argv[2])):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    getattr(fcntl, kind)(fd, fcntl.LOCK_EX)
+    os.write(fd, bytes(int(sys.argv[3])))
+    os.fsync(fd)
+print("held", flush=True)
+time.sleep(600)
+"""
+WAITER = """
+import fcntl, os, sys
+for kind, path in (("flock", sys.argv[1]), ("lockf", sys.argv[2])):
+    fd = os.open(path, os.O_RDWR)
+    try:
+        getattr(fcntl, kind)(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("waits", flush=True)
+    getattr(fcntl, kind)(fd, fcntl.LOCK_EX)
+    print(os.fstat(fd).st_size, flush=True)
 """
 
 
@@ -127,3 +153,38 @@ def test_a_killed_mount_daemon_exposes_no_empty_directory(lone_cluster):
             if not names:
                 exposed_s += time.monotonic() - looked
         assert exposed_s < EXPOSED_S_MAX
+
+
+def test_a_killed_mount_daemon_gives_up_what_it_held(lone_cluster, tmp_path_factory, report_figure):
+    """The next one at its mount point knows that it is gone, and says so."""
+    cluster, length, other = lone_cluster, 3_000_000, tmp_path_factory.mktemp("other")
+    cluster.ember("mount", other, "--dir", cluster.directory)
+    programs = []
+
+    def start(program, mount):
+        paths = [mount / name for name in ("by-flock", "by-lockf")]
+        command = [sys.executable, "-c", program, *paths, str(length)]
+        programs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return programs[-1].stdout
+
+    try:
+        assert start(HOLDER, cluster.mount).readline() == "held\n"
+        waiter = start(WAITER, other)
+        assert waiter.readline() == "waits\n"
+        pid = cluster.pid_of("mount-1")
+        os.kill(pid, signal.SIGSTOP)  # who is only stopped keeps everything
+        time.sleep(1.0)
+        os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        assert waiter.readline() == f"{length}\n"
+        assert waiter.readline() == f"{length}\n"
+        took_s = time.monotonic() - began
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    told = cluster.ember("admin", "session", "files", "--dir", cluster.directory, "--json")
+    assert not json.loads(told), "its file sessions have ended"
+    cluster.ember("umount", other, "--dir", cluster.directory)
+    report_figure(f"locks of a killed mount daemon were free after {took_s:.1f} s")
+    assert took_s < FREED_S_MAX

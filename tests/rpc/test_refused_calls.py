@@ -18,6 +18,7 @@ from fs.mgmtd.service import MgmtdService
 from fs.node.user_guard import UserGuard
 from fs.rpc.api import Identity
 from fs.rpc.channel import open_channels
+from fs.rpc.core_service import CoreService
 from fs.rpc.credentials import Secret, Token, client_prefix
 from fs.rpc.handshake import encode_proof
 from fs.rpc.refusal_log import QUIET_S
@@ -38,11 +39,17 @@ from tests.rpc.test_closed import Greeter
 CLUSTER = "test-cluster"
 METHODS = [m for m in vars(services).values() if isinstance(m, Method)]
 SERVICES = sorted({m.service_name for m in METHODS})
-ADMITS = {"Meta": MetaService, "Mgmtd": MgmtdService, "Storage": StorageService}
+ADMITS = {
+    "Core": CoreService,
+    "Meta": MetaService,
+    "Mgmtd": MgmtdService,
+    "Storage": StorageService,
+}
 
 FOR_USERS = {
     *(f"Meta.{m.name}" for m in methods_of("Meta")),
     "Core.Echo",
+    "Core.EndClient",
     "Core.GetInfo",
     "Mgmtd.GetPrimary",
     "Mgmtd.GetRoutingInfo",
@@ -186,6 +193,8 @@ def request_of(method, *, uid=0, client_id=""):
     fields = holder.DESCRIPTOR.fields_by_name
     if method.service_name == "Meta":
         holder.caller.CopyFrom(CallerPb(uid=uid, gid=uid, client_id=client_id))
+        if "client_id" in fields:
+            holder.client_id = client_id
     elif str(method) == "Mgmtd.GetSettings":
         request.role = NodeRole.CLIENT  # those of servers are for administrators
     elif "tag" in fields:
@@ -314,6 +323,28 @@ async def test_no_token_speaks_for_another(autojump_clock, caplog):
         assert found == {Status.OK}
     for method in named:
         assert told(caplog, f": {method}: RPC_NOT_ALLOWED")
+
+
+async def test_a_client_frees_what_others_of_its_token_held_and_nobody_else(autojump_clock, caplog):
+    prefix, other = (client_prefix(one.secret.key_id) for one in (ALICE, BOB))
+    ends = [
+        services.CORE_END_CLIENT, services.MGMTD_CLOSE_CLIENT_SESSION, services.META_FREE_CLIENT
+    ]  # fmt: skip
+    async with closed_server() as cluster, cluster.channels(ALICE.secret) as channels:
+        channel = channels.get(cluster.address)
+
+        async def found(method, named):
+            request = request_of(method, uid=ALICE.uid, client_id=f"{prefix}1")
+            request.client_id = named
+            return await status_of(channel, method, request)
+
+        for method in ends:
+            assert await found(method, f"{prefix}2") is Status.OK
+            for named in ("2", "", f"{other}2", f"{prefix}x-2", prefix):
+                wanted = Status.OK if named == prefix else Status.RPC_NOT_ALLOWED
+                assert await found(method, named) is wanted, (method, named)
+        extend = services.MGMTD_EXTEND_CLIENT_SESSION
+        assert await found(extend, f"{prefix}2") is Status.RPC_NOT_ALLOWED
 
 
 async def test_no_token_gets_further_by_having_its_requests_passed_on(autojump_clock, caplog):

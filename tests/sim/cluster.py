@@ -91,11 +91,17 @@ class WatchedProcess(Process):
     bugs: list[str] = field(default_factory=list)
     """Assertions that failed inside methods."""
 
-    def server(self, targets: Mapping[str, object], shelf: SlabShelf | None = None) -> Server:
+    def server(
+        self,
+        targets: Mapping[str, object],
+        shelf: SlabShelf | None = None,
+        *,
+        finish: Callable[[], Awaitable[None]] | None = None,
+    ) -> Server:
         self.services.update(targets)
         if "Storage" in targets:
             watch_updates(targets["Storage"], self.bugs)
-        server = Process.server(self, targets, shelf)
+        server = Process.server(self, targets, shelf, finish=finish)
         server.on_bug = lambda where, error: self.bugs.append(f"{where}: {error!r}")
         return server
 

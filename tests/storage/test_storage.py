@@ -109,6 +109,26 @@ async def test_a_leftover_that_nobody_asks_for_is_completed_all_the_same(mock_cl
         assert (await client.attempt(requests[0], b"lost")).update_ver == 2
 
 
+async def test_leftovers_of_who_is_gone_are_completed_at_once_or_it_is_said_that_they_are_not(
+    mock_clock,
+):
+    async with open_cluster(3) as cluster, open_caller(cluster) as client:
+        await client.write(0, b"base")
+        cluster.network.block("node-1", "node-2")
+        cluster.is_frozen = True
+        request = client.write_request(0, b"lost")
+        assert await status_of(client.attempt, request, b"lost", timeout_s=1.0) is (
+            Status.RPC_TIMEOUT
+        )
+        leftovers = cluster.nodes[1].storage.leftovers
+        with pytest.raises(FsError):
+            await leftovers.complete_all()
+        assert content(cluster, 1) == (1, 2, b"base")
+        cluster.network.heal()
+        await leftovers.complete_all()
+        assert [content(cluster, n) for n in (1, 2, 3)] == [(2, 0, b"lost")] * 3
+
+
 async def test_a_read_completes_no_leftover_after_its_target_left_the_chain(mock_clock):
     """Found by specs/models/craq.pml: a read that waited at the tail
     until the target was syncing committed there.

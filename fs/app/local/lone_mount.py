@@ -33,6 +33,7 @@ from ..machine.entry_modules import ENTRY_PACKAGE
 from ..machine.running import commands
 from ..mounts.mount_point import check_fuse, check_mount_point, is_automount
 from ..mounts.mount_source import MountSource
+from ..mounts.run_folder import made_folder, runtime_folder
 from ..process.readiness import READY_VARIABLE
 from ..supervision import interrupts, supervisor_link
 from ..supervision.supervisor_link import last_line
@@ -47,24 +48,6 @@ NAME_BYTES_MAX: Final = 64
 """Of a mount point's name, in those of its files."""
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """The folder is in memory."""
-
-
-def runtime_folder() -> Path:
-    """Return the folder of what is known of such daemons; worthless after a reboot."""
-    uid = os.geteuid()
-    return Path("/run/emberfs/mounts") if uid == 0 else Path(f"/tmp/emberfs-mounts-{uid}")  # noqa: S108 - checked when it is made
-
-
-def _made_folder() -> Path:
-    """Return that folder, made where it was missing;
-    raises FsError(BAD_CONFIG) where it is somebody else's.
-    """
-    folder = runtime_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.geteuid() or folder.is_symlink():
-        raise FsError(Status.BAD_CONFIG, f"{folder} belongs to somebody else")
-    return folder
 
 
 def _forget_old(folder: Path) -> None:
@@ -136,7 +119,7 @@ def start(
             mounted then.
     """
     config = _config(source, settings, mount_point, wishes)
-    folder = _made_folder()
+    folder = made_folder(runtime_folder())
     _forget_old(folder)
     digest = hashlib.sha256(os.fsencode(mount_point)).hexdigest()[:8]
     short_name = mount_point.name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")

@@ -146,8 +146,20 @@ class Process:
             boot_id=self.runtime.boot_id,
         )
 
-    def server(self, targets: Mapping[str, object], shelf: SlabShelf | None = None) -> Server:
-        """Return a server that offers the named services, and Core; `shelf` is as of `Server`."""
+    def server(
+        self,
+        targets: Mapping[str, object],
+        shelf: SlabShelf | None = None,
+        *,
+        finish: Callable[[], Awaitable[None]] | None = None,
+    ) -> Server:
+        """Return a server that offers the named services, and Core.
+
+        Args:
+            targets: the services by name.
+            shelf: as of `Server`.
+            finish: ends what services have begun for clients whose processes are gone.
+        """
         server = Server(
             self.identity,
             self.config.rpc,
@@ -170,6 +182,7 @@ class Process:
                 margins_s=self.margins_s,
                 relayed_links=self.relayed_links,
                 spans=SpanKeeper(self.tracer) if self.tracer else None,
+                end_client=partial(_end_client, server, finish),
             ),
         )
         return server
@@ -240,6 +253,16 @@ async def _watch_signals(stopping: trio.Event, systemd: SystemdLink) -> None:
             log.info("%s: stopping", signal.Signals(number).name)
             systemd.say("STOPPING=1")
             stopping.set()
+
+
+async def _end_client(
+    server: Server, finish: Callable[[], Awaitable[None]] | None, client_id: str
+) -> None:
+    """Serve nothing of a client any more; return when nothing of it is under way."""
+    await server.end_client(client_id)
+    log.info("client %s: its process is gone; nothing of it is served any more", client_id)
+    if finish is not None:
+        await finish()
 
 
 async def _end_start(process: Process) -> None:

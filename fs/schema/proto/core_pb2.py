@@ -26,7 +26,7 @@ from . import rule_pb2 as rule__pb2
 from . import common_pb2 as common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x05\x65mber\x1a\nrule.proto\x1a\x0c\x63ommon.proto\"4\n\x07\x45\x63hoReq\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1b\n\x13reply_payload_bytes\x18\x02 \x01(\x04\".\n\x07\x45\x63hoRsp\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"\x0c\n\nGetInfoReq\"\x88\x02\n\nGetInfoRsp\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x10\n\x08services\x18\x06 \x03(\t\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x0f\n\x07wall_ns\x18\x08 \x01(\x10\x12\x17\n\x0fmgmtd_addresses\x18\t \x03(\t\x12\x16\n\x0elease_margin_s\x18\n \x01(\x01\x12\x0f\n\x07lease_s\x18\x0b \x01(\x01\x12+\n\rrelayed_links\x18\x0c \x03(\x0b\x32\x14.ember.RelayedLinkPb\"s\n\rRelayedLinkPb\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63\x61ller_node_id\x18\x02 \x01(\r\x12\x0f\n\x07node_id\x18\x03 \x01(\r\x12\x0f\n\x07since_s\x18\x04 \x01(\x01\x12\x15\n\rrequest_count\x18\x05 \x01(\x04\"S\n\x0bGetSpansReq\x12\x14\n\x07watch_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bsample_rate\x18\x02 \x01(\x01\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\x42\n\n\x08_watch_s\"\x1b\n\x0bGetSpansRsp\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x0e\n\x0cGetConfigReq\"G\n\x0cGetConfigRsp\x12\x0c\n\x04json\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.ember.SettingsReportPb\"=\n\x0eTrySettingsReq\x12\x1d\n\x04role\x18\x01 \x01(\x0e\x32\x0f.ember.NodeRole\x12\x0c\n\x04text\x18\x02 \x01(\t\"9\n\x0eTrySettingsRsp\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.ember.SettingsChangePb\"I\n\x11\x43hangeSettingsReq\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x14\n\x0cis_live_only\x18\x02 \x01(\x08\x12\x10\n\x08is_reset\x18\x03 \x01(\x08\"g\n\x11\x43hangeSettingsRsp\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.ember.SettingsChangePb\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.ember.SettingsReportPb2\xa1\x03\n\x04\x43ore\x12\x36\n\x04\x45\x63ho\x12\x0e.ember.EchoReq\x1a\x0e.ember.EchoRsp\"\x0e\xca\xf3\x18\n\x08\x01\x10\x01\x18\x01 \x01(\x01\x12=\n\x07GetInfo\x12\x11.ember.GetInfoReq\x1a\x11.ember.GetInfoRsp\"\x0c\xca\xf3\x18\x08\x08\x02\x10\x01(\x01@\x01\x12>\n\x08GetSpans\x12\x12.ember.GetSpansReq\x1a\x12.ember.GetSpansRsp\"\n\xca\xf3\x18\x06\x08\x06\x10\x01(\x02\x12\x41\n\tGetConfig\x12\x13.ember.GetConfigReq\x1a\x13.ember.GetConfigRsp\"\n\xca\xf3\x18\x06\x08\x03\x10\x01(\x02\x12G\n\x0bTrySettings\x12\x15.ember.TrySettingsReq\x1a\x15.ember.TrySettingsRsp\"\n\xca\xf3\x18\x06\x08\x04\x10\x01(\x02\x12P\n\x0e\x43hangeSettings\x12\x18.ember.ChangeSettingsReq\x1a\x18.ember.ChangeSettingsRsp\"\n\xca\xf3\x18\x06\x08\x05\x10\x01(\x02\x1a\x04\xd0\xf3\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\ncore.proto\x12\x05\x65mber\x1a\nrule.proto\x1a\x0c\x63ommon.proto\"4\n\x07\x45\x63hoReq\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1b\n\x13reply_payload_bytes\x18\x02 \x01(\x04\".\n\x07\x45\x63hoRsp\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\"\x0c\n\nGetInfoReq\"\x88\x02\n\nGetInfoRsp\x12\x0f\n\x07node_id\x18\x01 \x01(\r\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x10\n\x08uptime_s\x18\x05 \x01(\x01\x12\x10\n\x08services\x18\x06 \x03(\t\x12\x0b\n\x03pid\x18\x07 \x01(\r\x12\x0f\n\x07wall_ns\x18\x08 \x01(\x10\x12\x17\n\x0fmgmtd_addresses\x18\t \x03(\t\x12\x16\n\x0elease_margin_s\x18\n \x01(\x01\x12\x0f\n\x07lease_s\x18\x0b \x01(\x01\x12+\n\rrelayed_links\x18\x0c \x03(\x0b\x32\x14.ember.RelayedLinkPb\"!\n\x0c\x45ndClientReq\x12\x11\n\tclient_id\x18\x01 \x01(\t\"\x0e\n\x0c\x45ndClientRsp\"s\n\rRelayedLinkPb\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63\x61ller_node_id\x18\x02 \x01(\r\x12\x0f\n\x07node_id\x18\x03 \x01(\r\x12\x0f\n\x07since_s\x18\x04 \x01(\x01\x12\x15\n\rrequest_count\x18\x05 \x01(\x04\"S\n\x0bGetSpansReq\x12\x14\n\x07watch_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bsample_rate\x18\x02 \x01(\x01\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\x42\n\n\x08_watch_s\"\x1b\n\x0bGetSpansRsp\x12\x0c\n\x04json\x18\x01 \x01(\t\"\x0e\n\x0cGetConfigReq\"G\n\x0cGetConfigRsp\x12\x0c\n\x04json\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.ember.SettingsReportPb\"=\n\x0eTrySettingsReq\x12\x1d\n\x04role\x18\x01 \x01(\x0e\x32\x0f.ember.NodeRole\x12\x0c\n\x04text\x18\x02 \x01(\t\"9\n\x0eTrySettingsRsp\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.ember.SettingsChangePb\"I\n\x11\x43hangeSettingsReq\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x14\n\x0cis_live_only\x18\x02 \x01(\x08\x12\x10\n\x08is_reset\x18\x03 \x01(\x08\"g\n\x11\x43hangeSettingsRsp\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.ember.SettingsChangePb\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.ember.SettingsReportPb2\xe4\x03\n\x04\x43ore\x12\x36\n\x04\x45\x63ho\x12\x0e.ember.EchoReq\x1a\x0e.ember.EchoRsp\"\x0e\xca\xf3\x18\n\x08\x01\x10\x01\x18\x01 \x01(\x01\x12=\n\x07GetInfo\x12\x11.ember.GetInfoReq\x1a\x11.ember.GetInfoRsp\"\x0c\xca\xf3\x18\x08\x08\x02\x10\x01(\x01@\x01\x12\x41\n\tEndClient\x12\x13.ember.EndClientReq\x1a\x13.ember.EndClientRsp\"\n\xca\xf3\x18\x06\x08\x07\x10\x01(\x01\x12>\n\x08GetSpans\x12\x12.ember.GetSpansReq\x1a\x12.ember.GetSpansRsp\"\n\xca\xf3\x18\x06\x08\x06\x10\x01(\x02\x12\x41\n\tGetConfig\x12\x13.ember.GetConfigReq\x1a\x13.ember.GetConfigRsp\"\n\xca\xf3\x18\x06\x08\x03\x10\x01(\x02\x12G\n\x0bTrySettings\x12\x15.ember.TrySettingsReq\x1a\x15.ember.TrySettingsRsp\"\n\xca\xf3\x18\x06\x08\x04\x10\x01(\x02\x12P\n\x0e\x43hangeSettings\x12\x18.ember.ChangeSettingsReq\x1a\x18.ember.ChangeSettingsRsp\"\n\xca\xf3\x18\x06\x08\x05\x10\x01(\x02\x1a\x04\xd0\xf3\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CORE'].methods_by_name['Echo']._serialized_options = b'\312\363\030\n\010\001\020\001\030\001 \001(\001'
   _globals['_CORE'].methods_by_name['GetInfo']._loaded_options = None
   _globals['_CORE'].methods_by_name['GetInfo']._serialized_options = b'\312\363\030\010\010\002\020\001(\001@\001'
+  _globals['_CORE'].methods_by_name['EndClient']._loaded_options = None
+  _globals['_CORE'].methods_by_name['EndClient']._serialized_options = b'\312\363\030\006\010\007\020\001(\001'
   _globals['_CORE'].methods_by_name['GetSpans']._loaded_options = None
   _globals['_CORE'].methods_by_name['GetSpans']._serialized_options = b'\312\363\030\006\010\006\020\001(\002'
   _globals['_CORE'].methods_by_name['GetConfig']._loaded_options = None
@@ -55,24 +57,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETINFOREQ']._serialized_end=161
   _globals['_GETINFORSP']._serialized_start=164
   _globals['_GETINFORSP']._serialized_end=428
-  _globals['_RELAYEDLINKPB']._serialized_start=430
-  _globals['_RELAYEDLINKPB']._serialized_end=545
-  _globals['_GETSPANSREQ']._serialized_start=547
-  _globals['_GETSPANSREQ']._serialized_end=630
-  _globals['_GETSPANSRSP']._serialized_start=632
-  _globals['_GETSPANSRSP']._serialized_end=659
-  _globals['_GETCONFIGREQ']._serialized_start=661
-  _globals['_GETCONFIGREQ']._serialized_end=675
-  _globals['_GETCONFIGRSP']._serialized_start=677
-  _globals['_GETCONFIGRSP']._serialized_end=748
-  _globals['_TRYSETTINGSREQ']._serialized_start=750
-  _globals['_TRYSETTINGSREQ']._serialized_end=811
-  _globals['_TRYSETTINGSRSP']._serialized_start=813
-  _globals['_TRYSETTINGSRSP']._serialized_end=870
-  _globals['_CHANGESETTINGSREQ']._serialized_start=872
-  _globals['_CHANGESETTINGSREQ']._serialized_end=945
-  _globals['_CHANGESETTINGSRSP']._serialized_start=947
-  _globals['_CHANGESETTINGSRSP']._serialized_end=1050
-  _globals['_CORE']._serialized_start=1053
-  _globals['_CORE']._serialized_end=1470
+  _globals['_ENDCLIENTREQ']._serialized_start=430
+  _globals['_ENDCLIENTREQ']._serialized_end=463
+  _globals['_ENDCLIENTRSP']._serialized_start=465
+  _globals['_ENDCLIENTRSP']._serialized_end=479
+  _globals['_RELAYEDLINKPB']._serialized_start=481
+  _globals['_RELAYEDLINKPB']._serialized_end=596
+  _globals['_GETSPANSREQ']._serialized_start=598
+  _globals['_GETSPANSREQ']._serialized_end=681
+  _globals['_GETSPANSRSP']._serialized_start=683
+  _globals['_GETSPANSRSP']._serialized_end=710
+  _globals['_GETCONFIGREQ']._serialized_start=712
+  _globals['_GETCONFIGREQ']._serialized_end=726
+  _globals['_GETCONFIGRSP']._serialized_start=728
+  _globals['_GETCONFIGRSP']._serialized_end=799
+  _globals['_TRYSETTINGSREQ']._serialized_start=801
+  _globals['_TRYSETTINGSREQ']._serialized_end=862
+  _globals['_TRYSETTINGSRSP']._serialized_start=864
+  _globals['_TRYSETTINGSRSP']._serialized_end=921
+  _globals['_CHANGESETTINGSREQ']._serialized_start=923
+  _globals['_CHANGESETTINGSREQ']._serialized_end=996
+  _globals['_CHANGESETTINGSRSP']._serialized_start=998
+  _globals['_CHANGESETTINGSRSP']._serialized_end=1101
+  _globals['_CORE']._serialized_start=1104
+  _globals['_CORE']._serialized_end=1588
 # @@protoc_insertion_point(module_scope)

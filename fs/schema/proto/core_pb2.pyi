@@ -141,6 +141,40 @@ class GetInfoRsp(_message.Message):
 Global___GetInfoRsp: _TypeAlias = GetInfoRsp  # noqa: Y015
 
 @_typing.final
+class EndClientReq(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    client_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndClientReq: _TypeAlias = EndClientReq  # noqa: Y015
+
+@_typing.final
+class EndClientRsp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndClientRsp: _TypeAlias = EndClientRsp  # noqa: Y015
+
+@_typing.final
 class RelayedLinkPb(_message.Message):
     """Somebody does not reach a storage node, and has had requests passed on to
     it here within the last minute.

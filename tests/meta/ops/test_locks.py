@@ -1,6 +1,8 @@
 # ruff: noqa: ARG001 - pytest-trio finds the virtual clock among a test's own arguments
 """SetLock and FindLockConflict: over clients, over retries, over deaths."""
 
+from functools import partial
+
 import pytest
 import trio
 
@@ -9,8 +11,8 @@ from fs.meta import records
 from fs.meta.ops import lock as lock_module
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.common_pb2 import FLOCK_LOCK, NO_LOCK_KIND, POSIX_LOCK, FileLockPb
-from fs.schema.status import Status
-from tests.meta.harness import ROOT, refused
+from fs.schema.status import FsError, Status
+from tests.meta.harness import ROOT, refused, session
 
 OTHER = "d" * 32
 
@@ -184,6 +186,41 @@ async def test_locks_of_dead_clients_are_freed(world, root, other):
     world.mgmtd.client_ids = []
     await pruner.step()
     assert await conflict(other, inode_id, wish()) is None
+
+
+async def test_what_a_client_held_that_is_gone_is_freed_however_young(world, root, other):
+    """Of other clients nothing; lengths before locks, and no lock while a length is unknown."""
+    inode_id = (await root.create(ROOT, b"f", session=session(1), wants_write=True)).inode_id
+    await other.open(inode_id, session=session(2), wants_write=True)
+    for user, first in ((root, 0), (other, 200)):
+        await lock(user, inode_id, wish(first=first, last=first + 9))
+    directory = (await root.mkdir(ROOT, b"d")).inode_id
+    request = meta.LockDirectoryReq(inode_id=directory, action=meta.LOCK_TAKE)
+    await root.call("lock_directory", request)
+    world.chunks.lengths[inode_id] = 777
+    world.chunks.error = FsError(Status.RPC_TIMEOUT, "a chain")
+    free = partial(other.call, "free_client", meta.FreeClientReq(client_id=root.client))
+    with pytest.raises(FsError):
+        await free()
+    assert await conflict(other, inode_id, wish()) is not None
+    world.chunks.error = None
+    for _ in range(2):
+        await free()
+        assert await conflict(other, inode_id, wish()) is None
+        assert (await other.attr(inode_id)).file.length == 777
+        assert await conflict(root, inode_id, wish(first=200, last=300)) is not None
+        await other.create(directory, b"g")
+        await other.unlink(directory, b"g")
+    sessions = await snapshot_read(
+        world.engine, lambda tr: tr.get_range(b"INOS", b"INOT", snapshot=True)
+    )
+    assert [key[-32:] for key, _ in sessions] == [session(2).session_id.encode()]
+
+
+async def test_nobody_frees_itself_or_nobody(root):
+    for named in ("", root.client):
+        with pytest.raises(FsError, match="RPC_BAD_REQUEST"):
+            await root.call("free_client", meta.FreeClientReq(client_id=named))
 
 
 @pytest.mark.parametrize("ahead_s", [3600, 10**7])
