@@ -6,7 +6,8 @@
 
 `--count`, `--at`, `--beside` and `--inline` only where the benchmark has them.
 
-Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.
+Ctrl-C, or a kill, ends a benchmark and what it has started; its files are removed.  What cannot be
+done where it is to be measured is told in one line.
 """
 
 import argparse
@@ -16,8 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from fs.app.terminal.errors import error_line, unwrapped
 from fs.app.terminal.progress import Progress
 from fs.kernels.in_use import kernels_in_use
+from fs.schema.status import FsError
 
 from .cluster import keep_small_files
 from .plot import is_there, plot_rows
@@ -82,7 +85,7 @@ def bench_command(
     """
     parser = _parser(name, about)
     if amount is not None:
-        parser.add_argument("--count", type=int, help=f"{amount} (default: {sizes[0]:,})")
+        parser.add_argument("--count", type=_count, help=f"{amount} (default: {sizes[0]:,})")
     _offer_places(parser, has_at=measure_at is not None, has_beside=measure_beside is not None)
     if has_small_files:
         told = (
@@ -100,12 +103,17 @@ def bench_command(
     before = signal.signal(signal.SIGTERM, _interrupt)  # what has been started is stopped, too
     progress = Progress()
     try:
-        if at is not None and beside is not None and measure_beside is not None:
-            rows = measure_beside(wanted, at, beside, progress)
-        elif at is not None and measure_at is not None:
-            rows = measure_at(wanted, at, progress)
-        else:
-            rows = measure(wanted, options.dir, progress)
+        with unwrapped():
+            if at is not None and beside is not None and measure_beside is not None:
+                rows = measure_beside(wanted, at, beside, progress)
+            elif at is not None and measure_at is not None:
+                rows = measure_at(wanted, at, progress)
+            else:
+                rows = measure(wanted, options.dir, progress)
+    except (FsError, OSError) as error:
+        progress.close()
+        sys.stderr.write(f"ember: benchmark {name}: {error_line(error)}\n")
+        return 1
     except KeyboardInterrupt:
         progress.close()
         sys.stderr.write(f"ember: benchmark {name} was interrupted\n")
@@ -123,6 +131,13 @@ def bench_command(
         plot_rows(title, rows, options.plot)
         sys.stderr.write(f"ember: drawn in {options.plot}\n")
     return 0
+
+
+def _count(word: str) -> int:
+    count = int(word)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{word} is nothing to measure")
+    return count
 
 
 def _offer_places(parser: argparse.ArgumentParser, *, has_at: bool, has_beside: bool) -> None:

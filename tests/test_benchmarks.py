@@ -164,6 +164,23 @@ def test_an_interrupted_one_says_so(capsys):
     assert "benchmark x was interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_in_task", [True, False])
+def test_what_cannot_be_done_is_told_in_one_line(capsys, is_in_task):
+    async def work():
+        async with trio.open_nursery():
+            raise FsError(Status.NO_SPACE, "disk 1")
+
+    def measure(*_):
+        if is_in_task:
+            trio.run(work)
+        Path("/proc/made").mkdir()
+
+    assert bench_command("x", "about", (1, 2), measure, []) == 1
+    said = capsys.readouterr().err.splitlines()
+    told = "NO_SPACE" if is_in_task else "/proc/made: No such file"
+    assert len(said) == 1 and said[0].startswith(f"ember: benchmark x: {told}")
+
+
 def test_one_that_is_killed_within_trio_ends_in_order(capsys):
     ended = []
 
@@ -219,6 +236,10 @@ def test_how_much_and_where_can_be_told(capsys):
     for words in (["--count=3"], ["--at=/proc"]):
         with pytest.raises(SystemExit):
             bench_command("x", "y", (10, 20), measure, words)
+    for word in ("0", "-1", "many"):
+        with pytest.raises(SystemExit):
+            bench_command("x", "y", (10, 20), measure, [f"--count={word}"], amount="z")
+        assert "argument --count" in capsys.readouterr().err
 
 
 def test_two_mounted_file_systems_are_measured_beside_each_other(capsys):
