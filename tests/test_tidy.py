@@ -4,6 +4,7 @@ import ast
 import gc
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -173,6 +174,30 @@ def test_package_heads_hold_only_a_docstring():
 
 def test_every_module_says_what_it_is_for():
     assert not [name(p) for p in SOURCES if not ast.get_docstring(tree(p))]
+
+
+def test_every_string_that_stands_alone_documents_something():
+    lost = [
+        f"{name(path)}:{here.lineno}"
+        for path in SOURCES
+        for body in bodies_below(tree(path))
+        for before, here in pairwise(body)
+        if is_text(here) and not isinstance(before, ast.Assign | ast.AnnAssign)
+    ]
+    assert not lost
+
+
+def bodies_below(node: ast.AST):
+    """Return the bodies of a module and its classes, where what is assigned has a docstring."""
+    yield node.body
+    for one in node.body:
+        if isinstance(one, ast.ClassDef):
+            yield from bodies_below(one)
+
+
+def is_text(node: ast.stmt) -> bool:
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and isinstance(node.value.value, str)
 
 
 def test_every_todo_names_somebody():

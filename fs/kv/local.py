@@ -35,9 +35,10 @@ from .transaction import BufferedTransaction
 
 VERSION_BYTES: Final = 8
 STAMP_ORDER: Final = bytes(VERSIONSTAMP_BYTES - VERSION_BYTES)
+"""The order within a version: always 0, a local engine gives each commit a version of its own."""
+
 NO_MEMORY: Final = "no memory in the middle of a commit"
 """Why a store serves nothing more; made beforehand, as there may be no memory for it then."""
-"""The order within a version: always 0, a local engine gives each commit a version of its own."""
 
 
 class View(Protocol):
