@@ -148,12 +148,12 @@ def holds_nothing(path: str) -> bool:
         FsError: IO_ERROR when it cannot be looked at.
     """
     try:
-        sizes = {name: name.stat().st_size for name in Path(path).iterdir()}
+        found = {name: name.stat().st_size for name in Path(path).iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError as error:
         raise opening_error(path, error) from error
-    return not any(name.suffix in {".sst", ".log"} and size for name, size in sizes.items())
+    return not any(name.suffix in {".sst", ".log"} and size for name, size in found.items())
 
 
 def _may_go_on(directory: Path, what: str) -> bool:

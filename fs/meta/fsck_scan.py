@@ -271,10 +271,10 @@ class Scan:
         is_inode = key.startswith(records.INODE) and len(key) == len(records.inode_key(0))
         return is_inode or self._keeps(key, value)
 
-    def _keeps(self, key: bytes, value: bytes, judge: Judge = require_shape) -> bool:
+    def _keeps(self, key: bytes, value: bytes, require: Judge = require_shape) -> bool:
         """Return whether a record can be read; that it cannot is noted."""
         try:
-            judge(key, value)
+            require(key, value)
         except FsError as error:
             self._damaged.append(damaged_record(key, value, error))
             self._is_unreadable |= key[:4] in (records.INODE, records.DENTRY)

@@ -202,13 +202,13 @@ async def _tell_inline(
         raise StillInlineError(*(slot.inode for slot in slots))
     if request.HasField("payload_bytes_max"):
         return await inline.pack(tr, ctx, slots, request.payload_bytes_max)
-    told, length = [], 0
+    brought, length = [], 0
     for slot in slots:
         length += slot.inode.file.length
         if length <= inline.REPLY_BYTES_MAX:
-            told.append(slot)
-    await tr.prefetch(records.inline_key(slot.inode.inode_id) for slot in told)
-    for slot in told:
+            brought.append(slot)
+    await tr.prefetch(records.inline_key(slot.inode.inode_id) for slot in brought)
+    for slot in brought:
         try:
             await inline.give(tr, slot.inode, slot)
         except FsError as error:

@@ -79,10 +79,10 @@ async def settle(
         tag=tag,
     )
     if not state.pending_is_remove:
-        whole = await _whole_or_found(context, target, chain_id, update, state)
-        if whole is None:
+        with_bytes = await _whole_or_found(context, target, chain_id, update, state)
+        if with_bytes is None:
             return False
-        update = whole
+        update = with_bytes
     try:
         forwarded = await forward(
             context,
