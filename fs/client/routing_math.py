@@ -87,10 +87,10 @@ def file_chains(info: RoutingInfo, file: FileRef) -> list[int]:
 
 
 def cut_file_range(
-    info: RoutingInfo, file: FileRef, offset: int, buffer: memoryview, owner: FileRead | None = None
+    info: RoutingInfo, file: FileRef, offset: int, buffer: memoryview
 ) -> list[Piece]:
     """Cut a byte range of a file, backed by `buffer`, into one piece per chunk, in file order."""
-    return cut_range(table_chain_ids(info, file), file, offset, buffer, owner)
+    return cut_range(table_chain_ids(info, file), file, offset, buffer, None)
 
 
 def cut_range(

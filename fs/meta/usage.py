@@ -131,13 +131,11 @@ async def charge(
             add(ancestor.directories_key, total.directory_count)
 
 
-async def recharge(
-    tr: Transaction, ctx: OpContext, inode: pb.InodePb, before: Usage, *, is_limited: bool = True
-) -> None:
+async def recharge(tr: Transaction, ctx: OpContext, inode: pb.InodePb, before: Usage) -> None:
     """Count that an inode, which counted for `before`, has changed; raises as `charge`."""
     change = usage_of(inode) - before
     if change != NOTHING and inode.home_inode_id:
-        await charge(tr, ctx, (inode.home_inode_id, change), is_limited=is_limited)
+        await charge(tr, ctx, (inode.home_inode_id, change))
 
 
 async def whole_tree(tr: Transaction, ctx: OpContext, directory_id: int) -> Usage:

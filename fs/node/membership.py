@@ -45,6 +45,7 @@ under the routing info it now acts on.
 
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_S_MAX: Final = 0.5
+STOP_TIMEOUT_S: Final = 1.0
 TRIES_PER_LEASE: Final = 5
 
 
@@ -156,16 +157,16 @@ class Membership:
             nursery.start_soon(self._beat, nursery)
             task_status.started()
 
-    async def announce_stop(self, timeout_s: float = 1.0) -> None:
+    async def announce_stop(self) -> None:
         """Give the lease up and tell the manager, so that our targets are judged now,
         not after silence.
 
-        Returns in any case within `timeout_s`; then the manager will find out by itself.
+        Returns in any case within STOP_TIMEOUT_S; then the manager will find out by itself.
         """
         self._is_stopping = True
         self.lease.revoke()
         reason = ""
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(STOP_TIMEOUT_S):
             while True:
                 try:
                     await self._send()

@@ -30,18 +30,13 @@ def new_directory(
     return inode
 
 
-async def make_directory(  # noqa: PLR0917 - who, where, what
-    tr: Transaction,
-    ctx: OpContext,
-    parent: pb.InodePb,
-    name: bytes,
-    mode: int,
-    layout: pb.LayoutPb | None = None,
-    *,
-    umask: int = 0,
+async def make_directory(
+    tr: Transaction, ctx: OpContext, parent: pb.InodePb, name: bytes, mode: int
 ) -> pb.InodePb:
-    """Make an empty directory under a free name; raises what `put` raises."""
-    inode = new_directory(ctx, parent, name, mode, layout, umask=umask)
+    """Make an empty directory under a free name, with exactly this mode;
+    raises what `put` raises.
+    """
+    inode = new_directory(ctx, parent, name, mode)
     await put(tr, ctx, parent, name, inode)
     return inode
 
