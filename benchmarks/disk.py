@@ -72,8 +72,8 @@ def written_over_mib_s(path: Path) -> float:
     return _written_mib_s(path, path.stat().st_size // MIB)
 
 
-def read_mib_s(path: Path, rounds: int = READ_ROUNDS) -> float:
-    """Return MiB/s of reading a file, the median of some rounds.
+def read_mib_s(path: Path) -> float:
+    """Return MiB/s of reading a file, the median of READ_ROUNDS.
 
     Raises:
         ValueError: the file has holes, which no disk is asked for.
@@ -88,7 +88,7 @@ def read_mib_s(path: Path, rounds: int = READ_ROUNDS) -> float:
             )
         length = state.st_size // MIB * MIB
         blocks = _blocks()
-        times = [_moved_s(os.preadv, descriptor, length, blocks) for _ in range(rounds)]
+        times = [_moved_s(os.preadv, descriptor, length, blocks) for _ in range(READ_ROUNDS)]
     finally:
         os.close(descriptor)
     return length / MIB / statistics.median(times)

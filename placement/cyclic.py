@@ -60,7 +60,7 @@ def orbits(
     ring: Sequence[int],
     random: Random,
     proposals_max: int,
-    is_late: Callable[[], bool] = bool,
+    is_late: Callable[[], bool],
 ) -> list[Block]:
     """Return all images of as many base chains as fit into the quotas:
     none, or a multiple of the number of nodes.

@@ -33,6 +33,11 @@ CHECK_EVERY: Final = 1024
 """Proposals between looks at the clock."""
 
 
+def never() -> bool:
+    """Say that it is not late: for searches that end when all proposals are made."""
+    return False
+
+
 class Descent:
     """Blocks, the counts they add up to, and the cost of those."""
 
@@ -119,7 +124,7 @@ class Descent:
         *,
         bound: float = 0.0,
         temperature: float = 2.0,
-        is_late: Callable[[], bool] = bool,
+        is_late: Callable[[], bool] = never,
     ) -> int:
         """Make proposals, cooling down, until the cost is at its bound,
         they are used up, or it is late.

@@ -18,7 +18,7 @@ from typing import Final
 
 from . import exact
 from .cyclic import circle, orbits
-from .descent import ROUNDING, Block
+from .descent import ROUNDING, Block, never
 from .model import Disk, PlacementError, Shape, Site, Table, check_disks, limits_of, shape_of
 from .quotas import quotas as by_weight
 from .sites import on_disks
@@ -70,7 +70,7 @@ class Effort:
     0: it is not asked.
     """
     seed: int = 0
-    is_late: Callable[[], bool] = bool
+    is_late: Callable[[], bool] = never
     """Looked at now and then; when true, the best so far is what is returned."""
 
 

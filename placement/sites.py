@@ -27,8 +27,8 @@ def on_disks(
     shape: Shape,
     chains: Sequence[Sequence[int]],
     random: Random,
-    effort: float = 1.0,
-    is_late: Callable[[], bool] = bool,
+    effort: float,
+    is_late: Callable[[], bool],
 ) -> Table:
     """Return the chains with a disk for each member, so that every disk gets its quota.
 

@@ -12,7 +12,7 @@ from itertools import combinations
 from random import Random
 from typing import Final
 
-from .descent import Block, Change, Descent
+from .descent import Block, Change, Descent, never
 from .model import Shape
 
 FEED_WEIGHT: Final = 4.0
@@ -134,7 +134,7 @@ class NodeSearch:
         random: Random,
         proposals_max: int,
         bound: float,
-        is_late: Callable[[], bool] = bool,
+        is_late: Callable[[], bool] = never,
     ) -> int:
         """Exchange members of chains, and order them anew; see Descent.run."""
         return self._descent.run(self._propose, random, proposals_max, bound=bound, is_late=is_late)

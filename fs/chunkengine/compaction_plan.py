@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from .format import BLOCKS_PER_GROUP
-
 SPARSE_SHARE: Final = 4
 """Sparse is a group of which at most one in so many blocks is used: a byte moved frees three."""
 
@@ -30,9 +28,7 @@ class GroupUse:
     """Those, and the ones that may not be used again yet."""
 
 
-def groups_to_empty(
-    groups: Iterable[GroupUse], *, blocks_per_group: int = BLOCKS_PER_GROUP
-) -> list[int]:
+def groups_to_empty(groups: Iterable[GroupUse], *, blocks_per_group: int) -> list[int]:
     """Return the numbers of the groups to empty, the emptiest first;
     of equals the one that is further back.
     """

@@ -89,9 +89,7 @@ class EmberFile(FileContent):
         if not self._session_id:
             raise FsError(Status.BAD_FILE, f"{self.path} is open for reading only")
 
-    def note_writable(
-        self, inline_bytes_max: int, *, is_new: bool = False, may_be_inline: bool = False
-    ) -> None:
+    def note_writable(self, inline_bytes_max: int, *, is_new: bool, may_be_inline: bool) -> None:
         """Take in what the open for writing has told.
 
         Args:

@@ -536,7 +536,7 @@ class GarbageCollector:
         await self._later([key], DAMAGED_RETRY_S, put_off)
         return 0
 
-    async def _delete_inodes(self, lane: Lane, patience_s: float = 0.0) -> int:
+    async def _delete_inodes(self, lane: Lane, patience_s: float) -> int:
         keys = await self._due_now(lane, records.GC_FILE, lane.files_from, patience_s)
         for start in range(0, len(keys), RETIRE_COUNT_MAX):
             some = keys[start : start + RETIRE_COUNT_MAX]

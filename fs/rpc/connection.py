@@ -95,7 +95,7 @@ class Connection:
         return len(self._calls)
 
     async def shake_hands(
-        self, expected_node_id: int, secrets: Sequence[Secret] = (), nonce: bytes = b""
+        self, expected_node_id: int, secrets: Sequence[Secret], nonce: bytes
     ) -> None:
         """Exchange hellos, and proofs if we hold secrets, before anything else;
         raises as `greet`.

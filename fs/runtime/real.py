@@ -306,12 +306,12 @@ def _boot_id() -> str:
         return ""
 
 
-def real_runtime(network: Network, *, thread_count_max: int = THREAD_COUNT_MAX) -> Runtime:
+def real_runtime(network: Network) -> Runtime:
     """Return the runtime of a real process."""
-    threads = ThreadRunBlocking(thread_count_max)
+    threads = ThreadRunBlocking(THREAD_COUNT_MAX)
 
     def own_threads(count_max: int = 0) -> tuple[RunBlocking, BeginBlocking]:
-        own = ThreadRunBlocking(count_max or thread_count_max)
+        own = ThreadRunBlocking(count_max or THREAD_COUNT_MAX)
         return own, own.begin
 
     return Runtime(

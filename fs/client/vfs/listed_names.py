@@ -58,9 +58,7 @@ class ListedNames:
         known = self._core.known.get(inode.inode_id)
         return known is None or self.may_use_known((parent, name), known, listed_s)
 
-    def may_use_known(
-        self, place: tuple[InodeId, bytes], known: Known, listed_s: float = math.inf
-    ) -> bool:
+    def may_use_known(self, place: tuple[InodeId, bytes], known: Known, listed_s: float) -> bool:
         """As `may_use`, of the only name of what is no directory,
         and which the kernel holds already.
         """
