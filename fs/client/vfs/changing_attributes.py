@@ -103,6 +103,13 @@ class ChangingAttributes(LookingUp):
             reads.end_setting(inode_id, is_set=is_set)
         return inode
 
+    async def set_iflags(self, inode_id: InodeId, iflags: int, caller: Caller) -> None:
+        """Change inode flags; the kernel, which passes that on without looking at it,
+        is told that the ctime has moved.
+        """
+        await self.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
+        await self._core.kernel.invalidate_attributes(inode_id)
+
     async def _changed(
         self, inode_id: InodeId, change: AttrChange, handle_id: int | None, caller: Caller
     ) -> Inode:

@@ -480,6 +480,16 @@ def test_flags_of_lsattr(serve):
     server.stop()
 
 
+def test_flags_of_chattr_move_the_ctime_that_the_kernel_has_kept(serve):
+    server = serve("attr_timeout_s=3600.0", frontends=["direct"])
+    with (server.mount_point / "f").open("wb") as f:
+        for request in (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR):
+            before = os.fstat(f.fileno())
+            fcntl.ioctl(f, request, bytes(28))
+            assert os.fstat(f.fileno()).st_ctime_ns > before.st_ctime_ns
+    server.stop()
+
+
 def test_what_is_held_without_being_open_keeps_its_attributes(serve):
     """The service of the fakes forgets at once what has lost its last name."""
     mnt = serve("attr_timeout_s=0.0").mount_point

@@ -21,7 +21,6 @@ from ....schema.inode import NAME_BYTES_MAX, Inode
 from ....schema.status import FsError, Status
 from ...holes import CutMeanwhileError
 from ...read_table import ReadTable
-from ...vfs.changing_attributes import AttrChange
 from ...vfs.creating import Opened
 from ...vfs.handles import TakesTaskError
 from ...vfs.locks import LockWish
@@ -381,7 +380,7 @@ class Operations(DirectoryRequests):
             return (done, p.IOC_FLAGS.pack(inode.iflags))
         if command == p.IOC_SETFLAGS and in_bytes >= p.IOC_FLAGS.size:
             (iflags,) = p.IOC_FLAGS.unpack_from(request.body, p.IOCTL_IN.size)
-            await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
+            await self._names.set_iflags(inode_id, iflags, caller)
             return (done,)
         if command == p.IOC_FSGETXATTR and out_bytes >= p.FSXATTR.size:
             inode = await self._names.getattr(inode_id, caller)
@@ -389,7 +388,7 @@ class Operations(DirectoryRequests):
             return (done, p.FSXATTR.pack(xflags, 0, 0, 0, 0))
         if command == p.IOC_FSSETXATTR and in_bytes >= p.FSXATTR.size:
             iflags = _iflags_of(p.FSXATTR.unpack_from(request.body, p.IOCTL_IN.size))
-            await self._names.setattr(inode_id, AttrChange(iflags=iflags), None, caller)
+            await self._names.set_iflags(inode_id, iflags, caller)
             return (done,)
         if command == IOCTL_TICKET and self._vfs.is_serving_batches:
             return (done, self._vfs.batches.ticket(handle_id))
