@@ -1,7 +1,7 @@
 """POSIX access control lists as extended attributes of two names.
 
 Source: setfacl(1), Linux fs/posix_acl.c: flags that say whether an attribute must exist do not
-count here, and to remove a list that is not there is no error.
+count here, and to remove a list that is not there is no error, and changes nothing.
 """
 
 from collections.abc import Iterator
@@ -65,6 +65,8 @@ async def set_acl_attribute(
         return
     permissions.require_unflagged(inode)
     permissions.require_owner(ctx.caller, inode)
+    if wanted is None and name not in acl_names(inode):
+        return
     if name == acl.ACCESS_NAME:
         acl.set_access_acl(inode, wanted)
         if wanted is not None:

@@ -116,6 +116,23 @@ async def test_a_list_too_long_for_a_small_record(root, alice):
         await put(root, inode_id, ACCESS, value_of(7, 7, 7, 7, [*fits, (999, 7)]))
 
 
+async def test_to_remove_a_list_that_is_not_there_changes_nothing(root, alice):
+    d = (await root.mkdir(ROOT, b"d", 0o777)).inode_id
+    for inode_id, names in ((await file_of(root, alice), [ACCESS]), (d, [ACCESS, DEFAULT])):
+        for name in names:
+            before = await root.attr(inode_id)
+            await put(root, inode_id, name, b"")
+            request = meta.RemoveXattrReq(inode_id=inode_id, name=name.encode())
+            await root.call("remove_xattr", request)
+            assert await root.attr(inode_id) == before
+            await put(root, inode_id, name, FULL)
+            given = await root.attr(inode_id)
+            await root.call("remove_xattr", request)
+            assert (await root.attr(inode_id)).ctime_ns > given.ctime_ns
+    with refused(Status.NOT_PERMITTED):
+        await put(alice, d, DEFAULT, b"")
+
+
 async def test_a_default_list_counts_instead_of_the_umask(root):
     plain = await root.mkdir(ROOT, b"plain", 0o777, umask=0o027)
     assert plain.mode == 0o750
