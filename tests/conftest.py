@@ -40,6 +40,8 @@ LEFT_OUT = re.compile(r"not \w+( and not \w+)*")
 is that of all its tests.
 """
 MARKS_OF_FILE = re.compile(r"^pytestmark = (.*?)(?=^[^\s\])}])", re.MULTILINE | re.DOTALL)
+MARKS_OF_MOUNTS = "NEEDS_MOUNT"
+"""Stands for several marks (tests/client/user/serving.py)."""
 GARBAGE_THRESHOLDS = (20_000, 10, 10)
 """Of objects, and of collections of younger ones: Python's own are 700, 10, 10."""
 
@@ -134,7 +136,7 @@ def marks_of_file(text):
     found = MARKS_OF_FILE.search(text)
     if found is None or " if " in found[1]:
         return set()
-    return set(re.findall(r"\bmark\.(\w+)", found[1]))
+    return set(re.findall(r"\bmark\.(\w+)", found[1].replace(MARKS_OF_MOUNTS, "mark.mount")))
 
 
 def pytest_collection_modifyitems(config, items):

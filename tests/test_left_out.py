@@ -9,7 +9,7 @@ from tests.conftest import marks_of_file, pytest_ignore_collect
 FAST = "not slow and not thorough and not mount"
 SLOW = "pytestmark = pytest.mark.slow\n\nimport torch\n"
 LIST = (
-    "pytestmark = [\n    *NEEDS_MOUNT,\n    pytest.mark.slow,\n    "
+    "pytestmark = [\n    *marks(),\n    pytest.mark.slow,\n    "
     "pytest.mark.timeout(9),\n]\n\ndef f():\n    pass\n"
 )
 
@@ -19,6 +19,8 @@ LIST = (
     [
         (SLOW, {"slow"}),
         (LIST, {"slow", "timeout"}),
+        ("pytestmark = NEEDS_MOUNT\n\nx = 1\n", {"mount"}),
+        ("pytestmark = [*NEEDS_MOUNT, pytest.mark.slow]\n\nx = 1\n", {"mount", "slow"}),
         ("@pytest.mark.slow\ndef test_x():\n    pass\n", set()),
         ("pytestmark = pytest.mark.slow if IS_OLD else ()\n\nx = 1\n", set()),
     ],
