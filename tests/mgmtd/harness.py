@@ -413,7 +413,7 @@ class Cluster:
                 info = await self.info()
                 if condition(info):
                     return info
-                await trio.sleep(0.01)
+                await trio.sleep(0.05)
         raise AssertionError(f"not within {timeout_s} s: {await self.info()}")
 
     async def wait_primary(self, *candidates: Manager) -> None:
