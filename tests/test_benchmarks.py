@@ -324,6 +324,7 @@ def test_a_table_is_drawn(tmp_path, monkeypatch):
     assert "nothing here is measured next to the machine" in picture.read_text()
 
 
+@pytest.mark.thorough
 def test_programs_find_the_files_that_they_are_told_of(tmp_path):
     source = apps.make_source(tmp_path / "source", 30)
     place = tmp_path / "place"
@@ -625,6 +626,7 @@ def test_bare_processes_without_lent_blocks(tmp_path):
     assert bare.bare_reads(local, 40, may_borrow=False).mib_s > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("may_borrow", [True, False])
 def test_a_bare_replica_keeps_what_it_passes_on(tmp_path, may_borrow):
     blocks = [memoryview(bytearray(os.urandom(MIB))) for _ in range(bare.SLOT_COUNT + 3)]

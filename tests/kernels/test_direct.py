@@ -179,6 +179,7 @@ def test_the_child_of_a_fork_reads_too(kernel, tmp_path):
     subprocess.run([sys.executable, "-c", FORKS, kernel.__name__, str(path)], check=True)
 
 
+@pytest.mark.thorough
 def test_nothing_stays(kernel, fd):
     buffers = [bytearray(100) for _ in range(70)]
 

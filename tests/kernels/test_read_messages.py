@@ -233,6 +233,7 @@ def test_replies_that_cannot_be_are_refused(kernel):
                 kernel.rows_reply(REPLY_COLUMNS, *columns)
 
 
+@pytest.mark.thorough
 def test_nothing_is_kept(kernel):
     """Neither of what was returned nor of what was refused."""
     message = request_of(ROWS)

@@ -229,6 +229,7 @@ def test_both_do_the_same(descriptor, wanted, block):
         assert found == read(reads_twin, chunks, wanted, cold_min=cold_min, block=block)
 
 
+@pytest.mark.thorough
 def test_nothing_is_kept(kernel, descriptor):
     """Neither of what was returned nor of what was refused."""
     chunks, view = chunks_of(descriptor), memoryview(bytearray(40))

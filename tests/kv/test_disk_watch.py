@@ -93,6 +93,7 @@ def test_a_flush_that_does_not_return_is_noticed(watch, told):
         wait_for(told)
 
 
+@pytest.mark.thorough
 async def test_a_flush_hangs_also_while_the_event_loop_serves_reads(
     tmp_path, watch, told, monkeypatch
 ):

@@ -165,6 +165,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.thorough
 async def test_a_process_that_was_killed_on_a_full_disk_begins_again(disk):
     """What it had set aside lay behind its log for nobody,
     and opening found no room for the tables.

@@ -2,6 +2,7 @@
 and random large ones against a search of another kind.
 """
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def steps(tables, waits):
                     yield tables, waits | {wait}
 
 
+@pytest.mark.thorough
 def test_in_a_small_world_exactly_the_waits_that_never_end_are_told():
     """Three owners of two clients, two files, locks for reading and writing:
     each state that there can be.

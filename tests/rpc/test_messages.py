@@ -46,9 +46,11 @@ def test_every_file_is_looked_at():
 def test_every_field_of_every_type_gets_values():
     missed = []
     for descriptor in descriptors():
-        seen = set()
+        unseen = {field.name for field in descriptor.fields}
         for number in range(40):
+            if not unseen:
+                break
             message = message_of(random.Random(number), descriptor)
-            seen |= {field.name for field, _ in message.ListFields()}
-        missed += [f"{descriptor.name}.{f.name}" for f in descriptor.fields if f.name not in seen]
+            unseen -= {field.name for field, _ in message.ListFields()}
+        missed += [f"{descriptor.name}.{field}" for field in unseen]
     assert not missed

@@ -255,6 +255,7 @@ class Nodes:
         return await self._channel.call(method, request, **options)
 
 
+@pytest.mark.thorough
 async def test_of_a_file_that_is_written_beside_the_reads_nothing_is_read_but_what_matches(
     unix, process, storage, caplog
 ):

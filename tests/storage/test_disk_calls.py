@@ -186,6 +186,7 @@ async def test_the_end_waits_for_calls_that_go_on_but_not_for_ever(calls, runtim
     assert calls.lost_count == 1
 
 
+@pytest.mark.thorough
 async def test_a_call_that_computes_is_left_in_peace(calls, runtime, engine):
     """On a machine whose cores were all busy a disk in memory was given up:
     a call that computed took 10 s.

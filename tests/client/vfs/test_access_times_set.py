@@ -84,7 +84,7 @@ class Program:
             assert setting.explains(shown), (name, shown, setting.value_ns)
 
 
-@pytest.mark.parametrize("seed", first_quick(range(10), 3))
+@pytest.mark.parametrize("seed", first_quick(range(10)))
 async def test_what_was_set_is_undone_by_no_read_before(
     autojump_clock, mounts, cluster, slow_meta, seed
 ):

@@ -514,9 +514,9 @@ def test_nothing_is_told_of_a_name_that_is_not_so(seed):
 
 
 def test_the_model_finds_names():
-    models = [Model(random.Random(seed)).run() for seed in range(20)]
-    assert sum(m.absent_count for m in models) > 1000
-    assert sum(m.known_count for m in models) > 1000
+    models = [Model(random.Random(seed)).run() for seed in range(5)]
+    assert sum(m.absent_count for m in models) > 250
+    assert sum(m.known_count for m in models) > 250
 
 
 def count_wrong():

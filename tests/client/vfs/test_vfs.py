@@ -12,7 +12,7 @@ from tests.examples import first_quick
 from .conftest import ROOT, set_length
 
 
-@pytest.mark.parametrize("seed", first_quick(range(6), 3))
+@pytest.mark.parametrize("seed", first_quick(range(6), 2))
 async def test_random_operations_against_a_bytearray(autojump_clock, mounts, cluster, seed):
     rng = random.Random(seed)
     cluster.chunks.delay_s = rng.choice([0.0, 0.3])
