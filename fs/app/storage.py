@@ -12,7 +12,7 @@ import trio
 
 from ..chunkengine.api import ChunkEngine
 from ..chunkengine.factory import open_engine
-from ..chunkengine.flush_probe import require_answer, require_quick_flushes
+from ..chunkengine.flush_probe import require_quick_flushes, wait_for_answer
 from ..chunkengine.known_disks import LIST_NAME, KnownDisks
 from ..chunkengine.refused import refused_engine
 from ..node.membership import Membership
@@ -111,7 +111,7 @@ async def _open(
 ) -> ChunkEngine:
     def open_disk() -> ChunkEngine:
         calls.judge.learn_device()
-        require_answer(Path(disk.path))
+        wait_for_answer(Path(disk.path))
         return open_engine(
             disk.path,
             cluster_id=process.config.process.cluster_id,
