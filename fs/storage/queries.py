@@ -14,11 +14,11 @@ from ..schema.ids import CHUNK_ID_BYTES, ChunkId, InodeId
 from ..schema.layout import CHUNK_COUNT_MAX
 from ..schema.proto import storage_pb2
 from ..schema.status import FsError, Status
+from .chunk_messages import state_to_pb
 from .context import StorageContext
 from .finished_cuts import BEHIND
 from .read_versions import committed_version
 from .replica import UpdateType
-from .resync import state_to_pb
 from .settle import settle_if_left
 from .target import LocalTarget
 from .targets import Place

@@ -18,7 +18,7 @@ Source: deepseek-ai/3FS src/storage/sync/ResyncWorker.cc; decisions in resync_pl
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as joined
 from itertools import islice, takewhile
@@ -29,17 +29,18 @@ from ..chunkengine.api import ChunkState
 from ..rpc.buffer_pool import BufferPool
 from ..schema import services
 from ..schema.config import StorageSection
-from ..schema.ids import ChunkId, InodeId
+from ..schema.ids import ChunkId
 from ..schema.lacks import require_passing
 from ..schema.proto import storage_pb2
 from ..schema.routing import PublicState
 from ..schema.status import FsError, Status
-from .channels import Tag, UpdateResult
+from .chunk_messages import result_to_pb, state_from_pb
 from .context import StorageContext
 from .copies import Repaired, repair_copy
 from .damage import note_damage
 from .forward import forward
 from .outgoing import Outgoing
+from .rate_limit import RateLimit
 from .replica import UpdateType
 from .resync_groups import (
     BYTES_UNDER_WAY_MAX,
@@ -53,7 +54,6 @@ from .resync_plan import Item, Need, merge, window_end
 from .settle import settle
 from .target import LocalTarget, ResyncProgress
 from .targets import Place
-from .there import state_from_pb
 from .transfer import transfer
 
 log = logging.getLogger(__name__)
@@ -66,70 +66,6 @@ DONE_TIMEOUT_S = 120.0
 
 CHANNEL_COUNT_MAX = 50_000
 """Channels handed over; at 100 bytes each they fit into one message."""
-
-
-LOOK_INTERVAL_S = 1.0
-"""Who waits for the rate limit looks so often whether that is still of use."""
-
-
-class RateLimit:
-    """Spreads bytes over time; shared by all resyncs of a process."""
-
-    def __init__(self, bytes_per_s_max: int) -> None:
-        self._bytes_per_s_max = bytes_per_s_max
-        self._free_at_s = 0.0
-        """For whoever comes now: behind all who wait."""
-        self._taken_until_s = 0.0
-        """By those who wait no more."""
-        self._changed = trio.Event()
-
-    def adopt(self, bytes_per_s_max: int) -> None:
-        """Spread bytes otherwise from now on, also those that wait:
-        a limit that was far too low holds nothing up once it is raised.
-        """
-        self._bytes_per_s_max = bytes_per_s_max
-        self._taken_until_s = 0.0
-        self._divide_anew(0.0)
-
-    @property
-    def group_bytes_max(self) -> int:
-        """How much may be sent at once: no more than an eighth of a second allows."""
-        limit = self._bytes_per_s_max
-        return min(GROUP_BYTES_MAX, limit // 8) if limit else GROUP_BYTES_MAX
-
-    async def take(self, byte_count: int, is_wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Wait until `byte_count` more bytes are allowed:
-        none are at once, as are any where the limit is 0.
-
-        Args:
-            byte_count: how many.
-            is_wanted: asked while it waits; who is not wanted any more gives
-                its turn to those behind it.
-
-        Returns:
-            Whether they are allowed; False if they are not wanted any more.
-        """
-        while self._bytes_per_s_max and byte_count:
-            start_s = max(trio.current_time(), self._free_at_s)
-            self._free_at_s = end_s = start_s + byte_count / self._bytes_per_s_max
-            changed = self._changed
-            await trio.lowlevel.checkpoint()
-            while not changed.is_set() and trio.current_time() < start_s:
-                if not is_wanted():
-                    self._divide_anew(self._taken_until_s)
-                    return False
-                with trio.move_on_at(min(start_s, trio.current_time() + LOOK_INTERVAL_S)):
-                    await changed.wait()
-            if not changed.is_set():  # otherwise again, by what is so now
-                self._taken_until_s = max(self._taken_until_s, end_s)
-                break
-        return True
-
-    def _divide_anew(self, free_at_s: float) -> None:
-        """Have all who wait take their turns again, from `free_at_s` on."""
-        self._free_at_s = free_at_s
-        self._changed.set()
-        self._changed = trio.Event()
 
 
 class Resync:
@@ -229,7 +165,7 @@ class Resync:
                 chain_version=chain_version,
                 target_id=successor.target_id,
                 channels=[
-                    _channel_to_pb(tag, result)
+                    result_to_pb(tag, result)
                     for tag, result in target.channels.results(CHANNEL_COUNT_MAX)
                 ],
             ),
@@ -299,7 +235,7 @@ class Resync:
             # Before any lock: no update waits for it.  Nor does the next attempt wait for the
             # turns of one that is over.
             if not await self._rate.take(byte_count, partial(self._is_current, place)):
-                self._context.place_now(place.chain.chain_id, place.chain.chain_version)
+                self._context.place_now(place.chain.chain_id, place.chain.chain_version)  # raises
             if byte_count and left[0].need is Need.TRANSFER and not left[0].is_suspect:
                 if len(left) > 1:  # they may have grown since they were listed
                     byte_count = min(byte_count, GROUP_BYTES_MAX)
@@ -445,50 +381,6 @@ def _bytes_now(target: LocalTarget, items: Sequence[Item]) -> int:
     disk = target.disk
     states = (disk.run_inline(disk.engine.get, target.target_id, item.chunk_id) for item in items)
     return sum(state.length for state in states if state is not None)
-
-
-def state_to_pb(state: ChunkState) -> storage_pb2.ChunkMetaPb:
-    """Return the wire form of a listed chunk."""
-    return storage_pb2.ChunkMetaPb(
-        inode_id=state.chunk_id.inode_id,
-        chunk_index=state.chunk_id.index,
-        chain_version=state.chain_version,
-        commit_ver=state.commit_ver,
-        pending_ver=state.pending_ver,
-        length=state.length,
-        checksum=state.checksum,
-        chunk_size_bytes=state.chunk_size_bytes,
-        is_damaged=state.is_damaged,
-    )
-
-
-def _channel_to_pb(tag: Tag, result: UpdateResult) -> storage_pb2.ChannelResultPb:
-    return storage_pb2.ChannelResultPb(
-        tag=storage_pb2.TagPb(
-            client_id=tag.client_id,
-            channel_id=tag.channel_id,
-            sequence=tag.sequence,
-            request_id=tag.request_id,
-        ),
-        update_ver=result.update_ver,
-        chunk_length=result.chunk_length,
-        chunk_checksum=result.chunk_checksum,
-        inode_id=result.chunk_id.inode_id if result.chunk_id else 0,
-        chunk_index=result.chunk_id.index if result.chunk_id else 0,
-        is_remove=result.is_remove,
-    )
-
-
-def result_from_pb(message: storage_pb2.ChannelResultPb) -> tuple[Tag, UpdateResult]:
-    """Return whose update it was, and what came of it."""
-    wire, chunk_id = message.tag, ChunkId(InodeId(message.inode_id), message.chunk_index)
-    return Tag(wire.client_id, wire.channel_id, wire.sequence, wire.request_id), UpdateResult(
-        message.update_ver,
-        message.chunk_length,
-        message.chunk_checksum,
-        chunk_id if message.inode_id else None,
-        message.is_remove,
-    )
 
 
 def _until(states: Sequence[ChunkState], end: bytes | None) -> Sequence[ChunkState]:

@@ -20,6 +20,7 @@ from ..schema.status import FsError, Status
 from ..schema.user import User
 from . import queries
 from .answers import take_over_updates
+from .chunk_messages import result_from_pb, state_to_pb
 from .context import StorageContext
 from .copies import read_copy
 from .local_state import Hold
@@ -28,7 +29,7 @@ from .on_disk import note_offline
 from .read_one import read_one
 from .read_path import read_batch, read_packed
 from .relay import Relays, check_names, check_rights
-from .resync import PAGE_CHUNK_COUNT, result_from_pb, state_to_pb
+from .resync import PAGE_CHUNK_COUNT
 from .target_changes import TargetChanges
 from .targets import Place
 from .update_group import run_group

@@ -2,9 +2,10 @@
 
 from ..chunkengine.api import ChunkState
 from ..schema import services
-from ..schema.ids import ChunkId, InodeId, TargetId
+from ..schema.ids import ChunkId, TargetId
 from ..schema.proto import storage_pb2
 from ..schema.routing import Chain
+from .chunk_messages import state_from_pb
 from .context import StorageContext
 
 CALL_TIMEOUT_S = 10.0
@@ -72,20 +73,6 @@ async def state_there(
         sender_epoch=sender_epoch,
     )
     return next((state for state in listed if state.chunk_id == chunk_id), None)
-
-
-def state_from_pb(message: storage_pb2.ChunkMetaPb) -> ChunkState:
-    """Inverse of `state_to_pb`, as far as it goes: nothing of a pending version but its number."""
-    return ChunkState(
-        ChunkId(InodeId(message.inode_id), message.chunk_index),
-        message.commit_ver,
-        message.chain_version,
-        message.length,
-        message.checksum,
-        message.chunk_size_bytes,
-        message.pending_ver,
-        is_damaged=message.is_damaged,
-    )
 
 
 def _ref(chain: Chain) -> storage_pb2.ChainRefPb:

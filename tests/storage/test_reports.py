@@ -9,6 +9,7 @@ from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage import resync
 from fs.storage.local_state import Hold
+from fs.storage.rate_limit import RateLimit
 
 from .cluster import CHUNK, content, open_caller, open_cluster
 
@@ -34,7 +35,7 @@ async def test_the_progress_of_a_resync_is_reported(mock_clock, monkeypatch):
             await client.write(0, b"y" * CHUNK, index)
         await trio.sleep(2)  # space is measured now and then
         assert not report(cluster, 1).HasField("resync")
-        cluster.nodes[1].storage._resync._rate = resync.RateLimit(2 * CHUNK)
+        cluster.nodes[1].storage._resync._rate = RateLimit(2 * CHUNK)
         await cluster.start_node(2)
         await cluster.wait_states({1: "SERVING", 2: "SYNCING"})
         seen = []

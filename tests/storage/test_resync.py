@@ -12,7 +12,6 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage import resync
-from fs.storage.resync_groups import GROUP_BYTES_MAX
 from fs.storage.target import ResyncProgress
 
 from .cluster import INODE, content, open_caller, open_cluster
@@ -298,62 +297,6 @@ async def test_leftovers_are_settled_by_resync(mock_clock):
         assert content(cluster, 3, 1)[:2] == (2, 0)
         assert (await client.update(request, b"open")).update_ver == 2
         assert_equal(cluster, range(3))
-
-
-async def test_the_rate_limit_spreads_bytes(mock_clock):
-    limit = resync.RateLimit(1000)
-    start_s = trio.current_time()
-    for _ in range(5):
-        await limit.take(500)
-    assert 1.9 < trio.current_time() - start_s < 2.1
-    assert limit.group_bytes_max == 125
-    assert resync.RateLimit(1 << 40).group_bytes_max == GROUP_BYTES_MAX
-    free = resync.RateLimit(0)
-    assert free.group_bytes_max == GROUP_BYTES_MAX
-    await free.take(10**9)
-    assert trio.current_time() - start_s < 2.1
-
-
-@pytest.mark.parametrize(("new_limit", "took_s"), [(0, 0.0), (100, 5.0)])
-async def test_those_who_wait_go_on_by_a_new_rate_limit(mock_clock, new_limit, took_s):
-    limit = resync.RateLimit(1)
-    await limit.take(100_000)
-    ended_s = []
-
-    async def take():
-        await limit.take(500)
-        ended_s.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(take)
-        nursery.start_soon(take)
-        await trio.sleep(10)
-        assert not ended_s
-        began_s = trio.current_time()
-        limit.adopt(new_limit)
-    assert ended_s == [began_s, began_s + took_s]
-
-
-async def test_who_is_not_wanted_any_more_gives_its_turn_to_those_behind(mock_clock):
-    limit = resync.RateLimit(100)
-    began_s, wanted, ended = trio.current_time(), {"large"}, {}
-
-    async def take(name, byte_count):
-        allowed = await limit.take(byte_count, lambda: name != "large" or name in wanted)
-        ended[name] = (allowed, trio.current_time() - began_s)
-
-    assert await limit.take(2000)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(take, "large", 100_000)
-        await trio.sleep(1)
-        nursery.start_soon(take, "small", 100)
-        await trio.sleep(1)
-        wanted.clear()
-    allowed, ended_s = ended["large"]
-    assert not allowed and ended_s <= 2 + resync.LOOK_INTERVAL_S
-    assert ended["small"] == (True, pytest.approx(20.0))  # what was allowed before still counts
-    assert await limit.take(1)
-    assert trio.current_time() - began_s == pytest.approx(21.0)
 
 
 async def test_removals_wait_for_no_bytes_of_others(mock_clock):

@@ -17,7 +17,7 @@ from fs.schema.proto import mgmtd_pb2
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.status import FsError, Status
 from fs.storage.channels import Tag, UpdateResult
-from fs.storage.resync import _channel_to_pb, result_from_pb
+from fs.storage.chunk_messages import result_from_pb, result_to_pb
 from fs.storage.update_notes import (
     CLIENT_ID_BYTES_MAX,
     is_borne_out,
@@ -56,7 +56,7 @@ def test_stored_forms_are_read_back(tag, result):
     assert note.key == note_key(tag.client_id, tag.channel_id)
     found = read_note(note)
     assert (found.tag, found.result) == (tag, result)
-    assert result_from_pb(_channel_to_pb(tag, result)) == (tag, result)
+    assert result_from_pb(result_to_pb(tag, result)) == (tag, result)
 
 
 def test_other_notes_are_none_of_ours():
