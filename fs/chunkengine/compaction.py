@@ -5,11 +5,12 @@ record to name that block: same version, same bytes, one batch.  To the crash ru
 (fs/chunkengine/engine.py) it is an update like any other:
 
 a. The batch stores the record it replaces for undo; if a power loss tears the copy, `open` goes
-back to the old block. b. The old block is quarantined until the move is durable, and a group is
-only punched when all its blocks have
-   left the quarantine.  A reader that was there first keeps the old block pinned.
+   back to the old block.
+b. The old block is quarantined until the move is durable, and a group is only punched when all its
+   blocks have left the quarantine.  A reader that was there first keeps the old block pinned.
 c. Pending versions are not moved, and nothing is moved under them: a chunk with one, or being
-prepared, is left alone.  d. Bytes that do not match are not copied.  The caller hears of them.
+   prepared, is left alone.
+d. Bytes that do not match are not copied.  The caller hears of them.
 
 An update that begins while a chunk is copied wins: the copy is given up.  Nothing is moved while
 all space that is free is kept at hand (fs/chunkengine/space.py): it would not go back to the disk.

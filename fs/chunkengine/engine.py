@@ -1,28 +1,25 @@
-"""The chunk engine of one disk: versions of chunks,
-prepared and committed without waiting for the disk.
+"""The chunk engine of one disk: versions of chunks, prepared and committed without waiting for it.
 
 Crash rules, and why they hold.  An *epoch* is the time between the beginnings of two flushes.
 `sync` writes all data of an epoch to the disk (1), then its number with one synced metadata batch
 (2).  A process kill loses nothing: the kernel has data and log.  A power loss may drop or tear data
 written since (1), and drops a suffix of the batches since (2).
 
-a. *A durable record has its data.*  Records of durable epochs have it, by the order of
-(1) and (2).  A later record may
-   survive without its data.  But the batch that wrote it also wrote an undo record with the version
-   it replaced, the first time in its epoch.  `open` verifies by checksum exactly the chunks with
-   such undo records, and goes back to the newest whole version (fs/chunkengine/recovery.py).  A
-   version that was durable while it was pending replaces another without such a record.  It is
-   whole, and it is what the undo record of the next replacement stores.  An append in place changes
-   no byte of the committed version, so the older version stays whole below it.
-b. *A freed block is not reused before the freeing record is durable*, unless no durable
-record can ever name it.  This
-   is the ledger's quarantine.  `open` flushes everything first, since an earlier process may have
-   freed blocks and died before it was durable.
-c. *A pending version is found again.*  `prepare` stores it in one batch, with its block
-and owner.  `open` loads all of
-   them and drops torn ones; `get` shows the others for storage to resolve.  A version that is
-   committed by the batch that makes it never was pending.  After a power loss it is there whole, or
-   the version that it replaced is (a).
+a. *A durable record has its data.*  Records of durable epochs have it, by the order of (1) and (2).
+   A later record may survive without its data.  But the batch that wrote it also wrote an undo
+   record with the version it replaced, the first time in its epoch.  `open` verifies by checksum
+   exactly the chunks with such undo records, and goes back to the newest whole version
+   (fs/chunkengine/recovery.py).  A version that was durable while it was pending replaces another
+   without such a record.  It is whole, and it is what the undo record of the next replacement
+   stores.  An append in place changes no byte of the committed version, so the older version stays
+   whole below it.
+b. *A freed block is not reused before the freeing record is durable*, unless no durable record can
+   ever name it.  This is the ledger's quarantine.  `open` flushes everything first, since an
+   earlier process may have freed blocks and died before it was durable.
+c. *A pending version is found again.*  `prepare` stores it in one batch, with its block and owner.
+   `open` loads all of them and drops torn ones; `get` shows the others for storage to resolve.  A
+   version that is committed by the batch that makes it never was pending.  After a power loss it is
+   there whole, or the version that it replaced is (a).
 d. *Torn or rotten bytes are never served.*  Each read verifies every checksum block it touches
    (fs/chunkengine/verified.py), and copy-on-write verifies what it copies.
 
