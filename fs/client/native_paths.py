@@ -218,7 +218,7 @@ class Paths:
     ) -> list[meta_pb2.DentryPb]:
         entries: list[meta_pb2.DentryPb] = []
         after = b""
-        while True:
+        while count_max is None or len(entries) < count_max:
             count_left = LIST_PAGE_COUNT if count_max is None else count_max - len(entries)
             request = meta_pb2.ListReq(
                 caller=self._identity.caller(),
@@ -229,9 +229,10 @@ class Paths:
             )
             page = await self._meta.call(services.META_LIST, request)
             entries.extend(page.entries)
-            if not page.has_more or len(entries) == count_max:
-                return entries
+            if not page.has_more:
+                break
             after = page.entries[-1].name
+        return entries
 
     async def find(self, path: str, *, depth_max: int | None = None) -> list[FoundPath]:
         """Return everything below a directory, by path; links are named, not followed.

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from fs.client import native_paths
 from fs.client.meta_client import caller_of
 from fs.client.native import EmberFs, Identity
 from fs.meta import records
@@ -209,6 +210,20 @@ async def test_a_listing_says_why_it_tells_nothing_of_a_name(client, world, monk
 
     monkeypatch.setattr(fs, "_list", list_bare)
     assert [one.name for one in await fs.listdir("/t")] == ["a"]  # the other is gone by now
+
+
+async def test_as_many_entries_are_listed_as_are_asked_for(client, monkeypatch):
+    fs = client()
+    await fs.makedirs("/t")
+    names = ["a", "b", "c"]
+    for name in names:
+        await fs.mkdir(f"/t/{name}")
+    for page_count in (1, 2, 1024):
+        monkeypatch.setattr(native_paths, "LIST_PAGE_COUNT", page_count)
+        for count in range(5):
+            found = await fs.listdir("/t", count_max=count)
+            assert [one.name for one in found] == names[:count]
+        assert [one.name for one in await fs.listdir("/t")] == names
 
 
 async def test_what_is_removed_during_a_search_is_left_out(client, monkeypatch):
