@@ -18,7 +18,7 @@ import trio
 
 from ..runtime.ports import Buffer, Runtime
 from ..schema import services
-from ..schema.ids import InodeId
+from ..schema.ids import InodeId, SessionId
 from ..schema.inode import Inode, InodeType, inode_from_pb
 from ..schema.layout import MIB
 from ..schema.proto import meta_pb2
@@ -174,7 +174,13 @@ class EmberFs(Trash, Limits, Trees):
             return self._read_only(inode_from_pb(reply.inode), path, brought_bytes(reply), asked_s)
         request.session.session_id, request.session.is_write = session_id, True
         with self._changes.opening() as opening:
-            reply = await self._meta.call(services.META_OPEN, request)
+            try:
+                reply = await self._meta.call(services.META_OPEN, request)
+            except BaseException as error:
+                is_refused = isinstance(error, FsError) and error.definite
+                if self._ending is not None and not is_refused:  # it may be open by now
+                    self._ending.end(found.inode_id, SessionId(session_id))
+                raise
             return self._writable(reply, path, session_id, opening, asked_s)
 
     def _writable(

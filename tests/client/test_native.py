@@ -6,7 +6,7 @@ what it reports, what it refuses, what failures leave.
 import os
 import random
 from array import array
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -545,6 +545,35 @@ async def test_a_session_whose_report_was_not_taken_is_ended_later(
     await trio.sleep(2 * PAUSE_S)
     assert not any(cluster.sessions.values())
     assert await fs.read_file("/f") == b"data"
+
+
+@pytest.mark.parametrize("way", ["cut off", "not answered", "refused"])
+async def test_a_session_whose_open_is_not_answered_is_ended(
+    autojump_clock, client, cluster, ending, way
+):
+    """It stayed open for as long as the client lived, and nobody had it."""
+    fs = client(ending=ending)
+    await fs.write_file("/f", b"data")
+    call = fs._meta.call
+
+    async def open_unheard(method, request, **options):
+        if way == "refused" and method.name == "Open":
+            raise FsError(Status.ACCESS_DENIED, "test")
+        reply = await call(method, request, **options)
+        if method.name == "Open":
+            await (trio.sleep_forever if way == "cut off" else partial(trio.sleep, 1))()
+            raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
+        return reply
+
+    fs._meta.call = open_unheard
+    cluster.calls.clear()
+    with suppress(FsError), trio.move_on_after(5):
+        await fs.open("/f", is_writable=True)
+        pytest.fail("it is open")
+    assert any(cluster.sessions.values()) is (way != "refused")
+    await trio.sleep(2 * PAUSE_S)
+    assert not any(cluster.sessions.values())
+    assert ("PruneSessions" in cluster.calls) is (way != "refused")
 
 
 async def test_a_session_whose_close_is_cut_off_is_ended_later(
