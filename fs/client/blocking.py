@@ -4,7 +4,8 @@ One background thread runs the event loop with the connections; calls from any t
 to it and wait for the answer.
 
 Invariants:
-    - After `close` (or leaving the `with` block) no thread of ours is left.
+    - After `close` (or leaving the `with` block) no thread of ours is left.  Who is interrupted
+      while it connects leaves a thread that ends as soon as it has connected, or cannot.
     - What moves bytes into or out of the caller's memory ends with the call, also where an
       interrupt ends that: reads are cut off, writes end.  All else goes on without the caller, as
       a close that is half done had better.
@@ -151,6 +152,8 @@ class BlockingFs:
         self._stop: trio.Event | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
+        self._is_given_up = False
+        """Whoever was to use it was interrupted before it had connected."""
         self._thread = threading.Thread(target=self._main, name="emberfs-client", daemon=True)
 
     def _main(self) -> None:
@@ -166,11 +169,17 @@ class BlockingFs:
             self._token = trio.lowlevel.current_trio_token()
             self._stop = trio.Event()
             self._ready.set()
-            await self._stop.wait()
+            if not self._is_given_up:
+                await self._stop.wait()
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait()
+        try:
+            self._thread.start()
+            self._ready.wait()
+        except BaseException:
+            self._is_given_up = True
+            self.close()  # if it has connected in this moment
+            raise
         if self._failure is not None:
             raise self._failure
         return self

@@ -14,6 +14,7 @@ from fs.client.interruptible import InterruptibleCall
 from fs.client.native import EmberFs
 from fs.client.native_file import EmberFile
 from fs.runtime.ports import Runtime
+from fs.schema.status import FsError, Status
 from tests.client.fakes import FakeClock, FakeCluster, run_inline
 from tests.client.test_native import PathMeta
 
@@ -46,6 +47,31 @@ def fs():
 
     with BlockingFs(connected) as fs:
         yield fs
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_is_interrupted_while_it_connects_leaves_no_thread(interrupt, is_there):
+    """It stayed connected for as long as the process lived, and nobody could end it."""
+    given_up, ended = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def connected():
+        interrupt()
+        await trio.to_thread.run_sync(given_up.wait)
+        if not is_there:
+            raise FsError(Status.RPC_TIMEOUT, "no manager answers")
+        try:
+            yield None
+        finally:
+            ended.set()
+
+    fs = BlockingFs(connected)
+    with pytest.raises(Interrupted):
+        fs.__enter__()
+    given_up.set()
+    fs._thread.join()
+    assert ended.is_set() is is_there
+    assert not fs.is_usable
 
 
 WAYS = {
