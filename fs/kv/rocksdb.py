@@ -393,13 +393,22 @@ class RocksDbEngine(LocalEngine):
         """
         if self._flush_done is None and self.now_s() - full_since_s >= REOPEN_INTERVAL_S:
             self._full_since_s = self.now_s()
-            log_bytes = sum(path.stat().st_size for path in logs(self._path))
-            free, wanted = shutil.disk_usage(self._path).free, 2 * log_bytes + REOPEN_FREE_BYTES_MIN
-            if free >= wanted:
+            if self._has_space():
                 self._reopen()
                 raise FsError(Status.KV_TOO_OLD, f"{self._path}: opened anew after a full disk")
-            self._full_what = f"{free} bytes are free, changes go on with {wanted}"
         raise FsError(Status.NO_SPACE, self._full())
+
+    def _has_space(self) -> bool:
+        """Return whether there is space for opening; what is known of it is told from now on."""
+        try:
+            _, log_bytes = sizes(self._path)
+            free = shutil.disk_usage(self._path).free
+        except OSError as error:
+            self._full_what = f"how much is free cannot be found out: {error}"
+            return False
+        wanted = 2 * log_bytes + REOPEN_FREE_BYTES_MIN
+        self._full_what = f"{free} bytes are free, changes go on with {wanted}"
+        return free >= wanted
 
     def _full(self) -> str:
         return f"key-value store {self._path}: the disk is full: {self._full_what}"

@@ -1,6 +1,7 @@
 """What only the embedded engine does: format, lock, shared flushes, failures of the disk."""
 
 # ruff: noqa: ARG001 - a test that sleeps names the clock it wants
+import errno
 import gc
 import os
 import subprocess
@@ -343,6 +344,27 @@ async def test_a_full_store_that_cannot_be_opened_anew_ends_the_process(
         await expect(Status.IO_ERROR, put(engine, b"a"))
     with trio.fail_after(5):
         await expect(Status.IO_ERROR, engine.run())
+    await engine.aclose()
+
+
+async def test_a_full_store_whose_disk_does_not_tell_its_space_stays_full(
+    tmp_path, monkeypatch, autojump_clock
+):
+    """It was a bug, by all that showed."""
+
+    def broken(_path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    engine = await open_at(tmp_path / "kv")
+    engine._full_since_s = engine.now_s() - engine_module.REOPEN_INTERVAL_S
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module.shutil, "disk_usage", broken)
+        await expect(Status.NO_SPACE, put(engine, b"a"))
+        assert "Input/output error" in engine.trouble
+    await trio.sleep(engine_module.REOPEN_INTERVAL_S)
+    await expect(Status.KV_TOO_OLD, put(engine, b"a"))  # opened anew: whoever asked tries again
+    await put(engine, b"a")
+    assert not engine.trouble
     await engine.aclose()
 
 
