@@ -15,7 +15,6 @@ import trio
 from ..schema.ids import ChainId, TargetId
 from ..schema.routing import Chain, Target
 from ..schema.status import FsError
-from . import orders
 from .births import of_other_stores
 from .destinations import Cluster, Site
 from .moves import Order, Steps, View, next_steps
@@ -120,8 +119,7 @@ class Mover:
 
     async def _carry_out(self, order: Order) -> None:
         try:
-            with trio.move_on_after(orders.ORDER_TIMEOUT_S * 2):
-                await self._primary.tell(order)
+            await self._primary.tell(order)  # or raises within ORDER_TIMEOUT_S
             self.trouble.pop(order.target_id, None)
         except FsError as error:
             if self.trouble.get(order.target_id) != str(error):

@@ -1,5 +1,7 @@
 """One end of a connection by hand, which says what it likes, and what it says of memory."""
 
+import ctypes
+import mmap
 from types import SimpleNamespace
 
 import trio
@@ -63,3 +65,11 @@ def prefix_of(*pieces, count=None):
 
 def place_of(buffer):
     return PIECE.unpack(pieces_of([buffer]))[0]
+
+
+def protect(memory, is_readable):
+    """Take memory away from everybody who reads it, or give it back."""
+    address, _ = PIECE.unpack(pieces_of([memory]))
+    bits = mmap.PROT_READ | mmap.PROT_WRITE if is_readable else 0
+    library = ctypes.CDLL(None, use_errno=True)
+    assert not library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), bits)

@@ -13,7 +13,7 @@ import pytest
 import trio
 from xxhash import xxh3_64_intdigest
 
-from fs.kernels.lent import PIECE, PIECE_COUNT_MAX, pieces_of
+from fs.kernels.lent import PIECE_COUNT_MAX
 from fs.rpc.frame import FLAG_LENT, FLAG_TRACED, TRACE_BYTES, Kind, encode_header
 from fs.rpc.lending import STEP_BYTES, Borrower
 from fs.rpc.peer_memory import memory_behind
@@ -30,7 +30,7 @@ from fs.schema.proto import storage_pb2
 from fs.schema.proto.rpc_pb2 import HelloPb, LendPb
 from fs.schema.status import FsError, Status
 
-from .raw import Raw, place_of, prefix_of
+from .raw import Raw, place_of, prefix_of, protect
 
 WRITE, ECHO = services.STORAGE_WRITE, services.CORE_ECHO
 KIB = 1024
@@ -177,14 +177,6 @@ async def test_what_a_begun_call_takes_along_is_sent(unix, process, storage):
         data[:] = bytes(KIB)
         await ended.wait()
         assert storage.taken[1:] == [noise(KIB)] and p.server.lent_bytes == 32 * KIB
-
-
-def protect(memory, is_readable):
-    """Take memory away from everybody who reads it, or give it back."""
-    address, _ = PIECE.unpack(pieces_of([memory]))
-    bits = mmap.PROT_READ | mmap.PROT_WRITE if is_readable else 0
-    library = ctypes.CDLL(None, use_errno=True)
-    assert not library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), bits)
 
 
 async def test_after_a_payload_that_could_not_be_read_all_are_sent(unix, process, storage):

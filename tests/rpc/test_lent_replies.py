@@ -2,7 +2,6 @@
 and what either side that lies can do.
 """
 
-import ctypes
 import mmap
 import os
 import random
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from fs.kernels.lent import PIECE, pieces_of, read_lent
+from fs.kernels.lent import read_lent
 from fs.rpc import lent_replies
 from fs.rpc.api import Lending, Reply
 from fs.rpc.connection import Connection
@@ -43,7 +42,7 @@ from .lent_reads import (
     request_for,
     until,
 )
-from .raw import NONCE
+from .raw import NONCE, protect
 
 
 async def test_a_large_reply_is_read_where_it_lies(unix, process, storage):
@@ -211,14 +210,6 @@ async def test_a_connection_that_takes_no_more_calls_waits_for_who_reads(unix, p
         assert connection.is_closed
         assert p.server.lent_replies.lent_bytes == sum(total)
         await all_returned(p, storage)
-
-
-def protect(memory, is_readable):
-    """Take memory away from everybody who reads it, or give it back."""
-    address, _ = PIECE.unpack(pieces_of([memory]))
-    bits = mmap.PROT_READ | mmap.PROT_WRITE if is_readable else 0
-    library = ctypes.CDLL(None, use_errno=True)
-    assert not library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), bits)
 
 
 async def test_after_a_payload_that_could_not_be_read_all_are_sent(unix, process, storage):
