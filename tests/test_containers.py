@@ -320,6 +320,7 @@ def test_a_set_has_a_service_a_budget_and_is_spread(name):
     assert spread["labelSelector"]["matchLabels"] == labels
 
 
+@pytest.mark.thorough
 def test_all_processes_in_kubernetes_are_one_cluster():
     configs = {path.name: read_config(path) for path in CONFIG.iterdir()}
     managers = [configs[f"mgmtd-{i}.toml"].process.listen for i in range(3)]

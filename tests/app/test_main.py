@@ -138,6 +138,7 @@ print([one.name for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """
 
 
+@pytest.mark.thorough
 def test_a_terminal_that_is_closed_does_not_end_what_nohup_began():
     """SIGINT does, though shells have what they begin in the background ignore it."""
     for words, heard in (

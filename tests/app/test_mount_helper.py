@@ -49,6 +49,7 @@ def test_names_that_are_no_text_are_refused_in_a_line(words, capsys):
     assert "is not UTF-8 text" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_options_may_come_last_whatever_the_environment_says(tmp_path):
     env = {**ENV, "POSIXLY_CORRECT": "1"}
     child = helper("mount", str(tmp_path / "none"), str(tmp_path), "-f", "-o", "ro", env=env)

@@ -337,14 +337,14 @@ def test_last_chunk_is_committed_and_not_empty(lab) -> None:
 
 def test_removing_a_target_leaves_the_others(lab) -> None:
     for target in (1, 2):
-        for index in range(300):
+        for index in range(100):
             put(lab.engine, (TargetId(target), ChunkId(InodeId(7), index)), 1, b"x")
     prepare(lab.engine, (TargetId(1), ChunkId(InodeId(9), 0)), 1, b"x")
     lab.engine.remove_target(TargetId(1))
     engine = lab.reopen()
     assert engine.list_chunks(TargetId(1)) == []
     assert engine.used_bytes(TargetId(1)) == 0
-    assert engine.used_bytes(TargetId(2)) == 300 * 64 * KIB
+    assert engine.used_bytes(TargetId(2)) == 100 * 64 * KIB
     check_books(engine._meta)
 
 
@@ -396,7 +396,7 @@ def test_threads_on_different_chunks_beside_readers(lab) -> None:
 
     def write(target: int) -> None:
         workload = Workload(target, [(TargetId(target), ChunkId(InodeId(7), n)) for n in range(3)])
-        for _ in range(60):
+        for _ in range(30):
             workload.step(engine)
         workload.check_now(engine)
 

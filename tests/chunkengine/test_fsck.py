@@ -255,6 +255,7 @@ def test_the_command_reports_repairs_and_tells_by_its_exit_code(path, capsys) ->
     assert "damaged: target 1" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_disk_in_use_is_left_alone(path, capsys) -> None:
     program = (
         "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib "
@@ -272,6 +273,7 @@ def test_a_disk_in_use_is_left_alone(path, capsys) -> None:
     assert fsck_disk(path, is_repair=False, as_json=False, has_data=True) == 0
 
 
+@pytest.mark.thorough
 def test_no_engine_opens_a_disk_that_is_being_checked(path) -> None:
     program = (
         "import sys; from fs.chunkengine.meta_rocksdb import RocksMetaStore as R; from pathlib "

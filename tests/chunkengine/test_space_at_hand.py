@@ -169,19 +169,19 @@ def test_a_full_disk_gives_all_of_it_to_blocks_of_other_sizes_and_to_the_metadat
     disk = SimulatedDisk(capacity_bytes=1024 * GROUP)
     section = StorageSection(checksum_block_bytes=65536, reject_create_free_bytes_min=16 * MIB)
     engine = memory_engine(disk, cluster_id="c", node_id=1, section=section)
-    save(engine, 7, 100 * BLOCKS_PER_GROUP)
-    remove(engine, 7, 100 * BLOCKS_PER_GROUP)
+    save(engine, 7, 40 * BLOCKS_PER_GROUP)
+    remove(engine, 7, 40 * BLOCKS_PER_GROUP)
     spare, kept = disk.spare_bytes, len(held(disk)) * BLOCK
-    assert kept == 100 * GROUP
+    assert kept == 40 * GROUP
     disk.capacity_bytes = disk.reserved_bytes()
     engine.prepare_write(*chunk(0, 9), version=1, chunk_size_bytes=4 * MIB, offset=0, data=BYTES)
     assert len(held(disk)) * BLOCK == EACH_KEPT_BYTES, "below what the store may need"
     engine.commit(*chunk(0, 9), version=1, chain_version=1)
     engine.sync()
     assert disk.spare_bytes == spare, "that comes later"
-    save(engine, 8, 10, bytes(4 * MIB))
+    save(engine, 8, 4, bytes(4 * MIB))
     with pytest.raises(FsError, match="NO_SPACE"):
-        save(engine, 10, 30, bytes(4 * MIB))
+        save(engine, 10, 12, bytes(4 * MIB))
 
 
 def test_a_disk_opened_again_has_nothing_at_hand_and_loses_nothing() -> None:

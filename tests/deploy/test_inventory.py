@@ -88,6 +88,7 @@ def test_the_example_makes_valid_files():
     assert parse_config(client_config(inventory), Path()).auth.key_file.endswith("/training.key")
 
 
+@pytest.mark.thorough
 def test_the_example_can_be_planned_with_its_racks_and_weights():
     inventory = read_inventory(EXAMPLE)
     hosts = {host.name: host for host in inventory.hosts}

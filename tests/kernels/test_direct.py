@@ -76,7 +76,7 @@ def test_those_in_a_line_all_read_what_they_want(kernel, fd, bytes_max):
 
     def read(seed):
         rng = random.Random(seed)
-        for number in range(40):
+        for number in range(20):
             wanted = [
                 (rng.randrange(200_000), rng.choice([0, 1, 4096, 70_000]))
                 for _ in range(rng.choice([0, 1, 5, 70]))

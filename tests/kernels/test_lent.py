@@ -14,6 +14,7 @@ import pytest
 
 from fs.kernels import lent, lent_twin
 from fs.kernels.lent_twin import NONCE_BYTES, PIECE, PIECE_COUNT_MAX, RANGE
+from tests.examples import many
 
 from .fuzz_io import LentFuzzer
 
@@ -300,7 +301,7 @@ def test_ranges_that_make_no_sense_are_refused_before_anything_is_read(kernel, f
 @pytest.mark.skipif(compiled is None, reason="not compiled: python setup.py build_ext --inplace")
 def test_random_calls_end_alike():
     with LentFuzzer(compiled, 1) as fuzzer:
-        for _ in range(2000):
+        for _ in range(many(2000)):
             fuzzer.call_each()
-        assert fuzzer.done > 100 and fuzzer.files_read > 100
+        assert fuzzer.done > many(100) and fuzzer.files_read > many(100)
     assert lent_twin.PIECE.size == 16

@@ -519,7 +519,7 @@ async def test_bank_keeps_its_money(lab, autojump_clock):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(auditor)
-        for seed in range(10):
+        for seed in range(6):
             nursery.start_soon(teller, seed)
     assert sum(int(value) for _, value in await rows(lab.engine)) == 800
 
@@ -550,7 +550,7 @@ async def test_cycle_stays_one_cycle(lab, autojump_clock):
             await transact(lab.engine, swap, runtime=lab.runtime, retry_time_s_max=1000)
 
     async with trio.open_nursery() as nursery:
-        for seed in range(10):
+        for seed in range(6):
             nursery.start_soon(swapper, seed)
     ring = dict(await rows(lab.engine))
     node, seen = b"00", []

@@ -193,6 +193,7 @@ async def test_a_new_store_on_a_full_disk_is_told_as_that(tmp_path, monkeypatch)
     assert caught.value.status is Status.IO_ERROR
 
 
+@pytest.mark.thorough
 async def test_nothing_is_given_back_of_a_store_that_is_open(disk):
     """Its process takes for there what it has set aside."""
     engine = await open_at(disk)

@@ -76,7 +76,7 @@ async def test_nodes_with_a_slow_network_are_not_judged(autojump_clock):
     async with cluster_of() as cluster:
         await cluster.up()
         before = await cluster.info()
-        for _ in range(5):
+        for _ in range(3):
             cluster.network.partition(["n1"], ["n11", "n12", "n13"])
             await trio.sleep(3.5)
             cluster.network.heal()

@@ -83,6 +83,7 @@ assert all(map(is_lack, errors)), errors
 """
 
 
+@pytest.mark.thorough
 def test_what_protobuf_says_without_memory_is_known():
     """Its words may change with a release of it."""
     subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], check=True)

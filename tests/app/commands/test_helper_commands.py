@@ -24,6 +24,7 @@ def called(folder, *words):
     return CliRunner().invoke(helper_commands.helper, [*words, "--folder", str(folder)])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_root")
 def test_both_are_written_and_removed(tmp_path):
     done = called(tmp_path, "install")

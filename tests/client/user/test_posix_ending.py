@@ -8,6 +8,8 @@ import pytest
 from emberfs.batch import Transfer
 from emberfs.posix import PIECE_BYTES, PosixClient
 
+from tests.examples import first_quick
+
 PROGRAM = """
 import atexit, threading
 from emberfs.batch import Transfer
@@ -26,7 +28,7 @@ def copy():
 
 
 @pytest.mark.parametrize(
-    "begin", ["threading.Thread(target=copy).start()", "atexit.register(copy)"]
+    "begin", first_quick(["threading.Thread(target=copy).start()", "atexit.register(copy)"])
 )
 def test_batches_of_several_pieces_go_on_while_the_interpreter_ends(tmp_path, begin):
     done = subprocess.run(

@@ -508,7 +508,7 @@ class Model:
         return self
 
 
-@pytest.mark.parametrize("seed", first_quick(range(60), 10))
+@pytest.mark.parametrize("seed", first_quick(range(60), 4))
 def test_nothing_is_told_of_a_name_that_is_not_so(seed):
     Model(random.Random(seed)).run()
 

@@ -360,7 +360,7 @@ async def test_reads_done_again_are_answered_in_the_order_of_the_file(autojump_c
         device = ModelDevice()
         server = Server(device, here.vfs, here.vfs._core.runtime)
         nursery.start_soon(server.run)
-        for number in range(20):
+        for number in range(8):
             name = b"f%d" % number
             await here.write_file(name, b"x" * 50_000)
             opened = await here.open(name, os.O_RDONLY)

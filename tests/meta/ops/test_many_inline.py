@@ -14,6 +14,7 @@ from fs.schema.proto import common_pb2 as pb
 from fs.schema.proto import meta_pb2 as meta
 from fs.schema.proto.record_pb2 import InlineRecordPb
 from fs.schema.status import FsError, Status
+from tests.examples import many
 from tests.meta.harness import ROOT, inline_report, session
 
 ALL = 1 << 20
@@ -191,7 +192,7 @@ async def test_many_paths_are_walked_as_each_alone(root, alice):
     words = [*b"a b closed f up there self deep . .. none".split(), b"x" * 300, b""]
     names = [
         b"/".join(rng.choices(words, k=rng.randint(1, 6))) + rng.choice([b"", b"/"])
-        for _ in range(400)
+        for _ in range(many(1000))
     ]
     for user in (root, alice):
         for follow_last in (True, False):

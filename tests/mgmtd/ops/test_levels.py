@@ -79,7 +79,7 @@ async def test_one_that_serves_already_ends_by_silence(autojump_clock):
         await cluster.until(lambda i: i.node(11).state is NodeState.FAILED)
         assert trio.current_time() - began_s >= cluster.section.node_failed_after_s - 1.0
         assert not storage.member.lease.is_valid()
-        await trio.sleep(30)
+        await trio.sleep(15)
         assert (await cluster.info()).node(11).state is NodeState.FAILED
 
 
