@@ -7,7 +7,7 @@ Invariants:
     - After `close` (or leaving the `with` block) no thread of ours is left.  Who is interrupted
       while it connects leaves a thread that ends as soon as it has connected, or cannot.
     - What moves bytes into or out of the caller's memory ends with the call, also where an
-      interrupt ends that: reads are cut off, writes end.  All else goes on without the caller, as
+      interrupt ends that: reads are cancelled, writes end.  All else goes on without the caller, as
       a close that is half done had better.
     - An object made before a fork must not be used in the child: it has no
       event loop there, and says so.
@@ -101,7 +101,7 @@ class BlockingFile:
     def read_into(self, offset: int, buffer: Buffer) -> int:
         """See `EmberFile.read_into`."""
         return self._owner.run(
-            lambda: self._file.read_into(offset, buffer), borrows=True, is_cut_off=True
+            lambda: self._file.read_into(offset, buffer), borrows=True, is_cancelled=True
         )
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -217,20 +217,20 @@ class BlockingFs:
         function: Callable[[], Awaitable[T]],
         *,
         borrows: bool = False,
-        is_cut_off: bool = False,
+        is_cancelled: bool = False,
     ) -> T:
         """Run an async function of the client on its event loop and return its result.
 
         Args:
             function: goes on by itself where an interrupt ends the wait for it.
             borrows: it uses memory of the caller; then it ends before an interrupt goes on.
-            is_cut_off: it is cancelled then; otherwise it ends as it would have.
+            is_cancelled: it is cancelled then; else it ends as it would have.
         """
         if self._token is None or os.getpid() != self._pid:
             raise FsError(Status.NOT_RUNNING, self._why_not_usable())
         try:
             if borrows:
-                call = InterruptibleCall(function, is_cut_off=is_cut_off)
+                call = InterruptibleCall(function, is_cancelled=is_cancelled)
                 return call.make(self._token, self._thread)
             return trio.from_thread.run(function, trio_token=self._token)
         except (trio.RunFinishedError, trio.Cancelled) as error:
@@ -431,12 +431,12 @@ class BlockingFs:
     def read_batch(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int]:
         """See `EmberFs.read_batch`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_batch(unwrapped), borrows=True, is_cut_off=True)
+        return self.run(lambda: self._native.read_batch(unwrapped), borrows=True, is_cancelled=True)
 
     def read_each(self, reads: Sequence[tuple[BlockingFile, int, Buffer]]) -> list[int | FsError]:
         """See `EmberFs.read_each`."""
         unwrapped = [(file._file, offset, buffer) for file, offset, buffer in reads]  # noqa: SLF001
-        return self.run(lambda: self._native.read_each(unwrapped), borrows=True, is_cut_off=True)
+        return self.run(lambda: self._native.read_each(unwrapped), borrows=True, is_cancelled=True)
 
     def write_each(
         self, writes: Sequence[tuple[BlockingFile, int, Buffer]]

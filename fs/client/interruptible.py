@@ -1,7 +1,7 @@
 """A call that a plain thread has an event loop make with memory of the caller's, and that has ended
 when an interrupt (Ctrl-C, a signal's handler that raises) goes on in the thread.
 
-A read is cut off then.  A write is not, and ends as it would have: what of it is on its way
+A read is cancelled then.  A write is not, and ends as it would have: what of it is on its way
 would arrive at storage after its file was closed, beyond the end that the close has found.
 
 Invariant: when `make` has returned or raised, nothing of the call goes on, so memory that the
@@ -27,8 +27,8 @@ LOOK_S = 0.5
 class InterruptibleCall(Generic[T]):
     """See module head; for one use."""
 
-    def __init__(self, function: Callable[[], Awaitable[T]], *, is_cut_off: bool = False) -> None:
-        self._is_cut_off = is_cut_off
+    def __init__(self, function: Callable[[], Awaitable[T]], *, is_cancelled: bool = False) -> None:
+        self._is_cancelled = is_cancelled
         self._function: Callable[[], Awaitable[T]] | None = function
         self._scope: trio.CancelScope | None = None
         self._has_ended = False
@@ -67,7 +67,7 @@ class InterruptibleCall(Generic[T]):
     def _give_up(self) -> None:
         self._is_given_up = True
         if self._scope is not None and not self._has_ended:
-            if self._is_cut_off:
+            if self._is_cancelled:
                 self._scope.cancel()
         elif self._heard is not None:  # it has ended meanwhile, or never will begin
             self._heard.set()

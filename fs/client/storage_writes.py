@@ -442,9 +442,9 @@ class StorageWrites:
             try:
                 self._noted(request, await self._tries(name, request, payload, budget))
             except FsError as error:
-                log.info("%s: cut off, and not made: %s", name, error)
+                log.info("%s: cancelled, and not made: %s", name, error)
         if scope.cancelled_caught:
-            log.warning("%s: cut off, and not made within %g s: it may be yet", name, limit_s)
+            log.warning("%s: cancelled, and not made within %g s: it may be yet", name, limit_s)
 
     async def _tries(
         self,

@@ -104,7 +104,7 @@ def test_who_is_interrupted_has_his_memory_back(fs, interrupt, monkeypatch, way)
             ends.append("finished")
         except trio.Cancelled:
             await trio.lowlevel.cancel_shielded_checkpoint()
-            ends.append("cut off")
+            ends.append("cancelled")
             raise
 
     with fs.create("/f") as file:
@@ -114,7 +114,7 @@ def test_who_is_interrupted_has_his_memory_back(fs, interrupt, monkeypatch, way)
             patched.setattr(InterruptibleCall, "_give_up", watched)
             with pytest.raises(Interrupted):
                 act(fs, file, buffer)
-        assert ends == ["cut off" if is_read else "finished"]
+        assert ends == ["cancelled" if is_read else "finished"]
         assert file.read_into(0, buffer) == 7
     assert buffer == b"content"
 

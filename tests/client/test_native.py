@@ -547,7 +547,7 @@ async def test_a_session_whose_report_was_not_taken_is_ended_later(
     assert await fs.read_file("/f") == b"data"
 
 
-@pytest.mark.parametrize("way", ["cut off", "not answered", "refused"])
+@pytest.mark.parametrize("way", ["cancelled", "not answered", "refused"])
 async def test_a_session_whose_open_is_not_answered_is_ended(
     autojump_clock, client, cluster, ending, way
 ):
@@ -561,7 +561,7 @@ async def test_a_session_whose_open_is_not_answered_is_ended(
             raise FsError(Status.ACCESS_DENIED, "test")
         reply = await call(method, request, **options)
         if method.name == "Open":
-            await (trio.sleep_forever if way == "cut off" else partial(trio.sleep, 1))()
+            await (trio.sleep_forever if way == "cancelled" else partial(trio.sleep, 1))()
             raise FsError(Status.RPC_TIMEOUT, "the answer was lost")
         return reply
 
@@ -576,7 +576,7 @@ async def test_a_session_whose_open_is_not_answered_is_ended(
     assert ("PruneSessions" in cluster.calls) is (way != "refused")
 
 
-async def test_a_session_whose_close_is_cut_off_is_ended_later(
+async def test_a_session_whose_close_is_cancelled_is_ended_later(
     autojump_clock, client, cluster, ending
 ):
     """It stayed open for as long as the client lived, and with it what a removed file takes."""

@@ -102,7 +102,7 @@ def test_each_write_is_done_once_whoever_of_its_group_is_cancelled(seed):
         )
 
 
-class CutOff:
+class ClosedAtOnce:
     """One client that lengthens files by writes that are given up, and closes them at once."""
 
     def __init__(self, seed: int) -> None:
@@ -137,20 +137,20 @@ def reach_on_disks(cluster: SimCluster, inode_id: int) -> int:
 @pytest.mark.parametrize("seed", some_of(range(4), 2))
 def test_what_is_given_up_does_not_arrive_after_the_close(seed):
     """It left chunks behind the end of the file, which a later lengthening would have shown."""
-    cut_off, reached = CutOff(seed), {}
+    writer, reached = ClosedAtOnce(seed), {}
 
     async def main() -> None:
         shape = Shape.draw(seed)
         cluster = SimCluster(seed, shape)
 
         async def scenario() -> None:
-            await cluster.connect_client("client-1.0", cut_off.use)
+            await cluster.connect_client("client-1.0", writer.use)
             await trio.sleep(10)
-            reached.update({i: reach_on_disks(cluster, i) for i in cut_off.lengths})
+            reached.update({i: reach_on_disks(cluster, i) for i in writer.lengths})
 
         observer = Observer(cluster, Memory.of(shape), lambda _: None)
         await cluster.run(scenario, observer.run)
 
     run_deterministic(main, seed)
-    assert cut_off.given_up > ROUND_COUNT // 4
-    assert reached == cut_off.lengths
+    assert writer.given_up > ROUND_COUNT // 4
+    assert reached == writer.lengths

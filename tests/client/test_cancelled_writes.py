@@ -31,7 +31,7 @@ class Slow(Nodes):
         return await super().call(node_id, method, request, payload=payload)
 
 
-async def cut_off(begun: Begun) -> float:
+async def cancelled(begun: Begun) -> float:
     """Write for half a second; return how long that took."""
     began_s = trio.current_time()
     with trio.move_on_after(0.5) as scope:
@@ -44,7 +44,7 @@ async def cut_off(begun: Begun) -> float:
 async def test_it_is_made_as_the_same_update(autojump_clock):
     begun = Begun()
     begun.nodes = begun.store._writes._nodes = Slow()
-    assert await cut_off(begun) == 1.5
+    assert await cancelled(begun) == 1.5
     first, second = begun.nodes.sent
     assert first.tag == second.tag
     assert first.payload_checksum == second.payload_checksum
@@ -53,12 +53,12 @@ async def test_it_is_made_as_the_same_update(autojump_clock):
 async def test_it_is_not_waited_for_longer_than_one_try_may_take(autojump_clock, caplog):
     begun = Begun()
     begun.nodes = begun.store._writes._nodes = Slow(hangs=True)
-    assert await cut_off(begun) == 0.5 + LIMIT_S
-    assert "cut off, and not made within" in caplog.text
+    assert await cancelled(begun) == 0.5 + LIMIT_S
+    assert "cancelled, and not made within" in caplog.text
 
 
 async def test_what_is_refused_meanwhile_is_not_tried_for_long(autojump_clock):
     begun = Begun()
     begun.nodes = begun.store._writes._nodes = Slow()
     begun.nodes.outcomes = [Status.NO_SPACE]
-    assert await cut_off(begun) == 1.5
+    assert await cancelled(begun) == 1.5
