@@ -108,8 +108,8 @@ class EmberFile(FileContent):
         """Write bytes; replicated when it returns, durable after `fsync`.
 
         With `is_last` an `fsync` or `close` follows at once, which this makes cheaper.
-        Should it be cancelled, what of it is on its way is made first, which takes no longer than
-        client.call_timeout_s, and whether all of it is there stays open.
+        Should it be cancelled, what of it is on its way is made first, which takes a few seconds at
+        the most, and whether all of it is there stays open.
 
         Raises:
             FsError: QUOTA_EXCEEDED: nothing was written; NO_SPACE and others: some of the bytes may

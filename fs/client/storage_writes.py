@@ -5,7 +5,7 @@ Invariants:
       id): the chain executes it once.
     - A channel carries one update at a time; its sequence grows with every use.
     - A write whose caller is cancelled has ended when the caller goes on, if that takes no
-      longer than one try: nothing of it arrives later.
+      longer than FINISH_S: nothing of it arrives later.
     - `data` of a write is sent straight from the caller's memory (that of several ranges is
       copied), and no longer referred to once that has ended: so an error that is kept while the
       write goes on is a fresh one, since those that were raised know the calls they came
@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 REQUEST_ID_BYTES = 16
 BEGUN_BYTES_MAX = 96 << 10
 """Of a write that is begun without a task: what is larger does not go out at once."""
+FINISH_S = 5.0
+"""For so long a write whose caller is cancelled is tried further: longer than the pause after the
+death of a process; a daemon that ends with its cluster dead is held up no longer.
+"""
 EMPTY_COUNT_AT_ONCE = 16
 """Chunks of a hole that are emptied at the same time."""
 
@@ -434,17 +438,16 @@ class StorageWrites:
 
         What of it is on its way would come after all that the caller does next, such as a close,
         which asks the chains how far the file reaches.  So it is made, as the same update, if that
-        takes no longer than one try may.  Until then the caller's memory is read.
+        takes no longer than FINISH_S.  Until then the caller's memory is read.
         """
-        limit_s = self._section.call_timeout_s
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limit_s) as scope:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + FINISH_S) as scope:
             budget = RetryBudget(self._section, self._runtime)
             try:
                 self._noted(request, await self._tries(name, request, payload, budget))
             except FsError as error:
                 log.info("%s: cancelled, and not made: %s", name, error)
         if scope.cancelled_caught:
-            log.warning("%s: cancelled, and not made within %g s: it may be yet", name, limit_s)
+            log.warning("%s: cancelled, and not made within %g s: it may be yet", name, FINISH_S)
 
     async def _tries(
         self,
