@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from .descent import Block, Change, Descent
 from .make import Effort
-from .model import Disk, Site, Table, check_disks, limits_of, nested, shape_of
+from .model import Disk, PlacementError, Site, Table, check_disks, limits_of, nested, shape_of
 from .quotas import quotas
 from .spread import node_keys, scales_of, weights
 
@@ -67,9 +67,16 @@ def plan_moves(
         effort: seed, and how hard to try for evenness.
 
     Raises:
-        PlacementError: the new disks cannot hold the table.
+        PlacementError: the new disks cannot hold the table; its chains are of several lengths.
     """
     check_disks(disks)
+    lengths = {len(chain) for chain in table}
+    if len(lengths) != 1:
+        found = ", ".join(map(str, sorted(lengths))) or "no"
+        raise PlacementError(
+            f"chains of {found} members: moves are planned for chains that all have as many (one "
+            "that a target is just joining has one more)"
+        )
     work = _Work(table, disks, Random(effort.seed))  # noqa: S311 - to be repeatable
     least = sum(work.surplus.values())
     while work.surplus and (work.step() or work.shift() or work.detour()):

@@ -62,7 +62,7 @@ def from_json(text: str, name: str) -> TableFile:
             for d in found["disks"]
         ]
         table = [tuple(Site(int(n), int(d)) for n, d in chain) for chain in found.get("chains", ())]
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise PlacementError(f"{name}: no table of chains: {error!r}") from error
     if format_ != FORMAT:
         raise PlacementError(f"{name}: format {format_}, known is {FORMAT}")

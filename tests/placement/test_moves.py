@@ -100,3 +100,13 @@ def test_too_few_nodes_are_refused():
     old = make(grid(range(4)), 8, 3, effort=LITTLE).table
     with pytest.raises(PlacementError, match="3 replicas need as many nodes, not 2"):
         plan_moves(old, grid(range(2)))
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [([[0, 1], [0, 1, 2]], "chains of 2, 3 members"), ([], "chains of no members")],
+)
+def test_chains_of_several_lengths_are_refused(table, told):
+    """As one has that was exported while a target was joining."""
+    with pytest.raises(PlacementError, match=told):
+        plan_moves([[Site(node, 0) for node in chain] for chain in table], grid(range(3)))
