@@ -21,7 +21,7 @@ from typing import Final
 from ..runtime.durable_file import sync_directory
 from ..schema.lacks import LACKING
 from ..schema.status import FsError, Status
-from .format import FILES_PER_SIZE, SIZE_CLASS_COUNT, FileId, file_name
+from .format import DATA_DIRECTORIES, FILES_PER_SIZE, FileId, file_name
 from .ports import Lent
 
 FD_COUNT_MAX: Final = 400
@@ -185,12 +185,14 @@ class OpenFiles:
 
     def existing(self) -> Iterator[FileId]:
         """Yield the data files that there are, open or not."""
-        for size_class in range(SIZE_CLASS_COUNT):
-            folder = (self._directory / file_name(FileId(size_class << 8))).parent
-            names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        for size_class, name in enumerate(DATA_DIRECTORIES):
+            folder = self._directory / name
+            if not folder.is_dir():
+                continue
+            names = {f"{name}/{path.name}" for path in folder.iterdir()}
             for index in range(FILES_PER_SIZE):
                 file_id = FileId(size_class << 8 | index)
-                if Path(file_name(file_id)).name in names:
+                if file_name(file_id) in names:
                     yield file_id
 
     def close(self) -> None:

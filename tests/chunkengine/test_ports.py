@@ -122,6 +122,21 @@ def test_reserving_keeps_content_and_punching_zeroes_it(files) -> None:
     assert files.free_bytes() <= files.capacity_bytes()
 
 
+def test_what_was_written_before_it_was_opened_is_flushed_with_all_else(tmp_path, monkeypatch):
+    """A process that died has left it to whoever comes next, in whichever file."""
+    written, flushed = [FileId(n) for n in (0x0000, 0x000A, 0x01FF, 0x0280, 0x09FF)], []
+    before = LocalDataFiles(tmp_path)
+    for file_id in written:
+        before.write_at(file_id, 0, [b"x"])
+    before.close()
+    (tmp_path / file_name(written[0])).with_name("no block").touch()
+    files = LocalDataFiles(tmp_path)
+    monkeypatch.setattr(files, "flush", flushed.extend)
+    files.flush_all()
+    files.close()
+    assert flushed == written
+
+
 def test_no_room_is_no_space(files) -> None:
     with pytest.raises(FsError) as caught:
         files.reserve(FILE, 0, files.capacity_bytes() + (1 << 30))
