@@ -23,7 +23,6 @@ STUCK_S: Final = 1.0
 from then on, until it has had them again, not at all.
 """
 
-
 _FAILED: Final = "it has failed"
 
 Work = Callable[[Ledger], None]

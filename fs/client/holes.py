@@ -21,7 +21,6 @@ from .file_read import FileRead
 CHUNK_COUNT_MAX = 65_536
 """Of one file: chunks whose holes are known."""
 
-
 INLINE_LENGTH_MAX: Final = 64 * KIB
 """That any release makes a file inline with (`meta.inline_bytes_max` is at most so much)."""
 

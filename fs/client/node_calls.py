@@ -42,7 +42,6 @@ log = logging.getLogger(__name__)
 REPLY_BYTES_MAX: Final = 4 * 1024
 """Of payload of a reply to what is begun, where nobody says otherwise."""
 
-
 LACK_PAUSE_S: Final = 1.0
 
 

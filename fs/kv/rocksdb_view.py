@@ -28,7 +28,6 @@ from .buffer import Mutations
 ROW_MISSING: Final = ("key not found",)
 """Arguments of the exception by which a snapshot reports an absent key."""
 
-
 KNOWN_ROWS_MAX: Final = 16_384
 """Of each of the two generations."""
 KNOWN_ROW_BYTES_MAX: Final = 1024

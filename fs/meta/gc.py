@@ -107,7 +107,6 @@ HASTEN_PAGES_MAX: Final = 16
 SPACE_AGE_S_MAX: Final = 10.0
 """Of what storage says about it."""
 
-
 WAITING_COUNT: Final = 512
 """Removals that are counted at once, for which requests wait some 2 ms."""
 

@@ -33,7 +33,6 @@ NEW_STORE_BLOCK: Final = records.TOGETHER_ID_MIN // (SHARD_COUNT * BLOCK_COUNT)
 LOW_COUNT: Final = BLOCK_COUNT // 4
 """The prefetcher fetches a block when fewer ids are left."""
 
-
 BLOCK_MAX: Final = (VIRTUAL_INODE_ID_MIN - FIRST_INODE_ID) // (SHARD_COUNT * BLOCK_COUNT) - 1
 """How many blocks each shard has."""
 

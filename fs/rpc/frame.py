@@ -87,7 +87,6 @@ class Kind(IntEnum):
 KIND_MAX: Final = max(Kind)
 """The greatest that a header may have."""
 
-
 _FLAGS: Final = {
     Kind.REQUEST: FLAG_TRACED | FLAG_LENT | FLAG_BORROWS | FLAG_RANGES | FLAG_DIRECT,
     Kind.REPLY: FLAG_LENT | FLAG_RANGES | FLAG_DIRECT,

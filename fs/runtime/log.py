@@ -73,14 +73,12 @@ class JsonFormatter(logging.Formatter):
 
 FORMATTERS: Final = {"text": LineFormatter, "json": JsonFormatter}
 
-
 LOG_BYTES_VARIABLE: Final = "EMBERFS_LOG_BYTES_MAX"
 """Environment variable of a process whose stderr is a log of its own: how long that may become."""
 
 STDERR: Final = 2
 DESCRIPTORS: Final = (1, STDERR)
 """Of a process that whoever started it has write both to its log."""
-
 
 ROTATION_PAUSE_S: Final = 60.0
 """After a new file could not be begun."""

@@ -27,7 +27,6 @@ RecordT = TypeVar("RecordT")
 REPLICA_COUNT_MAX: Final = 5
 """Of a chain; one more member is there while one replaces another."""
 
-
 DOMAIN_TAGS: Final = ("zone", "rack", "host")
 """Tags of nodes that fail together, widest first."""
 

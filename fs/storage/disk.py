@@ -47,7 +47,6 @@ AT_ONCE_S_MAX: Final = 0.02
 
 AT_ONCE_PAUSE_S: Final = 1.0
 
-
 _IN_DOUBT: Final = "something was lacking for a flush: nobody knows how far it has come"
 
 

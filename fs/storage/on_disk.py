@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 PAGE_CHUNK_COUNT: Final = 1024
 
-
 OFFLINE_KEY: Final = b"o"
 """Of the note that an operator wants the target offline."""
 

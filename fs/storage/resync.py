@@ -63,7 +63,6 @@ CALL_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 120.0
 """SyncDone includes a flush of the successor's disk."""
 
-
 CHANNEL_COUNT_MAX = 50_000
 """Channels handed over; at 100 bytes each they fit into one message."""
 

@@ -42,7 +42,6 @@ GROUP_COUNT_MAX = 256
 so its cost grows with the square.
 """
 
-
 NOTE_BATCH_COUNT = 256
 """Of a predecessor's results, stored in one go on the event loop."""
 

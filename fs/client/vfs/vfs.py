@@ -50,7 +50,6 @@ _STATFS_AGE_S_MAX = 1.0
 _SPACE_INTERVAL_S = 5.0
 _OF_MOUNT = Caller(0, 0)
 
-
 FREE_INODES = 2**32
 """Inodes come from nowhere: so many are said to be free where no quota limits them."""
 

@@ -32,7 +32,6 @@ so that each chain gets several chunks in one request.
 HELD_SHARE: Final = 8
 """At most this part of all that may be unsent."""
 
-
 HELD_RANGES_MAX: Final = 64
 """Of a chunk that is written here and there: an update of so many costs little for each of them."""
 

@@ -50,7 +50,6 @@ SESSIONS_MAX: Final = 64
 where there are more each inode is looked at by itself.
 """
 
-
 ROWS_MAX: Final = 16
 """So many rows of one object are cleared one by one."""
 
