@@ -83,7 +83,6 @@ class Primary:
         section: MgmtdSection,
     ) -> None:
         now_s = runtime.clock.monotonic_s()
-        self.section = section
         self.state = ClusterState(loaded, section, now_s)
         self.sessions = ClientSessions(section.client_session_s, now_s)
         self.users = loaded.users
@@ -112,6 +111,11 @@ class Primary:
     def info(self) -> RoutingInfo:
         """The published routing info."""
         return self.state.info
+
+    @property
+    def section(self) -> MgmtdSection:
+        """The settings in force."""
+        return self.state.section
 
     @property
     def now_s(self) -> float:
@@ -253,7 +257,7 @@ class Primary:
 
     def adopt(self, section: MgmtdSection) -> None:
         """Go on with other settings."""
-        self.section = self.state.section = section
+        self.state.section = section
 
     async def settle(self, change: Change, *, why: str = "") -> None:
         """Publish a change, then every chain change that follows from it.

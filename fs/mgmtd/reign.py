@@ -17,7 +17,6 @@ from .store import Change
 class Reign(Protocol):
     """See the module head; `Primary` is one."""
 
-    section: MgmtdSection
     state: ClusterState
     lock: trio.Lock
     """Held by who changes `state`, or acts on all of it."""
@@ -25,6 +24,11 @@ class Reign(Protocol):
     @property
     def info(self) -> RoutingInfo:
         """The published routing info."""
+        ...
+
+    @property
+    def section(self) -> MgmtdSection:
+        """The settings in force."""
         ...
 
     @property
