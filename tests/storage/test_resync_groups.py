@@ -16,7 +16,7 @@ from fs.schema.ids import ChunkId, InodeId, TargetId
 from fs.schema.proto import storage_pb2 as pb
 from fs.schema.routing import ChainTarget, PublicState
 from fs.schema.status import FsError, Status
-from fs.storage import resync, resync_groups, service
+from fs.storage import rate_limit, resync, resync_groups, service
 from fs.storage.local_state import Hold
 from fs.storage.resync_groups import grouped
 from fs.storage.resync_plan import Item, Need
@@ -451,7 +451,8 @@ async def grow_before_their_turn(cluster, client, data):
 
 
 async def test_chunks_that_have_grown_take_no_more_memory_than_a_group_may(mock_clock, monkeypatch):
-    monkeypatch.setattr(resync, "GROUP_BYTES_MAX", 1000)
+    for module in (resync, rate_limit):
+        monkeypatch.setattr(module, "GROUP_BYTES_MAX", 1000)
     async with missed() as (cluster, client):
         pool, sizes_asked = cluster.nodes[1].storage._resync._buffers, []
         real = BufferPool.acquire
@@ -472,7 +473,8 @@ async def test_chunks_that_have_grown_take_no_more_memory_than_a_group_may(mock_
 async def test_memory_of_a_chunk_that_is_larger_than_a_group_is_of_the_pool(
     mock_clock, monkeypatch
 ):
-    monkeypatch.setattr(resync, "GROUP_BYTES_MAX", 10)
+    for module in (resync, rate_limit):
+        monkeypatch.setattr(module, "GROUP_BYTES_MAX", 10)
     async with missed() as (cluster, _):
         whole, engine = [], cluster.nodes[1].engine
         with monkeypatch.context() as patch:
