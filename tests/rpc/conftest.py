@@ -34,7 +34,7 @@ class WatchedNetwork(SocketNetwork):
         await super().serve(address, handler, task_status=task_status)
 
 
-@pytest.fixture(params=["tcp", "unix", "memory"])
+@pytest.fixture(params=[pytest.param("tcp", marks=pytest.mark.thorough), "unix", "memory"])
 def net(request, tmp_path):
     """Two views of one network (`a` serves, `b` calls) and a maker of addresses to listen at."""
     numbers = itertools.count()
