@@ -27,6 +27,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ ENDED_CLIENT_COUNT_MAX: Final = 4096
 """As many that are gone are refused; what the first of them sent has been lost long before."""
 
 
+@cache
 def snake_name(name: str) -> str:
     """Return get_info for GetInfo."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
