@@ -58,22 +58,25 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return list(functions_below(tree(path)))
+    """Return functions and methods, also those within others."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [found for found in statements_below(tree(path)) if isinstance(found, kinds)]
 
 
-def functions_below(node: ast.AST):
-    """Return functions and methods, also those within others; no expression is looked into."""
+def statements_below(node: ast.AST):
+    """Yield statements, also those within others; no expression is looked into,
+    of which there are ten times as many.
+    """
     for field in ("body", "orelse", "handlers", "cases", "finalbody"):
         for child in getattr(node, field, ()):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield child
-            yield from functions_below(child)
+            yield child
+            yield from statements_below(child)
 
 
 def code_lines(function) -> int:
     """Lines from `def` to the end, without docstrings: its own, and those of attributes."""
     count = function.end_lineno - function.lineno + 1
-    for node in ast.walk(function):
+    for node in statements_below(function):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 count -= node.end_lineno - node.lineno + 1

@@ -59,15 +59,18 @@ def test_an_error_is_one_line(error, code, line):
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "said"),
-    [
-        ("raise KeyboardInterrupt", 130, "ember: interrupted\n"),
-        ("raise typer.Exit(130)", 130, ""),  # it has said what there is to be said
-        ("sys.exit(3)", 3, ""),
-    ],
+    "ended",
+    first_quick(
+        [
+            ("raise KeyboardInterrupt", 130, "ember: interrupted\n"),
+            ("raise typer.Exit(130)", 130, ""),  # it has said what there is to be said
+            ("sys.exit(3)", 3, ""),
+        ]
+    ),
 )
-def test_an_interrupted_command_says_so(end, code, said):
+def test_an_interrupted_command_says_so(ended):
     """What runs commands had made an exit without a word of it."""
+    end, code, said = ended
     lines = ["import sys", "import typer", "from fs.app import main", "main.app = typer.Typer()"]
     lines += ["@main.app.command()", "def one():", f"    {end}", "main.main()"]
     done = subprocess.run(
