@@ -28,7 +28,7 @@ from google.protobuf.message import Message
 from xxhash import xxh3_64_intdigest
 
 from ..node.api import RoutingView
-from ..rpc.api import Channels, Into, Lending, Received, UnderWay
+from ..rpc.api import Channels, Lending, Received, UnderWay
 from ..runtime.ports import Runtime
 from ..runtime.recycled import RecycledMemory
 from ..schema.config import OUTCOMES_KEPT_S, ClientSection
@@ -96,6 +96,23 @@ def caller_of(request: Message) -> CallerPb:
     caller = holder.caller  # type: ignore[attr-defined]
     assert isinstance(caller, CallerPb)
     return caller
+
+
+class _Payload:
+    """The payload of a reply, of the latest try alone."""
+
+    def __init__(self, memory: RecycledMemory) -> None:
+        self._memory = memory
+        self.view = _NO_BYTES
+
+    def into(self, _reply: Message, size: int) -> list[memoryview]:
+        """As of `Channel.call`."""
+        self.view = self._memory.take(size)
+        return [self.view]
+
+    def forget(self) -> None:
+        """Forget what has come of it: the try failed, and the next one's reply may have none."""
+        self.view = _NO_BYTES
 
 
 class MetaClient:
@@ -185,15 +202,10 @@ class MetaClient:
     async def fetch(self, method: Method[ReqT, RspT], request: ReqT) -> tuple[RspT, memoryview]:
         """See `MetaCaller.fetch`."""
         self._sign(request)
-        payload = _NO_BYTES
-
-        def into(_reply: RspT, size: int) -> list[memoryview]:
-            nonlocal payload
-            payload = self._memory.take(size)
-            return [payload]
-
+        payload = _Payload(self._memory)
         now_s, sent_s = trio.current_time(), self._runtime.clock.monotonic_s()
-        return await self._try(method, request, None, now_s, sent_s, {}, into=into), payload
+        reply = await self._try(method, request, None, now_s, sent_s, {}, payload=payload)
+        return reply, payload.view
 
     async def call_again(
         self, method: Method[ReqT, RspT], request: ReqT, error: FsError, began_s: float
@@ -226,16 +238,15 @@ class MetaClient:
         tries: dict[NodeId, int],
         failure: FsError | None = None,
         *,
-        into: Into | None = None,
+        payload: _Payload | None = None,
     ) -> RspT:
         """Try a signed request until it is answered; it was tried before if there is a `failure`.
 
         It was begun at `began_s` of trio's time, and at `sent_s` of the clock that does
-        not stand still.  `into`: as of `Channel.call`, for who matches a payload
-        against checksums before all else.
+        not stand still.  `payload`: of who matches it against checksums before all else.
         """
         caller, is_repeat = caller_of(request), failure is not None
-        lending = Lending.NOT if into is None else Lending.MEMORY
+        into, lending = (None, Lending.NOT) if payload is None else (payload.into, Lending.MEMORY)
         budget: RetryBudget | None = None  # most calls need none
         while True:
             if failure is not None:
@@ -272,6 +283,8 @@ class MetaClient:
                     )
             except FsError as error:
                 failure = error
+                if payload is not None:
+                    payload.forget()
                 is_silent = error.status is Status.RPC_TIMEOUT and timeout_s is None
                 if is_silent and not isinstance(error, SlowPeerError):
                     self._note_silent(node_id)

@@ -63,6 +63,7 @@ class Services:
         self.options: list[dict] = []
         self.payload = b""
         self.is_broken: list[bool] = []
+        self.on_broken = lambda: None
 
     def get(self, address: str, **_: int) -> "Services":
         self.address = address
@@ -83,6 +84,7 @@ class Services:
                 (buffer,) = into(received.message, len(self.payload))
                 buffer[:] = self.payload
                 if self.is_broken.pop(0):
+                    self.on_broken()
                     raise FsError(Status.RPC_NOT_LENT, "a part of it")
         except TimeUpError:
             raise FsError(Status.RPC_TIMEOUT, self.address) from None
@@ -258,6 +260,15 @@ async def test_a_payload_is_that_of_the_try_that_succeeds(autojump_clock, parts,
     services.options.clear()
     await get_attr(client)
     assert services.options[0]["may_be_lent"] == Lending.NOT, "nobody compares it"
+
+
+async def test_no_payload_is_that_of_a_try_that_failed(autojump_clock, parts):
+    client, _, services = parts
+    services.payload, services.is_broken = b"y" * 10, [True]
+    services.on_broken = lambda: setattr(services, "payload", b"")  # moved to storage meanwhile
+    _, payload = await client.fetch(META_GET_ATTR, meta_pb2.GetAttrReq(caller={"uid": 0}))
+    assert services.repeats == [False, True]
+    assert bytes(payload) == b""
 
 
 async def test_a_begun_change_is_asked_again_under_its_id_elsewhere_first(autojump_clock, parts):
