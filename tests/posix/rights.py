@@ -202,6 +202,30 @@ def directory_rights(p: Probe) -> None:
 
 
 @check
+def directory_that_is_open(p: Probe) -> None:
+    p.mkdir("d")
+    os.chown("d", USER, GROUP)
+    for i in range(700):
+        p.touch(f"d/{i:03}")
+
+    def owner(q: Probe) -> None:
+        unread, begun = (os.open("d", os.O_RDONLY | os.O_DIRECTORY) for _ in range(2))
+        with os.scandir(begun) as entries:
+            names = [next(entries).name]
+            os.chmod("d", 0)
+            q.t("list", lambda: sorted(os.listdir(unread)))
+            q.t("list further", lambda: sorted(names + [entry.name for entry in entries]))
+        q.t("list again", lambda: len(os.listdir(unread)))
+        q.t("look up", lambda: os.stat("001", dir_fd=unread).st_size)
+        q.t("open", os.open, "d", os.O_RDONLY)
+        q.t("open another way", os.open, ".", os.O_RDONLY, dir_fd=unread)
+        for fd in (unread, begun):
+            os.close(fd)
+
+    p.as_user(owner)
+
+
+@check
 def sticky_directory(p: Probe) -> None:
     p.mkdir("t", 0o1777)
     for name in ("mine", "theirs", "target"):

@@ -70,11 +70,17 @@ OnListed = Callable[[list[DirectoryEntry] | None, Exception | None], None]
 """Called once, with entries or with why there are none; neither waits nor raises."""
 
 
+def _is_denied(error: FsError | None) -> bool:
+    return error is not None and error.status is Status.ACCESS_DENIED
+
+
 @dataclass(slots=True)
 class _OpenDirectory:
     inode_id: InodeId
     caller: Caller
     moved: MovedNames
+    opened_ns: int
+    """When it was opened, by the wall clock."""
     keeps_atime: bool = False
     """As of a `FileHandle`."""
     names: CookieNames = field(default_factory=CookieNames)
@@ -119,7 +125,8 @@ class Directories:
         """
         handle_id, moved = self._core.new_handle_id(), self._core.listings.begin(inode_id)
         keeps_atime = bool(flags & os.O_NOATIME) or not self._core.reads.counts_listings
-        self._open[handle_id] = _OpenDirectory(inode_id, caller, moved, keeps_atime)
+        opened_ns = self._core.runtime.clock.wall_ns()
+        self._open[handle_id] = _OpenDirectory(inode_id, caller, moved, opened_ns, keeps_atime)
         return handle_id
 
     async def readdir(
@@ -199,7 +206,7 @@ class Directories:
 
         def end() -> None:
             if asked.reply is None:
-                on_end(None, asked.error)
+                on_end(None, TakesTaskError() if _is_denied(asked.error) else asked.error)
                 return
             try:
                 page = self._page_at_once(directory, asked, asked.reply)
@@ -436,6 +443,33 @@ class Directories:
         if asked.mark == core.changes.mark() and asked.given_mark == core.told.given_mark():
             core.note_told((told,), asked.told_mark)
 
+    async def _list(self, directory: _OpenDirectory, request: meta_pb2.ListReq) -> meta_pb2.ListRsp:
+        """Ask meta for a page of names.
+
+        Who has opened a directory may read it on, as in any local file system: the kernel has
+        judged the opening.  Meta judges each request, by the mode of now.  So what it refuses of a
+        directory that was changed since the opening is asked for in the mount's own name.
+        """
+        core = self._core
+        try:
+            return await core.call(services.META_LIST, request)
+        except FsError as error:
+            if not _is_denied(error) or not await self._is_changed_since_opened(directory):
+                raise
+            refusal = error
+        request.caller.CopyFrom(_OF_MOUNT.to_pb())
+        try:
+            reply = await core.call(services.META_LIST, request)
+        except FsError as error:  # a user's token speaks for that user alone
+            raise refusal from error
+        directory.caller = _OF_MOUNT
+        return reply
+
+    async def _is_changed_since_opened(self, directory: _OpenDirectory) -> bool:
+        asked = meta_pb2.GetAttrReq(caller=directory.caller.to_pb(), inode_id=directory.inode_id)
+        told = (await self._core.call(services.META_GET_ATTR, asked)).inode
+        return told.ctime_ns > directory.opened_ns
+
     async def _load_page(
         self, directory: _OpenDirectory, cookie: int, count: int
     ) -> list[DirectoryEntry]:
@@ -443,7 +477,7 @@ class Directories:
         after = request.after
         while True:
             asked = self._moment(directory)
-            reply = await self._core.call(services.META_LIST, request)
+            reply = await self._list(directory, request)
             told_s = self._core.now_s()
             # Before anything is waited for: it grows older.
             self._note_told(directory, reply, asked)

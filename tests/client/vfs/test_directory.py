@@ -7,9 +7,14 @@ import trio
 from fs.client.vfs import directory as directory_module
 from fs.client.vfs.changing_attributes import AttrChange
 from fs.client.vfs.listed_file import UNKNOWN_ID, ListedName
+from fs.client.vfs.ports import Caller
+from fs.schema import services
 from fs.schema.status import FsError, Status
+from tests.meta.harness import refused
 
 from .conftest import ROOT
+
+USER = Caller(1000, 1000)
 
 
 async def listing(m, handle_id, cookie=0, take=7):
@@ -298,3 +303,34 @@ async def test_what_replaces_a_name_or_goes_back_is_listed(autojump_clock, mount
         m.vfs.directories.rewind(d)
         assert await listing(m, d) == [b"y", b"z", b"zz"]
         m.vfs.directories.releasedir(d)
+
+
+async def test_a_directory_that_was_changed_since_it_was_opened_is_read_on(autojump_clock, mounts):
+    """Meta judges by the mode of now, and the kernel has judged the opening."""
+    denied = {USER.uid: Status.ACCESS_DENIED}
+    async with mounts() as m:
+        await m.names.mkdir(1, b"a", 0o755, ROOT)
+        core, asked, call = m.vfs._core, [], m.vfs._core.call
+
+        async def call_as(method, request, **more):
+            if method is services.META_LIST:
+                asked.append(request.caller.uid)
+                if status := denied.get(request.caller.uid):
+                    raise FsError(status, "by the mode of now")
+            return await call(method, request, **more)
+
+        core.call = call_as
+        first, second = (m.vfs.directories.opendir(1, USER) for _ in range(2))
+        with refused(Status.ACCESS_DENIED):  # as it was opened, for all that is known
+            await m.vfs.directories.readdir(first, 0)
+        assert asked == [USER.uid]
+        await trio.sleep(1)
+        await m.names.setattr(1, AttrChange(mode=0), None, ROOT)
+        assert await listing(m, first) == await listing(m, first) == [b"a"]
+        assert asked[1:3] == [USER.uid, 0]
+        assert not any(asked[3:])
+        late = m.vfs.directories.opendir(1, USER)
+        denied[0] = Status.RPC_NOT_ALLOWED  # to a mount by a user's token
+        for handle_id in (second, late):
+            with refused(Status.ACCESS_DENIED):
+                await m.vfs.directories.readdir(handle_id, 0)
