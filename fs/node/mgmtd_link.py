@@ -4,7 +4,9 @@ Tries the manager that answered last, follows its hint when it is not the primar
 else goes round all known addresses.  Every method of the manager may be repeated, so an
 unknown outcome is just another try.
 
-Concurrency: any number of calls at once; what one finds out about the primary serves all.
+Concurrency: any number of calls at once; what one finds out about the primary serves all.  Calls
+that wait elsewhere when the primary has answered are made again, at it: a long poll could hang on a
+manager that fell silent until long after others have judged who fell silent with it.
 """
 
 import logging
@@ -13,7 +15,7 @@ from typing import Final
 
 import trio
 
-from ..rpc.api import Channels
+from ..rpc.api import Channels, UnderWay
 from ..runtime.ports import Runtime
 from ..schema.method import Method, ReqT, RspT
 from ..schema.proto.mgmtd_pb2 import GetPrimaryReq
@@ -40,6 +42,8 @@ class MgmtdLink:
         self._runtime = runtime
         self._next_index = 0
         self._hint = ""
+        self._under_way: dict[str, set[UnderWay]] = {}
+        """Calls, by the address of the manager."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -96,18 +100,38 @@ class MgmtdLink:
             FsError: the reply's status, or any status of the transport;
                 `is_transient` tells them apart.
         """
-        address = self._hint or self._addresses[self._next_index % len(self._addresses)]
+        address = self._likely
+        under_way = self._under_way.setdefault(address, set())
         try:
             channel = self._channels.get(address)
-            received = await channel.call(method, request, timeout_s=timeout_s)
+            received = await channel.call(method, request, timeout_s=timeout_s, under_way=under_way)
         except FsError as error:
             if is_transient(error):
                 await self._turn_away(address, error, timeout_s)
             raise
+        if method is not MGMTD_GET_PRIMARY:  # which any manager answers
+            self._note_primary(address)
         return received.message
+
+    @property
+    def _likely(self) -> str:
+        """The address of the most likely manager."""
+        return self._hint or self._addresses[self._next_index % len(self._addresses)]
+
+    def _note_primary(self, address: str) -> None:
+        """Turn to the manager that has answered as primary, also with what waits elsewhere."""
+        if address != self._likely:
+            self._hint = address
+        for other, calls in self._under_way.items():
+            if other != address:
+                for call in list(calls):
+                    detail = f"the primary manager is at {address} by now"
+                    call.fail(FsError(Status.RPC_CONNECTION_LOST, detail))
 
     async def _turn_away(self, address: str, error: FsError, timeout_s: float) -> None:
         """Choose whom to ask next: the one this manager names, else the next in the round."""
+        if address != self._likely:  # another call has found a better one meanwhile
+            return
         if address == self._hint:
             self._hint = ""
         else:
