@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from fs.client.native import EmberFs
-from fs.schema.config import MgmtdSection
+from fs.schema.config import CLOCK_DRIFT_MAX, MgmtdSection
 from fs.schema.routing import Role
 from tests.examples import some_of
 
@@ -25,12 +25,13 @@ from .shape import Shape
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SECTION = MgmtdSection()
-SILENCE_S_MAX = (
+LEASES_S = (
     SECTION.primary_lease_s  # until another manager rules
     + SECTION.primary_extend_interval_s  # between two looks at the lease
     + SECTION.node_failed_after_s
-    + 0.5  # a scan, the changes, and whoever hears of them
 )
+SILENCE_S_MAX = LEASES_S * (1 + CLOCK_DRIFT_MAX) + 0.5
+"""By the slowest clock that a manager may have; then a scan, the changes, and who hears of them."""
 KILL_S_MAX = 3.0
 WORK_S = 16.0
 CHUNK_COUNT = 8
