@@ -31,7 +31,7 @@ from ..schema.inode import Inode
 from ..schema.status import FsError, Status
 from .connect import connect
 from .entries import DirectoryUsage, DirEntry, FoundPath, Identity, TrashEntry
-from .interruptible import InterruptibleCall
+from .interruptible import LOOK_S, InterruptibleCall
 from .native import EmberFs
 from .native_file import EmberFile
 
@@ -175,7 +175,8 @@ class BlockingFs:
     def __enter__(self) -> Self:
         try:
             self._thread.start()
-            self._ready.wait()
+            while not self._ready.wait(LOOK_S):
+                pass  # a signal that comes in the moment when a wait begins is met when it ends
         except BaseException:
             self._is_given_up = True
             self.close()  # if it has connected in this moment

@@ -21,7 +21,9 @@ import trio
 T = TypeVar("T")
 
 LOOK_S = 0.5
-"""Between two looks whether the event loop's thread is there at all."""
+"""Between two looks whether the event loop's thread is there at all, or a signal has come in the
+moment when a wait began: that ends no wait.
+"""
 
 
 class InterruptibleCall(Generic[T]):

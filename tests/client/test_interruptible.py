@@ -74,6 +74,30 @@ def test_who_is_interrupted_while_it_connects_leaves_no_thread(interrupt, is_the
     assert not fs.is_usable
 
 
+def test_a_signal_in_the_moment_when_the_wait_begins_is_met():
+    """It waited for the connection all the same, for ever."""
+
+    class SignalledBeforeItWaits(threading.Event):
+        has_waited = False
+
+        def wait(self, timeout=None):
+            assert timeout is not None, "it would wait for ever"
+            if not self.has_waited:
+                self.has_waited = True
+                return False
+            raise Interrupted
+
+    @asynccontextmanager
+    async def connected():
+        yield None
+
+    fs = BlockingFs(connected)
+    fs._ready = SignalledBeforeItWaits()
+    with pytest.raises(Interrupted):
+        fs.__enter__()
+    fs._thread.join()
+
+
 WAYS = {
     "read_into": (EmberFile, lambda _, file, buffer: file.read_into(0, buffer)),
     "write": (EmberFile, lambda _, file, buffer: file.write(0, buffer)),
