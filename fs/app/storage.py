@@ -198,9 +198,7 @@ async def serve_storage(
     process.follow(lambda new: storage.adopt(new.storage))
     process.sources += [membership.say, storage.say]
     process.relayed_links.append(storage.service.relays.told)
-    server = process.server(
-        {"Storage": storage.service}, shelf, finish=storage.leftovers.complete_all
-    )
+    server = process.server({"Storage": storage.service}, shelf, finish=storage.finish_client)
     for its_calls in calls:
         its_calls.on_hang.append(lambda _error: server.pool.disown())
     if process.guard is not None:

@@ -288,6 +288,20 @@ class Relays:
             for (client_id, caller_id, node_id), link in self.links.items()
         ]
 
+    def check_none_lately(self, client_id: str) -> None:
+        """See that nothing was passed on for a client within the last minute.
+
+        What was may still be on its way at another node, which takes it for ours.  In a minute a
+        node that lives has met it, and one that does not has lost its lease.
+
+        Raises:
+            FsError: BUSY: something was, or nobody can say.
+        """
+        self._forget(trio.current_time())
+        key = client_id[:CLIENT_ID_LENGTH_MAX]
+        if len(self.links) >= LINKS_MAX or any(passed == key for passed, _, _ in self.links):
+            raise FsError(Status.BUSY, f"requests of client {client_id} were passed on lately")
+
     def _forget(self, now_s: float) -> None:
         self.links = {k: link for k, link in self.links.items() if now_s - link.last_s <= TOLD_S}
 

@@ -154,6 +154,13 @@ class Storage:
         self.leftovers = Leftovers(self._context)
         self.service = StorageService(self._context, self._changes, self._lone)
 
+    async def finish_client(self, client_id: str) -> None:
+        """Complete what a client has left over that is gone, and that no connection serves any
+        more; raises FsError: something of it may come yet.
+        """
+        self.service.relays.check_none_lately(client_id)
+        await self.leftovers.complete_all()
+
     def adopt(self, section: StorageSection) -> None:
         """Go on with other settings; disks, and what they were opened with, must be the same."""
         self._context.section = section

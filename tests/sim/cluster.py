@@ -96,7 +96,7 @@ class WatchedProcess(Process):
         targets: Mapping[str, object],
         shelf: SlabShelf | None = None,
         *,
-        finish: Callable[[], Awaitable[None]] | None = None,
+        finish: Callable[[str], Awaitable[None]] | None = None,
     ) -> Server:
         self.services.update(targets)
         if "Storage" in targets:

@@ -24,7 +24,7 @@ from fs.schema.read_columns import WantedRead, read_request
 from fs.schema.routing import NodeState
 from fs.schema.status import FsError, Status
 from fs.schema.user import User
-from fs.storage.relay import METHODS, RELAYED_COUNT_MAX, check_rights
+from fs.storage.relay import METHODS, RELAYED_COUNT_MAX, TOLD_S, check_rights
 
 from .cluster import CHAIN, CHUNK, INODE, content, open_caller, open_cluster
 
@@ -90,6 +90,30 @@ async def test_a_write_that_is_passed_on_is_that_of_the_client(mock_clock, relay
         assert straight.update_ver == first.update_ver
         assert {content(cluster, n) for n in cluster.nodes} == {(1, 0, DATA)}
         assert not client.vain
+
+
+async def test_who_is_gone_is_finished_only_when_nothing_can_be_on_its_way_elsewhere(mock_clock):
+    """It could have come true under a lock that somebody else had by then."""
+    async with detour() as (cluster, client, way):
+        cut(cluster, client, 1)
+        await passed(way, client.write_request(0, DATA), DATA)
+        storage = cluster.nodes[2].storage
+        with pytest.raises(FsError, match="passed on lately") as caught:
+            await storage.finish_client(client.client_id)
+        assert caught.value.status is Status.BUSY
+        await storage.finish_client("another")
+        await cluster.nodes[3].storage.finish_client(client.client_id)
+        await trio.sleep(TOLD_S + 1)
+        await storage.finish_client(client.client_id)
+
+
+async def test_nobody_is_finished_while_not_all_links_are_noted(mock_clock, monkeypatch):
+    monkeypatch.setattr(relay_module, "LINKS_MAX", 1)
+    async with detour() as (cluster, client, way):
+        cut(cluster, client, 1)
+        await passed(way, client.write_request(0, DATA), DATA)
+        with pytest.raises(FsError, match="passed on lately"):
+            await cluster.nodes[2].storage.finish_client("another")
 
 
 async def test_a_request_whose_reply_alone_was_lost_is_not_executed_twice(mock_clock):

@@ -151,14 +151,14 @@ class Process:
         targets: Mapping[str, object],
         shelf: SlabShelf | None = None,
         *,
-        finish: Callable[[], Awaitable[None]] | None = None,
+        finish: Callable[[str], Awaitable[None]] | None = None,
     ) -> Server:
         """Return a server that offers the named services, and Core.
 
         Args:
             targets: the services by name.
             shelf: as of `Server`.
-            finish: ends what services have begun for clients whose processes are gone.
+            finish: ends what services have begun for a client whose process is gone.
         """
         server = Server(
             self.identity,
@@ -256,13 +256,13 @@ async def _watch_signals(stopping: trio.Event, systemd: SystemdLink) -> None:
 
 
 async def _end_client(
-    server: Server, finish: Callable[[], Awaitable[None]] | None, client_id: str
+    server: Server, finish: Callable[[str], Awaitable[None]] | None, client_id: str
 ) -> None:
     """Serve nothing of a client any more; return when nothing of it is under way."""
     await server.end_client(client_id)
     log.info("client %s: its process is gone; nothing of it is served any more", client_id)
     if finish is not None:
-        await finish()
+        await finish(client_id)
 
 
 async def _end_start(process: Process) -> None:
